@@ -1,0 +1,55 @@
+# The commands of a contributor and of the CI. Every path is relative and every tool is run as `python -m`, so
+# that a checkout in a folder with a space in its name works too.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input
+
+# "whole" when the last install ran to its end and its Python finds the package in this very folder. Anything else
+# (an interrupted install, a moved checkout, a base Python that is gone) is made anew.
+STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
+	found = u.find_spec('torch_linformer').submodule_search_locations[0]; \
+	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check build clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP)  ## make .venv and install the package with everything its development needs
+
+ifneq ($(STATE),whole)
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+	  version=$$($(PYTHON) -c "import platform; print(platform.python_version())" 2>/dev/null || echo missing); \
+	  echo "Python 3.11 or newer is needed; $(PYTHON) is $$version. Name another: make setup PYTHON=/path/to/python" >&2; \
+	  exit 1; }
+	@echo "installing torch-linformer and its tools into $(VENV) (1.8 GB with a CPU-only torch, more with CUDA)"
+	@rm -f $(STAMP)
+	@$(if $(filter whole,$(STATE)),,$(PYTHON) -m venv --clear $(VENV))
+	@$(PIP) install --constraint constraints.txt torch
+	@$(PIP) install --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+train: setup  ## train, or go on with an interrupted training; options go in ARGS="..."
+	@$(PY) -m torch_linformer.cli train --resume $(ARGS)
+
+test: setup  ## run the tests; options go in ARGS="..."
+	@$(PY) -m pytest $(ARGS)
+
+check: setup  ## lint, formatting and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+build: setup  ## build the wheel and the sdist into dist/
+	@$(PY) -m build --no-isolation
+
+clean:  ## remove what builds and tests left behind; .venv and runs stay
+	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

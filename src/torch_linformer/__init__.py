@@ -1,0 +1,48 @@
+"""Linear-time attention over long sequences: Linformer (Wang et al. 2020, arXiv 2006.04768) for PyTorch.
+
+`torch_linformer.functional` holds the mathematics, `torch_linformer.nn` the modules; both need torch alone.
+The names below are Hugging Face Transformers models. They need the extra `hf` and are imported when first
+touched, so that importing this package stays instant.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_linformer.models import (
+        LinformerConfig,
+        LinformerForMaskedLM,
+        LinformerForSequenceClassification,
+        LinformerModel,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LinformerConfig",
+    "LinformerForMaskedLM",
+    "LinformerForSequenceClassification",
+    "LinformerModel",
+    "__version__",
+]
+
+_HF_EXTRA = {"safetensors", "tokenizers", "transformers"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        models = importlib.import_module("torch_linformer.models")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _HF_EXTRA:
+            raise
+        raise ImportError(
+            f'torch_linformer.{name} needs {error.name}: pip install "torch-linformer[hf]"', name=error.name
+        ) from error
+    value = globals()[name] = getattr(models, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
