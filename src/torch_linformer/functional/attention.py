@@ -1,0 +1,90 @@
+"""Softmax attention over slots, and Linformer attention made of it."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.projection import project_sequence
+
+
+def linformer_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    proj_k: Tensor,
+    proj_v: Tensor,
+    *,
+    key_padding_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    length_scaling: bool = True,
+) -> Tensor:
+    r"""Attention of N queries over M positions compressed into K slots.
+
+    .. math::
+        \bar K = s E^\top (m \odot K), \quad \bar V = s F^\top (m \odot V), \quad
+        \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
+
+    where m is 0 at padding and s is the length factor of :func:`project_sequence`. Time and memory are
+    O(N·K + M·K) instead of O(N·M).
+
+    Args:
+        query: ``(B, H, N, D)``.
+        key: ``(B, H, M, D)``; fewer heads than the query's (multi-query), dividing H, are allowed.
+        value: ``(B, H, M, Dv)``, with the key's number of heads.
+        proj_k: E, ``(max_len, K)`` or one matrix a key/value head, ``(H, max_len, K)``.
+        proj_v: F, likewise.
+        key_padding_mask: bool ``(B, M)``, True at padding.
+        dropout_p: probability of dropping an attention weight; as in SDPA it applies whenever it is above 0.
+        scale: factor on the scores, ``1 / sqrt(D)`` by default.
+        length_scaling: False leaves s out.
+
+    Returns:
+        ``(B, H, N, Dv)``.
+
+    Raises:
+        ValueError: if shapes do not fit, or M exceeds ``max_len``.
+
+    Source: arXiv 2006.04768, equation 7.
+    """
+    slots_k = project_sequence(key, proj_k, key_padding_mask=key_padding_mask, length_scaling=length_scaling)
+    slots_v = project_sequence(value, proj_v, key_padding_mask=key_padding_mask, length_scaling=length_scaling)
+    output, _ = attend(query, slots_k, slots_v, dropout_p=dropout_p, scale=scale)
+    return output
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    padding_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Ordinary softmax attention; ``key`` and ``value`` may be slots or the sequence itself.
+
+    ``padding_mask`` is bool ``(B or 1, K)``, True at keys that get no weight. A row in which every key is masked
+    attends evenly to all of them: its values are zeros, so its output is finite. Returns the output
+    ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
+    """
+    if query.shape[1] % key.shape[1]:
+        raise ValueError(f"{query.shape[1]} query heads are not a multiple of {key.shape[1]} key/value heads")
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    allowed = None
+    if padding_mask is not None:
+        allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
+        allowed = allowed[:, None, None, :]
+    if not need_weights:
+        output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale)
+        return output, None
+    scores = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    return F.dropout(weights, dropout_p) @ value, weights

@@ -1,0 +1,168 @@
+"""Maps of a sequence of M positions to K slots: dense (linear, random) and over windows (conv, mean, max).
+
+Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``. Padding
+(``key_padding_mask``, True at padding) is replaced, never multiplied away: 0 · NaN would be NaN.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def zero_padding(sequence: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """``sequence`` with zeros at padding, whatever stood there; the gradient to padding is exactly zero."""
+    return _fill_padding(sequence, key_padding_mask, 0.0)
+
+
+def project_sequence(
+    sequence: Tensor,
+    proj: Tensor,
+    *,
+    key_padding_mask: Tensor | None = None,
+    length_scaling: bool = True,
+) -> Tensor:
+    r"""Compress a sequence of M positions into K slots by a matrix.
+
+    .. math:: \bar X = s \, E_{:M}^\top (m \odot X), \qquad s = \sqrt{M_{max} / \max(n, 1)}
+
+    with m = 0 at padding, n the row's number of real tokens and :math:`M_{max}` the number of rows of E. The
+    factor keeps the size of the slots independent of the length of the input; at full length it is 1.
+
+    Args:
+        sequence: ``(B, M, C)``, or ``(B, H, M, D)`` for one sequence a head.
+        proj: E, ``(max_len, K)``, or ``(H, max_len, K)`` with a 4-D sequence; its first M rows are used.
+        key_padding_mask: bool ``(B, M)``, True at padding.
+        length_scaling: False leaves s out: the bare formula of the paper.
+
+    Returns:
+        ``(B, K, C)`` or ``(B, H, K, D)``.
+
+    Raises:
+        ValueError: if the shapes do not fit, or M exceeds the rows of ``proj``.
+
+    Source: arXiv 2006.04768, equation 7.
+    """
+    _check_dense(sequence, proj, key_padding_mask)
+    max_len, length = proj.shape[-2], sequence.shape[-2]
+    sequence = zero_padding(sequence, key_padding_mask)
+    heads = "h" if sequence.dim() == 4 else ""
+    proj_heads = "h" if proj.dim() == 3 else ""
+    if proj_heads and torch.compiler.is_compiling():
+        # A slice of (H, max_len, K) is contiguous only at full length: a graph over all lengths must not ask.
+        rows = proj.index_select(1, torch.arange(length, device=proj.device))
+    else:
+        rows = proj[..., :length, :]
+    slots: Tensor = torch.einsum(f"b{heads}mc,{proj_heads}mk->b{heads}kc", sequence, rows)
+    if not length_scaling:
+        return slots
+    if key_padding_mask is None:
+        # Not math.sqrt: it would tie an exported graph to one length.
+        factor: float = (max_len / max(length, 1)) ** 0.5
+        return slots * factor
+    tokens = (~key_padding_mask).sum(dim=-1).clamp(min=1)
+    tokens = tokens.to(torch.promote_types(slots.dtype, torch.float32))
+    scale = (max_len / tokens).sqrt().to(slots.dtype)
+    return slots * scale.view(-1, *[1] * (slots.dim() - 1))
+
+
+def convolve_windows(
+    sequence: Tensor, kernel: Tensor, num_slots: int, *, key_padding_mask: Tensor | None = None
+) -> Tensor:
+    r"""Slot j is :math:`\sum_i g_i x_{jw+i}` over its window of w positions: a banded E with one kernel g.
+
+    ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence. Returns ``(B, K, C)`` or ``(B, H, K, D)``; slots
+    without a real token are zero (see :func:`empty_windows`).
+    """
+    windows = _windows(zero_padding(sequence, key_padding_mask), kernel.shape[-1], num_slots)
+    if kernel.dim() == 2:
+        kernel = kernel[:, None]
+    return _pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
+
+
+def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes as in the others."""
+    totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
+    tokens = _tokens_per_window(sequence, window, num_slots, key_padding_mask)
+    return _pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
+
+
+def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+    """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none."""
+    filled = _fill_padding(sequence, key_padding_mask, float("-inf"))
+    peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
+    empty = _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+    return _pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
+
+
+def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+    """Bool ``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
+    return _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+
+
+def _fill_padding(sequence: Tensor, key_padding_mask: Tensor | None, value: float) -> Tensor:
+    if key_padding_mask is None:
+        return sequence
+    mask = key_padding_mask if sequence.dim() == 3 else key_padding_mask[:, None]
+    return sequence.masked_fill(mask.unsqueeze(-1), value)
+
+
+def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
+    """``(…, M, C)`` cut into ``(…, ⌈M / w⌉, w, C)``, the last window filled up with ``fill``."""
+    length = sequence.shape[-2]
+    # A compiled graph over all lengths cannot have a number of windows that depends on the length.
+    count = num_slots if torch.compiler.is_compiling() else -(-length // window)
+    padded = F.pad(sequence, (0, 0, 0, count * window - length), value=fill)
+    return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
+
+
+def _tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
+    """Real tokens in each slot's window, ``(B or 1, K)``."""
+    if key_padding_mask is None:
+        real = torch.ones(1, sequence.shape[-2], 1, dtype=torch.long, device=sequence.device)
+    else:
+        real = (~key_padding_mask).long().unsqueeze(-1)
+    return _pad_slots(_windows(real, window, num_slots).sum(dim=-2), num_slots).squeeze(-1)
+
+
+def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
+    """``(B or 1, K)`` shaped to go with slots ``(B, K, C)`` or ``(B, H, K, D)``."""
+    return per_slot.unsqueeze(-1) if sequence.dim() == 3 else per_slot[:, None, :, None]
+
+
+def _pad_slots(slots: Tensor, num_slots: int) -> Tensor:
+    return F.pad(slots, (0, 0, 0, num_slots - slots.shape[-2]))
+
+
+def _check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:
+    if sequence.dim() not in (3, 4):
+        raise ValueError(f"sequence must be (B, M, C) or (B, H, M, D), got shape {tuple(sequence.shape)}")
+    if proj.dim() == 3 and (sequence.dim() != 4 or proj.shape[0] != sequence.shape[1]):
+        raise ValueError(
+            "proj with one matrix a head must be (H, max_len, K) beside a sequence (B, H, M, D), "
+            f"got proj {tuple(proj.shape)} and sequence {tuple(sequence.shape)}"
+        )
+    if proj.dim() not in (2, 3):
+        raise ValueError(f"proj must be (max_len, K) or (H, max_len, K), got shape {tuple(proj.shape)}")
+    check_length(sequence.shape[-2], proj.shape[-2])
+    check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
+
+
+def check_length(length: int, max_len: int) -> None:
+    """Raise ``ValueError`` where a sequence is longer than the projection has rows."""
+    if length > max_len:
+        raise ValueError(
+            f"the sequence has {length} positions but max_len is {max_len}: "
+            f"cut the input to {max_len}, or call resize_max_len({length}) on the model"
+        )
+
+
+def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:
+    """Raise ``ValueError`` where the mask is not bool ``(B, M)``."""
+    if key_padding_mask is None:
+        return
+    if key_padding_mask.dtype != torch.bool:
+        raise ValueError(f"key_padding_mask must be bool (True at padding), got {key_padding_mask.dtype}")
+    if key_padding_mask.shape != (batch, length):
+        raise ValueError(
+            f"key_padding_mask must have shape (B, M) = ({batch}, {length}), got {tuple(key_padding_mask.shape)}"
+        )
