@@ -1,0 +1,174 @@
+"""Linformer's multi-head attention: keys and values compressed along the sequence."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.projection import PARAMETERLESS, Projection, SequenceProjection, Sharing
+
+
+class LinformerAttention(FullAttention):
+    r"""Multi-head attention over K slots instead of M positions: O(N·K) time and memory.
+
+    .. math::
+        \bar K = s E^\top (m \odot (X W_k + b_k)), \quad \bar V = s F^\top (m \odot (X W_v + b_v)), \quad
+        \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
+
+    Padding is exact: a padded batch gives each row's real tokens what the row alone would give, and whatever
+    stands at padding, NaN included, changes nothing. This holds for trailing padding: position i uses row i of E.
+
+    Where the heads share a linear map, :math:`E^\top (X W + b) = (E^\top X) W + (E^\top 1) b` lets the sequence be
+    compressed before the channels are mixed; the order with fewer multiplications is taken.
+
+    Args:
+        embed_dim: model width C.
+        num_heads: heads H.
+        max_len: longest key sequence M, in tokens.
+        k: slots K, 1 to ``max_len``.
+        dropout: on the attention weights, in training.
+        bias: on the four linear maps.
+        kdim: width of ``key``, C by default.
+        vdim: width of ``value``, C by default.
+        head_dim: width of one head, C / H by default.
+        num_kv_heads: heads of keys and values (multi-query attention with 1), H by default; divides H.
+        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see :class:`SequenceProjection`); None
+            for an attention that owns no map and is given ``shared_projection`` at each call.
+        sharing: ``none`` (E and F for every key/value head), ``headwise`` (one E, one F) or ``kv`` (one E = F,
+            ``proj_v`` is None). ``layerwise`` spans layers: see :class:`LinformerEncoder`.
+        length_scaling: False leaves s out.
+        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
+
+    Raises:
+        ValueError: for arguments out of range, and for ``sharing="layerwise"``.
+
+    Source: arXiv 2006.04768, section 4.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        max_len: int,
+        k: int = 256,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        projection: Projection | None = "linear",
+        sharing: Sharing = "headwise",
+        length_scaling: bool = True,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout=dropout,
+            bias=bias,
+            kdim=kdim,
+            vdim=vdim,
+            head_dim=head_dim,
+            num_kv_heads=num_kv_heads,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        check_sharing(sharing)
+        if sharing == "layerwise":
+            raise ValueError(
+                "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
+                "use LinformerEncoder, or sharing='kv' for one projection in this layer"
+            )
+        self.proj_k: SequenceProjection | None = None
+        self.proj_v: SequenceProjection | None = None
+        if projection is not None:
+            options: dict[str, Any] = {
+                "projection": projection,
+                "num_heads": self.num_kv_heads if sharing == "none" else None,
+                "length_scaling": length_scaling,
+                "device": device,
+                "dtype": dtype,
+            }
+            self.proj_k = SequenceProjection(max_len, k, **options)
+            if sharing != "kv" and projection not in PARAMETERLESS:
+                self.proj_v = SequenceProjection(max_len, k, **options)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        # Absent while the base class is still building: the projections then draw their own first values.
+        for projection in (getattr(self, "proj_k", None), getattr(self, "proj_v", None)):
+            if projection is not None:
+                projection.reset_parameters()
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
+        for projection in (self.proj_k, self.proj_v):
+            if projection is not None:
+                projection.resize_max_len(max_len, mode)
+
+    def _keys_and_values(
+        self,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        shared_projection: SequenceProjection | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        proj_k = shared_projection if self.proj_k is None else self.proj_k
+        if proj_k is None:
+            raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
+        proj_v = proj_k if self.proj_v is None else self.proj_v
+        slot_padding = proj_k.slot_padding_mask(key, padding)
+        if self._compresses_first(proj_k, proj_v, key, value):
+            slots_k = proj_k(key, padding)
+            slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding)
+            ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
+            keys = _project_slots(self.k_proj, slots_k, proj_k, ones, padding)
+            values = _project_slots(self.v_proj, slots_v, proj_v, ones, padding)
+            return (
+                self._split_heads(keys, self.num_kv_heads),
+                self._split_heads(values, self.num_kv_heads),
+                slot_padding,
+            )
+        keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
+        values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
+        return keys, values, slot_padding
+
+    def _compresses_first(
+        self, proj_k: SequenceProjection, proj_v: SequenceProjection, key: Tensor, value: Tensor
+    ) -> bool:
+        """True where compressing the inputs before ``k_proj`` and ``v_proj`` takes fewer multiplications."""
+        if not (proj_k.commutes_with_channels and proj_v.commutes_with_channels):
+            return False
+        # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
+        length = proj_k.max_len if torch.compiler.is_compiling() else key.shape[1]
+        plain = compressed = 0
+        for linear, projection in ((self.k_proj, proj_k), (self.v_proj, proj_v)):
+            width_in, width_out = linear.in_features, linear.out_features
+            plain += length * width_in * width_out + projection.multiplications(length, width_out)
+            compressed += projection.multiplications(length, width_in) + projection.k * width_in * width_out
+        if proj_v is proj_k and value is key:
+            compressed -= proj_v.multiplications(length, self.v_proj.in_features)
+        return compressed < plain
+
+
+def _project_slots(
+    linear: nn.Linear, slots: Tensor, projection: SequenceProjection, ones: Tensor, padding: Tensor | None
+) -> Tensor:
+    """``(Eᵀ X) W + (Eᵀ m) bᵀ``; the linear map is called whole, so adapters wrapped around it take part."""
+    mapped: Tensor = linear(slots)
+    if linear.bias is None:
+        return mapped
+    mass: Tensor = projection(ones, padding)
+    return mapped + (mass - 1) * linear.bias
+
+
+def check_sharing(sharing: str) -> None:
+    """Raise ``ValueError`` for an unknown way of sharing."""
+    if sharing not in get_args(Sharing):
+        raise ValueError(f"sharing must be one of {', '.join(get_args(Sharing))}, got {sharing!r}")

@@ -1,0 +1,191 @@
+"""Ordinary multi-head attention: the base that Linformer attention changes in one place, and its twin."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.attention import attend
+from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.nn.projection import SequenceProjection
+
+
+class FullAttention(nn.Module):
+    """Ordinary multi-head attention, O(N·M), with the parameters and the contracts of :class:`LinformerAttention`.
+
+    It is the twin that comparisons need; the arguments mean what they mean there.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        head_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or num_kv_heads < 1:
+            raise ValueError(f"num_heads and num_kv_heads must be at least 1, got {num_heads} and {num_kv_heads}")
+        if head_dim is None and embed_dim % num_heads:
+            raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
+        if num_heads % num_kv_heads:
+            raise ValueError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.dropout, self.batch_first = dropout, batch_first
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        kv_width = num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, **factory)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, **factory)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        shared_projection: SequenceProjection | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend; shapes, masks and result as in :class:`torch.nn.MultiheadAttention`.
+
+        Args:
+            query: ``(B, N, C)``, or ``(N, B, C)`` with ``batch_first=False``, or ``(N, C)`` unbatched.
+            key: ``(B, M, kdim)`` likewise.
+            value: ``(B, M, vdim)`` likewise.
+            key_padding_mask: ``(B, M)``, bool (True at padding) or float (−inf at padding).
+            need_weights: also return the attention weights, computed without SDPA.
+            attn_mask: must be None; no (N, M) mask can be applied.
+            average_attn_weights: average the weights over the heads.
+            is_causal: must be False.
+            shared_projection: the map to slots, handed over by an encoder with ``sharing="layerwise"``.
+
+        Returns:
+            The output, shaped as ``query``, and None or the weights: ``(B, N, K)``, or ``(B, H, N, K)`` not
+            averaged (K = M in ordinary attention).
+
+        Raises:
+            ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
+        """
+        self._refuse_masks(attn_mask, is_causal)
+        self_attention = query is key
+        same_source = key is value
+        unbatched = query.dim() == 2
+        query, key, value = (self.to_batch_first(x) for x in (query, key, value))
+        self._check_inputs(query, key, value)
+        padding = bool_padding_mask(key_padding_mask, key)
+        if padding is not None:
+            key = zero_padding(key, padding)
+            value = key if same_source else zero_padding(value, padding)
+            query = key if self_attention else query
+        elif same_source:
+            value = key
+        keys, values, slot_padding = self._keys_and_values(key, value, padding, shared_projection)
+        queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
+        output_BHND, weights = attend(
+            queries_BHND,
+            keys,
+            values,
+            padding_mask=slot_padding,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        output = self.out_proj(output_BHND.transpose(1, 2).flatten(2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if unbatched:
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _keys_and_values(
+        self,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        shared_projection: SequenceProjection | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values ``(B, H, ·, D)`` from the zero-padded inputs, and which of them get no attention."""
+        keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
+        values = self._split_heads(self.v_proj(value), self.num_kv_heads)
+        return keys, values, padding
+
+    def _split_heads(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
+
+    def to_batch_first(self, x: Tensor) -> Tensor:
+        """``(B, N, C)``, whichever way ``x`` came."""
+        if x.dim() == 2:
+            return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        expected = {"query": self.q_proj, "key": self.k_proj, "value": self.v_proj}
+        for (name, linear), x in zip(expected.items(), (query, key, value), strict=True):
+            if x.dim() != 3 or x.shape[-1] != linear.in_features:
+                raise ValueError(
+                    f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, "
+                    f"got shape {tuple(x.shape)}"
+                )
+        if key.shape[:2] != value.shape[:2] or key.shape[0] != query.shape[0]:
+            raise ValueError(
+                "query, key and value must agree in batch, and key and value in length, "
+                f"got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+            )
+
+    def _refuse_masks(self, attn_mask: Tensor | None, is_causal: bool) -> None:
+        name = type(self).__name__
+        if is_causal:
+            raise ValueError(f"is_causal=True, but {name} is not causal: every position sees the whole sequence")
+        if attn_mask is not None:
+            raise ValueError(
+                f"{name} cannot apply an attn_mask of shape {tuple(attn_mask.shape)}, causal or other: a slot mixes "
+                "all positions, so no score belongs to one (query, key) pair; use key_padding_mask for padding"
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Accept the parameters of ``torch.nn.MultiheadAttention``, packed or (kdim, vdim) separate."""
+        names = ("q_proj", "k_proj", "v_proj")
+        for kind in ("weight", "bias"):
+            packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+            parts = (None, None, None) if packed is None else packed.chunk(3)
+            for name, part in zip(names, parts, strict=True):
+                part = state_dict.pop(f"{prefix}{name}_{kind}", part)
+                if part is not None:
+                    state_dict[f"{prefix}{name}.{kind}"] = part
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def bool_padding_mask(key_padding_mask: Tensor | None, key: Tensor) -> Tensor | None:
+    """Bool ``(B, M)`` for ``key`` ``(B, M, C)`` from a bool or float mask, checked.
+
+    In a float mask −inf is padding, and so is the lowest finite number, which some libraries write for it.
+    """
+    if key_padding_mask is None:
+        return None
+    if key_padding_mask.is_floating_point():
+        key_padding_mask = key_padding_mask <= torch.finfo(key_padding_mask.dtype).min
+    if key_padding_mask.dim() == 1:
+        key_padding_mask = key_padding_mask.unsqueeze(0)
+    check_padding_mask(key_padding_mask, key.shape[0], key.shape[1])
+    return key_padding_mask

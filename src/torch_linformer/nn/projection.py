@@ -1,0 +1,189 @@
+"""E and F as a module: one map from a sequence of at most ``max_len`` positions to ``k`` slots."""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_linformer.functional.projection import (
+    average_windows,
+    check_length,
+    check_padding_mask,
+    convolve_windows,
+    empty_windows,
+    max_windows,
+    project_sequence,
+)
+
+Projection = Literal["linear", "random", "conv", "mean", "max"]
+Sharing = Literal["none", "headwise", "kv", "layerwise"]
+
+DENSE = ("linear", "random")
+PARAMETERLESS = ("mean", "max")
+
+
+class SequenceProjection(nn.Module):
+    r"""A map of M positions to K slots, for any M up to ``max_len``.
+
+    ============ ======================================================= ==============================
+    projection   slot j                                                  owns (per head: a leading H)
+    ============ ======================================================= ==============================
+    ``linear``   :math:`s \sum_i E_{ij} x_i`                             parameter ``weight`` (max_len, K)
+    ``random``   the same, E fixed                                       buffer ``weight`` (max_len, K)
+    ``conv``     :math:`\sum_{i<w} g_i x_{jw+i}`                         parameter ``weight`` (w,)
+    ``mean``     mean of the real tokens in window j                     nothing
+    ``max``      maximum, per channel, of the real tokens in window j    nothing
+    ============ ======================================================= ==============================
+
+    with w = ⌈max_len / K⌉ and :math:`s = \sqrt{max\_len / n}` for n real tokens. E and g are drawn with variance
+    1 / max_len and 1 / w, so a slot has the variance of a token whatever the length.
+
+    Args:
+        max_len: longest sequence, in tokens.
+        k: number of slots K, 1 to ``max_len``.
+        projection: a row of the table.
+        num_heads: one matrix (or kernel) a head, for sequences ``(B, H, M, D)``; None shares one among all heads.
+        length_scaling: False leaves s out (``linear`` and ``random``), as imported weights need.
+
+    Shapes: ``(B, M, C)`` to ``(B, K, C)``; ``(B, H, M, D)`` to ``(B, H, K, D)``.
+
+    Raises:
+        ValueError: for an unknown ``projection``, ``k`` outside 1 … ``max_len``, or an input over ``max_len``.
+
+    Source: arXiv 2006.04768, section 4.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        max_len: int,
+        k: int = 256,
+        *,
+        projection: Projection = "linear",
+        num_heads: int | None = None,
+        length_scaling: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if projection not in get_args(Projection):
+            raise ValueError(f"projection must be one of {', '.join(get_args(Projection))}, got {projection!r}")
+        if max_len < 1:
+            raise ValueError(f"max_len must be at least 1, got {max_len}")
+        if not 1 <= k <= max_len:
+            raise ValueError(f"k must lie between 1 and max_len = {max_len}, got {k}")
+        self.max_len, self.k, self.projection = max_len, k, projection
+        self.num_heads = None if projection in PARAMETERLESS else num_heads
+        self.length_scaling = length_scaling
+        if projection in PARAMETERLESS:
+            self.register_parameter("weight", None)
+        else:
+            weight = torch.empty(self._weight_shape(), device=device, dtype=dtype)
+            self._set_weight(weight)
+        self.reset_parameters()
+
+    @property
+    def window(self) -> int:
+        """Positions a slot looks at, w = ⌈max_len / K⌉, for ``conv``, ``mean`` and ``max``."""
+        return -(-self.max_len // self.k)
+
+    @property
+    def commutes_with_channels(self) -> bool:
+        """True where projecting the sequence first and the channels after gives the same slots."""
+        return self.projection != "max" and self.num_heads is None
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight.normal_(0.0, self.init_std)
+
+    @property
+    def init_std(self) -> float:
+        """Standard deviation E or g is drawn with."""
+        return 1 / math.sqrt(self._span)
+
+    @property
+    def _span(self) -> int:
+        """Positions a slot is made of."""
+        return self.max_len if self.projection in DENSE else self.window
+
+    def multiplications(self, length: int, width: int) -> int:
+        """Multiplications to project ``length`` positions of ``width`` channels (counted once for all heads)."""
+        return length * width * (self.k if self.projection in DENSE else 1)
+
+    def forward(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Slots of ``sequence``; ``key_padding_mask`` is bool ``(B, M)``, True at padding."""
+        check_length(sequence.shape[-2], self.max_len)
+        check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
+        if self.projection == "mean":
+            return average_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+        if self.projection == "max":
+            return max_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+        assert self.weight is not None
+        if self.projection == "conv":
+            return convolve_windows(sequence, self.weight, self.k, key_padding_mask=key_padding_mask)
+        return project_sequence(
+            sequence, self.weight, key_padding_mask=key_padding_mask, length_scaling=self.length_scaling
+        )
+
+    def slot_padding_mask(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor | None:
+        """Bool ``(B or 1, K)``, True at slots without a real token; None where every slot sees every position."""
+        if self.projection in DENSE:
+            return None
+        return empty_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+
+    @torch.no_grad()
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Let a trained map take sequences up to ``max_len``, longer or shorter than before; K stays.
+
+        ``interpolate`` stretches E (or the kernel) over the new length, for documents of the same kind cut finer
+        or coarser. ``keep`` keeps the first rows and draws new ones: with ``length_scaling`` an input that
+        fitted before gives the same slots as before. The optimizer must be made anew: the parameter is new.
+        """
+        if mode not in ("interpolate", "keep"):
+            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        if max_len < self.k:
+            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+        old, old_span = self.weight, self._span
+        self.max_len = max_len
+        if old is None:
+            return
+        dense = self.projection in DENSE
+        rows = old if dense else old.unsqueeze(-1)
+        new = resize_rows(rows, self._span, mode, std=self.init_std)
+        shrink = math.sqrt(old_span / self._span)
+        if mode == "interpolate":
+            new *= shrink
+        elif dense and self.length_scaling:
+            new.narrow(-2, 0, min(old_span, self._span)).mul_(shrink)
+        self._set_weight(new.view(self._weight_shape()), requires_grad=old.requires_grad)
+
+    def extra_repr(self) -> str:
+        heads = "" if self.num_heads is None else f", num_heads={self.num_heads}"
+        return f"max_len={self.max_len}, k={self.k}, projection={self.projection!r}{heads}"
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        heads = () if self.num_heads is None else (self.num_heads,)
+        return (*heads, self._span, self.k) if self.projection in DENSE else (*heads, self._span)
+
+    def _set_weight(self, weight: Tensor, requires_grad: bool = True) -> None:
+        if self.projection == "random":
+            self.register_buffer("weight", weight)
+        else:
+            self.weight = nn.Parameter(weight, requires_grad=requires_grad)
+
+
+def resize_rows(rows: Tensor, size: int, mode: str, std: float) -> Tensor:
+    """``(…, R, K)`` to ``(…, size, K)``: rows interpolated linearly, or kept with new ones drawn from N(0, std²)."""
+    if mode == "keep":
+        new = rows.new_empty(*rows.shape[:-2], size, rows.shape[-1]).normal_(0.0, std)
+        kept = min(size, rows.shape[-2])
+        new.narrow(-2, 0, kept).copy_(rows.narrow(-2, 0, kept))
+        return new
+    # Half precision has no such kernel.
+    flat = rows.reshape(-1, *rows.shape[-2:]).mT.to(torch.promote_types(rows.dtype, torch.float32))
+    stretched = F.interpolate(flat, size=size, mode="linear", align_corners=False).mT
+    return stretched.reshape(*rows.shape[:-2], size, rows.shape[-1]).to(rows.dtype).contiguous()

@@ -1,0 +1,256 @@
+"""`LinformerAttention`: the definition, the order of its products, weights, shapes and dropout."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from torch_linformer.nn import LinformerAttention
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+SHARINGS = ("none", "headwise", "kv")
+DOUBLE = {"dtype": torch.float64}
+
+
+def cross_inputs(kdim=12, vdim=12, batch=2, queries=3, length=7):
+    """Query ``(B, N, 12)``, key and value ``(B, M, ·)``, each wanting a gradient."""
+    shapes = [(batch, queries, 12), (batch, length, kdim), (batch, length, vdim)]
+    return [torch.randn(shape, requires_grad=True, **DOUBLE) for shape in shapes]
+
+
+def assert_is_the_definition(module, inputs, mask, gradients, literal_attention, **options):
+    """Output, weights and the gradient to every input and parameter equal the literal ones."""
+    expected, expected_weights = literal_attention(module, *inputs, mask, **options)
+    wanted = list({id(tensor): tensor for tensor in [*inputs, *module.parameters()]}.values())
+    expected_gradients = gradients(expected, wanted)
+    for need_weights in (False, True):
+        output, weights = module(*inputs, mask, need_weights=need_weights, average_attn_weights=False)
+        assert_close(output, expected)
+        assert_close(gradients(output, wanted), expected_gradients)
+        assert (weights is not None) == need_weights
+    assert_close(weights, expected_weights)
+
+
+@pytest.mark.parametrize(
+    ("num_kv_heads", "bias"),
+    [(4, True), (4, False), (2, True), (1, True)],
+    ids=["multi-head", "no-bias", "grouped-query", "multi-query"],
+)
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_output_weights_and_gradients_are_those_of_the_definition(
+    gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads, bias
+):
+    module = LinformerAttention(
+        12, 4, 11, 3, bias=bias, num_kv_heads=num_kv_heads, projection=projection, sharing=sharing, **DOUBLE
+    )
+    mask = trailing_padding([7, 2], 7)
+    assert_is_the_definition(randomize(module), cross_inputs(), mask, gradients, literal_attention)
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs"),
+    [
+        pytest.param({"kdim": 7, "vdim": 17}, {"kdim": 7, "vdim": 17}, id="kdim-vdim"),
+        pytest.param({"head_dim": 5}, {}, id="head-dim"),
+        pytest.param({"kdim": 7, "head_dim": 5, "num_kv_heads": 2}, {"kdim": 7}, id="all-widths"),
+        pytest.param({}, {"length": 2}, id="fewer-positions-than-slots"),
+        pytest.param({}, {"length": 11}, id="full-length"),
+        pytest.param({}, {"length": 1, "queries": 29}, id="more-queries-than-max-len"),
+    ],
+)
+@pytest.mark.parametrize("projection", ["linear", "conv", "max"])
+def test_definition_at_other_sizes(gradients, literal_attention, randomize, projection, options, inputs):
+    module = randomize(LinformerAttention(12, 4, 11, 3, projection=projection, **options, **DOUBLE))
+    assert_is_the_definition(module, cross_inputs(**inputs), None, gradients, literal_attention)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_definition_without_length_scaling(gradients, literal_attention, randomize, trailing_padding, sharing):
+    module = randomize(LinformerAttention(12, 4, 11, 3, sharing=sharing, length_scaling=False, **DOUBLE))
+    mask = trailing_padding([7, 2], 7)
+    inputs = cross_inputs()
+    assert_is_the_definition(module, inputs, mask, gradients, literal_attention, length_scaling=False)
+
+
+@pytest.mark.parametrize("aliased", ["self-attention", "one-memory", "value-apart"])
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_definition_where_one_tensor_plays_several_parts(
+    gradients, literal_attention, randomize, projection, sharing, aliased
+):
+    module = randomize(LinformerAttention(12, 4, 11, 3, projection=projection, sharing=sharing, **DOUBLE))
+    query, key, value = cross_inputs(queries=7)
+    inputs = {
+        "self-attention": [query, query, query],
+        "one-memory": [query, key, key],
+        "value-apart": [query, query, value],
+    }[aliased]
+    assert_is_the_definition(module, inputs, None, gradients, literal_attention)
+
+
+@pytest.fixture
+def in_order(monkeypatch):
+    """Function: runs a function with the sequence compressed first, or with the channels mixed first."""
+
+    def run(compress_first, function):
+        with monkeypatch.context() as patch:
+            patch.setattr(LinformerAttention, "_compresses_first", lambda *_: compress_first)
+            return function()
+
+    return run
+
+
+@pytest.mark.parametrize("length", [2, 11])
+@pytest.mark.parametrize("num_kv_heads", [4, 1], ids=["multi-head", "multi-query"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
+@pytest.mark.parametrize("sharing", ["headwise", "kv"])
+@pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean"])
+def test_both_orders_of_the_products_agree(
+    gradients, in_order, randomize, trailing_padding, projection, sharing, bias, num_kv_heads, length
+):
+    module = randomize(
+        LinformerAttention(
+            12,
+            4,
+            13,
+            5,
+            bias=bias,
+            num_kv_heads=num_kv_heads,
+            projection=projection,
+            sharing=sharing,
+            **DOUBLE,
+        )
+    )
+    query, memory, _ = cross_inputs(batch=3, length=length)
+    wanted = [query, memory, *module.parameters()]
+    for mask in (None, trailing_padding([length, 1, 0], length)):
+        compressed, _ = in_order(True, lambda mask=mask: module(query, memory, memory, mask))
+        plain, _ = in_order(False, lambda mask=mask: module(query, memory, memory, mask))
+        assert_close(compressed, plain)
+        assert_close(gradients(compressed, wanted), gradients(plain, wanted))
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "one_memory", "compress_first"),
+    [
+        pytest.param(256, {}, True, True, id="long"),
+        pytest.param(17, {}, True, True, id="just-longer-than-k"),
+        pytest.param(15, {}, True, False, id="shorter-than-k"),
+        # E = F = one product less: 2·15·64·(64 + 16) = 153600 against 15·64·16 + 2·16·64·64 = 146432
+        pytest.param(15, {"sharing": "kv"}, True, True, id="kv-shorter-than-k"),
+        # but not where key and value are two tensors: 153600 against 2·15·64·16 + 2·16·64·64 = 161792
+        pytest.param(15, {"sharing": "kv"}, False, False, id="kv-two-tensors"),
+        # narrow keys and values: 2·32·16·(64 + 16) = 81920 against 2·16·64·(32 + 16) = 98304
+        pytest.param(32, {"num_kv_heads": 1}, True, False, id="multi-query"),
+        # 2·256·16·(64 + 16) = 655360 against 2·16·64·(256 + 16) = 557056
+        pytest.param(256, {"num_kv_heads": 1}, True, True, id="multi-query-long"),
+        pytest.param(32, {"num_kv_heads": 1, "projection": "conv"}, True, True, id="multi-query-conv"),
+        pytest.param(15, {"projection": "conv"}, True, False, id="conv-shorter-than-k"),
+        pytest.param(256, {"projection": "mean"}, True, True, id="mean"),
+        pytest.param(256, {"kdim": 128, "vdim": 128}, True, True, id="wide-memory"),
+    ],
+)
+def test_the_order_with_fewer_multiplications_is_taken(in_order, length, options, one_memory, compress_first):
+    module = LinformerAttention(64, 4, 256, 16, bias=False, **options)
+    width = options.get("kdim", 64)
+    query, key, value = torch.randn(1, 5, 64), torch.randn(1, length, width), torch.randn(1, length, width)
+
+    def multiplications():
+        with FlopCounterMode(display=False) as counter:
+            # Asked for its weights, the attention itself is two products that the counter sees.
+            module(query, key, key if one_memory else value, need_weights=True)
+        return counter.get_total_flops()
+
+    taken, other = (in_order(order, multiplications) for order in (compress_first, not compress_first))
+    assert multiplications() == taken < other
+
+
+@pytest.mark.parametrize(("sharing", "projection"), [("none", "linear"), ("none", "conv"), ("headwise", "max")])
+def test_maps_that_do_not_commute_are_applied_after_the_channels(
+    gradients, literal_attention, randomize, sharing, projection
+):
+    module = randomize(LinformerAttention(12, 4, 64, 2, sharing=sharing, projection=projection, **DOUBLE))
+    assert_is_the_definition(module, cross_inputs(length=64), None, gradients, literal_attention)
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_weights_are_rows_over_slots_averaged_or_not(projection):
+    module = LinformerAttention(12, 4, 11, 3, projection=projection, **DOUBLE)
+    query, key, value = cross_inputs()
+    _, averaged = module(query, key, value, need_weights=True)
+    _, each = module(query, key, value, need_weights=True, average_attn_weights=False)
+    assert averaged.shape == (2, 3, 3)
+    assert each.shape == (2, 4, 3, 3)
+    assert_close(averaged, each.mean(dim=1))
+    assert_close(each.sum(dim=-1), torch.ones(2, 4, 3, **DOUBLE))
+    assert module(query, key, value)[1] is None
+
+
+def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding):
+    module = LinformerAttention(12, 4, 11, 3, **DOUBLE)
+    second = LinformerAttention(12, 4, 11, 3, batch_first=False, **DOUBLE)
+    second.load_state_dict(module.state_dict())
+    inputs, mask = cross_inputs(kdim=12), trailing_padding([7, 2], 7)
+    expected, weights = module(*inputs, mask, need_weights=True)
+    output, second_weights = second(*(x.transpose(0, 1) for x in inputs), mask, need_weights=True)
+    assert output.shape == (3, 2, 12)
+    assert_close(output.transpose(0, 1), expected)
+    assert_close(second_weights, weights)
+    for attention in (module, second):
+        output, alone_weights = attention(*(x[1] for x in inputs), mask[1], need_weights=True)
+        assert_close(output, expected[1])
+        assert_close(alone_weights, weights[1])
+
+
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "batch-second"])
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_rows_of_a_batch_do_not_see_each_other(trailing_padding, projection, sharing, batch_first):
+    options = {"projection": projection, "sharing": sharing, "batch_first": batch_first}
+    module = LinformerAttention(12, 4, 11, 3, **options, **DOUBLE)
+    rows = torch.randn(3, 11, 12, requires_grad=True, **DOUBLE)
+    mask = trailing_padding([11, 7, 2], 11)
+
+    def attend(x, mask):
+        x = x if batch_first else x.transpose(0, 1)
+        output, _ = module(x, x, x, mask)
+        return output if batch_first else output.transpose(0, 1)
+
+    output = attend(rows, mask)
+    (gradient,) = torch.autograd.grad(output[1].sum(), rows)
+    assert gradient[1].any()
+    assert not gradient[[0, 2]].any()
+    order = [2, 0, 1]
+    assert_close(attend(rows[order], mask[order]), output[order])
+
+
+@pytest.mark.parametrize("sharing", ["none", "kv"])
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_gradcheck(trailing_padding, projection, sharing):
+    module = LinformerAttention(4, 2, 5, 2, projection=projection, sharing=sharing, **DOUBLE)
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    inputs = [torch.randn(2, n, 4, requires_grad=True, **DOUBLE) for n in (1, 3, 3)]
+    mask = trailing_padding([3, 1], 3)
+
+    def attend(query, key, value, *values):
+        call = (query, key, value, mask)
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), call)[0]
+
+    assert torch.autograd.gradcheck(attend, [*inputs, *parameters], fast_mode=True)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_acts_on_the_weights_and_only_in_training(need_weights):
+    module = LinformerAttention(12, 4, 11, 3, dropout=0.5)
+    calm = LinformerAttention(12, 4, 11, 3)
+    calm.load_state_dict(module.state_dict())
+    x = torch.randn(1, 11, 12).expand(4000, 11, 12)
+    expected, expected_weights = calm(x, x, x, need_weights=True)
+    with torch.no_grad():
+        output, weights = module(x, x, x, need_weights=need_weights)
+    assert not torch.allclose(output[0], output[1])
+    assert_close(output.mean(dim=0), expected[0], atol=0.1, rtol=0.0)
+    if need_weights:
+        assert_close(weights, expected_weights)  # the softmax itself, before dropout
+    assert_close(module.eval()(x, x, x, need_weights=need_weights)[0], expected)

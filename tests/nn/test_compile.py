@@ -1,0 +1,109 @@
+"""`torch.compile` and `torch.export`: one graph for every batch size and length, equal to eager."""
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
+
+from torch_linformer.nn import LinformerAttention, LinformerEncoder
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+MAX_LEN, K = 23, 5
+SIZES = {"max_len": MAX_LEN, "k": K, "dtype": torch.float64}
+SHAPES = [(2, 7), (5, MAX_LEN), (4, 3)]  # longer than K, full length, shorter than K
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def encoder(projection="linear", sharing="headwise", layers=1):
+    return LinformerEncoder(12, 3, layers, 16, 0.0, projection=projection, sharing=sharing, **SIZES)
+
+
+def random(*shape, **options):
+    return torch.randn(shape, dtype=torch.float64, **options)
+
+
+def padding(trailing_padding, batch, length):
+    """Rows ever shorter, the last of them padded throughout."""
+    lengths = [max(length - 2 * row, 0) for row in range(batch - 1)]
+    return trailing_padding([*lengths, 0], length)
+
+
+@pytest.mark.parametrize(
+    ("projection", "sharing", "rows"),
+    [
+        ("linear", "headwise", "padded"),
+        ("linear", "headwise", "whole"),
+        ("linear", "none", "padded"),
+        ("random", "layerwise", "padded"),
+        ("conv", "none", "padded"),
+        ("max", "kv", "padded"),
+    ],
+)
+def test_one_compiled_graph_serves_every_batch_and_length(gradients, trailing_padding, projection, sharing, rows):
+    model = encoder(projection, sharing)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    graphs = []
+    for batch, length in SHAPES:
+        x = random(batch, length, 12, requires_grad=True)
+        mask = padding(trailing_padding, batch, length) if rows == "padded" else None
+        actual, expected = compiled(x, src_key_padding_mask=mask), model(x, src_key_padding_mask=mask)
+        assert_close(actual, expected)
+        wanted = [x, *model.parameters()]
+        assert_close(gradients(actual, wanted), gradients(expected, wanted))
+        graphs.append(counter.frame_count)
+    assert graphs == graphs[:1] * len(SHAPES)
+
+
+def test_attention_with_weights_compiles(trailing_padding):
+    module = LinformerAttention(12, 3, num_kv_heads=1, **SIZES)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch, length in SHAPES[:2]:
+        query, memory = random(batch, 4, 12), random(batch, length, 12)
+        mask = padding(trailing_padding, batch, length)
+        assert_close(
+            compiled(query, memory, memory, mask, need_weights=True),
+            module(query, memory, memory, mask, need_weights=True),
+        )
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))),
+    reason="the default backend builds C++, and no C++ compiler (g++, clang++ or c++) is installed",
+)
+@pytest.mark.skipif(" " in torch.__file__, reason="the default backend cannot link where torch's path has a space")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # torch's own
+def test_default_backend_gives_the_same(gradients, trailing_padding):
+    module = LinformerAttention(12, 3, **SIZES)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+    for batch, length in SHAPES[:2]:
+        x, mask = random(batch, length, 12, requires_grad=True), padding(trailing_padding, batch, length)
+        actual, expected = compiled(x, x, x, mask)[0], module(x, x, x, mask)[0]
+        assert_close(actual, expected)
+        wanted = [x, *module.parameters()]
+        assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole"])
+@pytest.mark.parametrize(
+    ("projection", "sharing"),
+    [*((projection, "headwise") for projection in PROJECTIONS), ("linear", "none"), ("conv", "none")],
+)
+def test_exported_program_serves_every_batch_and_length(trailing_padding, projection, sharing, padded):
+    model = encoder(projection, sharing).eval()
+    sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=MAX_LEN)}
+    masks = {"src_key_padding_mask": padding(trailing_padding, 2, 7)} if padded else {}
+    shapes = {"src": sizes, **({"src_key_padding_mask": sizes} if padded else {})}
+    program = torch.export.export(model, (random(2, 7, 12),), masks, dynamic_shapes=shapes).module()
+    for batch, length in [*SHAPES, (1, 1), (1, MAX_LEN)]:
+        x = random(batch, length, 12)
+        masks = {"src_key_padding_mask": padding(trailing_padding, batch, length)} if padded else {}
+        assert_close(program(x, **masks), model(x, **masks))

@@ -1,0 +1,230 @@
+"""Layers and stacks: their formula, dropout, and how they are built, initialised and placed."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from torch_linformer.nn import (
+    LinformerAttention,
+    LinformerEncoder,
+    LinformerEncoderLayer,
+    SequenceProjection,
+)
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+SIZES = {"max_len": 13, "k": 5}
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_gated_feed_forward_is_its_formula(randomize, norm_first):
+    layer = randomize(LinformerEncoderLayer(12, 4, 17, 0.0, "silu", norm_first=norm_first, gated=True, **SIZES))
+    x = torch.randn(2, 11, 12)
+
+    def feed_forward(y):
+        hidden = F.silu(F.linear(y, layer.linear1.weight, layer.linear1.bias))
+        hidden = hidden * F.linear(y, layer.linear_gate.weight, layer.linear_gate.bias)
+        return F.linear(hidden, layer.linear2.weight, layer.linear2.bias)
+
+    def attend(y):
+        return layer.self_attn(y, y, y)[0]
+
+    if norm_first:
+        between = x + attend(layer.norm1(x))
+        expected = between + feed_forward(layer.norm2(between))
+    else:
+        between = layer.norm1(x + attend(x))
+        expected = layer.norm2(between + feed_forward(between))
+    assert_close(layer(x), expected)
+
+
+def test_a_stack_of_full_attention_is_torchs_encoder(trailing_padding):
+    theirs = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(12, 4, 17, 0.0, batch_first=True), 2, enable_nested_tensor=False
+    )
+    ours = Encoder(EncoderLayer(FullAttention(12, 4), 17, 0.0) for _ in range(2))
+    ours.load_state_dict(theirs.state_dict())
+    mask = trailing_padding([11, 4], 11)
+    x = torch.randn(2, 11, 12)
+    actual, expected = ours(x, src_key_padding_mask=mask), theirs(x, src_key_padding_mask=mask)
+    assert_close(actual[~mask], expected[~mask])
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_only_a_pre_norm_stack_ends_in_a_norm(norm_first):
+    model = LinformerEncoder(12, 4, 2, 17, norm_first=norm_first, **SIZES).eval()
+    x = torch.randn(2, 11, 12)
+    expected = x
+    for layer in model.layers:
+        expected = layer(expected)
+    if norm_first:
+        nn.init.normal_(model.norm.weight)
+        expected = model.norm(expected)
+    else:
+        assert model.norm is None
+    assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_gradcheck(trailing_padding, projection, norm_first):
+    layer = LinformerEncoderLayer(
+        4,
+        2,
+        3,
+        0.0,
+        "gelu",
+        norm_first=norm_first,
+        max_len=4,
+        k=2,
+        projection=projection,
+        dtype=torch.float64,
+    )
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    mask = trailing_padding([3, 2], 3)
+
+    def run(x, *values):
+        options = {"src_key_padding_mask": mask}
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,), options)
+
+    assert torch.autograd.gradcheck(run, [x, *parameters], fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "random_in_training"),
+    [
+        pytest.param({"dropout": 0.0}, False, id="none"),
+        pytest.param({"dropout": 0.5}, True, id="everywhere"),
+        pytest.param({"dropout": 0.5, "attention_dropout": 0.0}, True, id="not-in-attention"),
+        pytest.param({"dropout": 0.0, "attention_dropout": 0.5}, True, id="in-attention-alone"),
+    ],
+)
+def test_dropout_acts_in_training_alone(options, random_in_training):
+    model = LinformerEncoder(12, 4, 2, 17, **options, **SIZES)
+    calm = LinformerEncoder(12, 4, 2, 17, dropout=0.0, **SIZES)
+    calm.load_state_dict(model.state_dict())
+    x = torch.randn(2, 11, 12)
+    assert torch.allclose(model(x), model(x)) != random_in_training
+    assert_close(model.eval()(x), calm(x))
+
+
+@pytest.mark.parametrize("place", ["self_attn", "dropout", "dropout1", "dropout2"])
+def test_each_dropout_has_its_place(place):
+    layer = LinformerEncoderLayer(12, 4, 17, 0.0, norm_first=True, **SIZES)
+    x = torch.randn(2, 11, 12)
+    before = layer(x)
+    if place == "self_attn":
+        layer.self_attn.dropout = 0.5
+    else:
+        layer.get_submodule(place).p = 0.5
+    assert not torch.allclose(layer(x), before)
+    assert_close(layer.eval()(x), before)
+
+
+def build_all(**placement):
+    """One of every module, all kinds of projection among them."""
+    options = {**SIZES, **placement}
+    return nn.ModuleList(
+        [
+            *(SequenceProjection(projection=kind, num_heads=3, **options) for kind in PROJECTIONS),
+            FullAttention(12, 4, **placement),
+            *(LinformerAttention(12, 4, projection=kind, sharing="none", **options) for kind in PROJECTIONS),
+            LinformerEncoderLayer(12, 4, 17, gated=True, projection="random", **options),
+            LinformerEncoder(12, 4, 2, 17, norm_first=True, gated=True, **options),
+            LinformerEncoder(12, 4, 2, 17, sharing="layerwise", projection="random", **options),
+        ]
+    )
+
+
+def test_modules_built_on_meta_get_their_values_from_reset_parameters():
+    modules = build_all(device="meta")
+    tensors = dict(modules.state_dict())
+    assert all(tensor.is_meta for tensor in tensors.values())
+    modules.to_empty(device="cpu")
+    for tensor in modules.state_dict().values():
+        tensor.fill_(float("nan"))
+    for module in modules:
+        module.reset_parameters()
+    for name, tensor in modules.state_dict().items():
+        assert tensor.isfinite().all(), name
+        if "norm" in name:
+            assert torch.equal(tensor, torch.full_like(tensor, float(name.endswith("weight")))), name
+        elif "proj.bias" in name:
+            assert not tensor.any(), name
+        else:
+            assert tensor.std() > 0.01, name
+    for layer in modules[-1].layers:
+        layer(torch.randn(2, 11, 12), shared_projection=modules[-1].shared_projection)
+
+
+def test_reset_parameters_draws_as_the_constructor_does():
+    built, reset = ([SequenceProjection(512, 8), LinformerAttention(64, 4, 512, 8)] for _ in range(2))
+    for module in reset:
+        for tensor in module.parameters():
+            nn.init.constant_(tensor, 7.0)
+        module.reset_parameters()
+    for ours, theirs in zip(built, reset, strict=True):
+        for (name, expected), actual in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            if expected.any():
+                assert actual.std().item() == pytest.approx(expected.std().item(), rel=0.1), name
+            else:
+                assert not actual.any(), name
+
+
+@pytest.mark.parametrize("placement", [{"dtype": torch.float64}, {"dtype": torch.bfloat16}, {"device": "meta"}])
+def test_dtype_and_device_reach_every_tensor(placement):
+    for name, tensor in build_all(**placement).state_dict().items():
+        assert tensor.dtype == placement.get("dtype", torch.float32), name
+        assert tensor.device.type == placement.get("device", "cpu"), name
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_bias_reaches_every_linear_map_and_norm(bias):
+    model = LinformerEncoder(12, 4, 2, 17, norm_first=True, gated=True, bias=bias, **SIZES)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.LayerNorm):
+            assert (module.bias is not None) == bias, name
+
+
+def test_arguments_of_a_stack_reach_its_layers():
+    model = LinformerEncoder(
+        12,
+        4,
+        2,
+        17,
+        0.25,
+        torch.tanh,
+        1e-3,
+        False,
+        True,
+        num_kv_heads=2,
+        head_dim=5,
+        attention_dropout=0.125,
+        **SIZES,
+    )
+    assert model.norm.eps == 1e-3
+    for layer in model.layers:
+        assert layer.norm_first and layer.activation is torch.tanh
+        assert [layer.dropout.p, layer.dropout1.p, layer.dropout2.p] == [0.25] * 3
+        assert [layer.norm1.eps, layer.norm2.eps] == [1e-3] * 2
+        assert layer.self_attn.dropout == 0.125 and not layer.self_attn.batch_first
+        assert layer.self_attn.q_proj.weight.shape == (20, 12)
+        assert layer.self_attn.k_proj.weight.shape == (10, 12)
+        assert layer.linear1.out_features == 17
+
+
+@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
+def test_weights_of_every_layer_come_out_through_hooks(trailing_padding, sharing):
+    model = LinformerEncoder(12, 4, 2, 17, 0.0, sharing=sharing, **SIZES)
+    recorded = []
+    for layer in model.layers:
+        layer.self_attn.register_forward_hook(lambda module, inputs, output: recorded.append(output[1]))
+    x, mask = torch.randn(2, 11, 12), trailing_padding([11, 4], 11)
+    expected = model(x, src_key_padding_mask=mask)
+    assert recorded == [None, None]
+    assert_close(model(x, src_key_padding_mask=mask, need_weights=True), expected)
+    assert [weights.shape for weights in recorded[2:]] == [(2, 4, 11, 5)] * 2

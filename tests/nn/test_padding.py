@@ -1,0 +1,177 @@
+"""Padding is exact: in the attention, in a layer of either norm order, and in a stack of layers."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+SHARINGS = ("none", "headwise", "kv")
+WINDOWED = ("conv", "mean", "max")
+SIZES = {"max_len": 13, "k": 5, "dtype": torch.float64}
+WIDTH, LENGTH, LENGTHS = 12, 11, (11, 7, 1, 0)
+
+
+class SelfAttention(torch.nn.Module):
+    """`LinformerAttention` of a sequence to itself, called like a layer."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = LinformerAttention(WIDTH, 4, **options)
+
+    def forward(self, x, src_key_padding_mask=None):
+        return self.attention(x, x, x, src_key_padding_mask)[0]
+
+
+def build(subject, **options):
+    calm = {"dim_feedforward": 17, "dropout": 0.0, **SIZES, **options}
+    if subject == "attention":
+        return SelfAttention(**SIZES, **options)
+    if subject == "stack":
+        return LinformerEncoder(WIDTH, 4, 2, **calm, norm_first=True)
+    return LinformerEncoderLayer(WIDTH, 4, **calm, norm_first=subject == "pre-norm-layer")
+
+
+CASES = [
+    pytest.param(subject, {"projection": projection, "sharing": sharing}, id=f"{subject}-{projection}-{sharing}")
+    for subject in ("attention", "post-norm-layer", "pre-norm-layer", "stack")
+    for projection in PROJECTIONS
+    for sharing in (*SHARINGS, *(["layerwise"] if subject == "stack" else []))
+    if subject in ("attention", "stack") or sharing == "headwise"
+]
+
+
+@pytest.fixture
+def mask(trailing_padding):
+    return trailing_padding(LENGTHS, LENGTH)
+
+
+@pytest.mark.parametrize(("subject", "options"), CASES)
+def test_each_row_of_a_padded_batch_equals_the_row_alone(randomize, mask, subject, options):
+    module = randomize(build(subject, **options))
+    batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    padded = module(batch, src_key_padding_mask=mask)
+    for row, n in enumerate(LENGTHS[:3]):
+        assert_close(padded[row, :n], module(batch[row : row + 1, :n])[0])
+
+
+@pytest.mark.parametrize(("subject", "options"), CASES)
+def test_what_stands_at_padding_reaches_neither_outputs_nor_gradients(gradients, randomize, mask, subject, options):
+    module = randomize(build(subject, **options))
+    clean = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    poison = torch.tensor([float("nan"), float("inf"), float("-inf")]).repeat(WIDTH // 3)
+    results = []
+    for batch in (clean, torch.where(mask[..., None], poison, clean)):
+        batch.requires_grad_()
+        # The loss reads the outputs at padding too.
+        output = module(batch, src_key_padding_mask=mask)
+        to_batch, *to_parameters = gradients(output, [batch, *module.parameters()])
+        assert not to_batch[mask].any()
+        results.append([output, to_batch, *to_parameters])
+    for expected, actual in zip(*results, strict=True):
+        assert actual.isfinite().all()
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_padding_of_a_memory_is_exact_whatever_the_queries(gradients, mask, projection, sharing):
+    module = LinformerAttention(WIDTH, 4, projection=projection, sharing=sharing, **SIZES)
+    query = torch.randn(4, 3, WIDTH, dtype=torch.float64)
+    memory = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    hidden = mask[..., None]
+    key = memory.masked_fill(hidden, float("nan")).requires_grad_()
+    value = memory.masked_fill(hidden, float("inf")).requires_grad_()
+    output, weights = module(query, key, value, mask, need_weights=True)
+    assert torch.equal(output, module(query, memory, memory.clone(), mask, need_weights=True)[0])
+    assert weights.isfinite().all()
+    for gradient in gradients(output, [key, value, *module.parameters()]):
+        assert gradient.isfinite().all()
+    for gradient in gradients(module(query, key, value, mask)[0], [key, value]):
+        assert not gradient[mask].any()
+    for row, n in enumerate(LENGTHS[:3]):
+        one = slice(row, row + 1)
+        assert_close(output[one], module(query[one], memory[one, :n], memory[one, :n])[0])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_padding_is_exact_in_full_attention_too(gradients, randomize, mask, need_weights):
+    module = randomize(FullAttention(WIDTH, 4, dtype=torch.float64))
+    batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    poisoned = batch.masked_fill(mask[..., None], float("nan")).requires_grad_()
+    output, _ = module(poisoned, poisoned, poisoned, mask, need_weights=need_weights)
+    to_batch, *to_parameters = gradients(output, [poisoned, *module.parameters()])
+    assert not to_batch[mask].any()
+    assert all(tensor.isfinite().all() for tensor in [output, to_batch, *to_parameters])
+    for row, n in enumerate(LENGTHS[:3]):
+        alone = batch[row : row + 1, :n]
+        assert_close(output[row, :n], module(alone, alone, alone)[0][0])
+
+
+@pytest.mark.parametrize(("subject", "options"), CASES)
+def test_a_fully_padded_row_is_finite_and_gives_finite_gradients(subject, options):
+    module = build(subject, **options)
+    batch = torch.full((2, LENGTH, WIDTH), float("nan"), dtype=torch.float64, requires_grad=True)
+    output = module(batch, src_key_padding_mask=torch.ones(2, LENGTH, dtype=torch.bool))
+    output.square().sum().backward()
+    assert output.isfinite().all()
+    assert not batch.grad.any()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_a_fully_padded_row_attends_to_nothing(projection):
+    module = LinformerAttention(WIDTH, 4, projection=projection, **SIZES)
+    torch.nn.init.normal_(module.v_proj.bias)
+    x = torch.randn(1, LENGTH, WIDTH, dtype=torch.float64)
+    output, _ = module(x, x, x, torch.ones(1, LENGTH, dtype=torch.bool))
+    assert_close(output, module.out_proj.bias.expand_as(output))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", WINDOWED)
+@pytest.mark.parametrize("how", ["padded", "short"])
+def test_slots_of_padding_alone_get_no_attention(trailing_padding, projection, sharing, how):
+    module = LinformerAttention(WIDTH, 4, projection=projection, sharing=sharing, **SIZES)
+    for n in (1, 3, 4, 7, 11):  # windows of 3
+        x = torch.randn(2, LENGTH if how == "padded" else n, WIDTH, dtype=torch.float64)
+        mask = trailing_padding([n, n], LENGTH) if how == "padded" else None
+        _, weights = module(x, x, x, mask, need_weights=True, average_attn_weights=False)
+        filled = -(-n // 3)
+        assert not weights[..., filled:].any()
+        assert weights[..., :filled].all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("lowest", ["minus-inf", "finfo-min"])
+@pytest.mark.parametrize("subject", ["attention", "stack"])
+def test_a_float_mask_is_the_bool_mask(mask, subject, lowest, dtype):
+    module = build(subject)
+    written = float("-inf") if lowest == "minus-inf" else torch.finfo(dtype).min
+    float_mask = torch.zeros(4, LENGTH, dtype=dtype).masked_fill(mask, written)
+    batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    expected = module(batch, src_key_padding_mask=mask)
+    assert torch.equal(module(batch, src_key_padding_mask=float_mask), expected)
+    assert not torch.allclose(module(batch), expected)
+
+
+@pytest.mark.parametrize("subject", ["attention", "post-norm-layer", "stack"])
+def test_padding_is_exact_with_the_batch_second_and_without_a_batch(trailing_padding, subject):
+    module = build(subject)
+    options = {"batch_first": False, "max_len": 13, "k": 5, "dtype": torch.float64}
+    if subject == "attention":
+        second = SelfAttention(**options)
+    elif subject == "stack":
+        second = LinformerEncoder(WIDTH, 4, 2, 17, 0.0, norm_first=True, **options)
+    else:
+        second = LinformerEncoderLayer(WIDTH, 4, 17, 0.0, **options)
+    second.load_state_dict(module.state_dict())
+    mask = trailing_padding([11, 7], LENGTH)
+    batch = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64).masked_fill(mask[..., None], float("nan"))
+    expected = module(batch, src_key_padding_mask=mask)
+    assert_close(second(batch.transpose(0, 1), src_key_padding_mask=mask).transpose(0, 1), expected)
+    for either in (module, second):
+        assert_close(either(batch[1], src_key_padding_mask=mask[1]), expected[1])
+        assert_close(either(batch[1, :7]), expected[1, :7])
