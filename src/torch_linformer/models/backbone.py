@@ -1,0 +1,202 @@
+"""The Linformer backbone: embeddings, left-justification of padding, encoder."""
+
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from torch_linformer.functional.projection import check_length
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.embeddings import LinformerEmbeddings
+from torch_linformer.models.padding import LeftJustified
+from torch_linformer.nn.encoder import Encoder, EncoderLayer, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
+
+
+class CheckpointedLayer(GradientCheckpointingLayer, EncoderLayer):
+    """An encoder layer that transformers can checkpoint and whose output it can record."""
+
+
+class LinformerLayer(CheckpointedLayer, LinformerEncoderLayer):
+    """The layer of ``attention="linformer"``."""
+
+
+class LinformerLayerStack(LinformerEncoder):
+    """:class:`torch_linformer.nn.LinformerEncoder` of layers that can be checkpointed."""
+
+    layer_class = LinformerLayer
+
+
+def build_encoder(config: LinformerConfig) -> Encoder:
+    """The encoder a configuration describes; ``attention="full"`` differs in the attention alone."""
+    options: dict[str, Any] = {
+        "dim_feedforward": config.intermediate_size,
+        "dropout": config.hidden_dropout_prob,
+        "activation": ACT2FN[config.hidden_act],
+        "layer_norm_eps": config.layer_norm_eps,
+        "norm_first": config.norm_first,
+        "gated": config.gated,
+    }
+    width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+    if config.attention == "linformer":
+        return LinformerLayerStack(
+            width,
+            heads,
+            config.num_hidden_layers,
+            max_len=config.max_position_embeddings,
+            k=config.k,
+            sharing=cast(Sharing, config.sharing),
+            projection=cast(Projection, config.projection),
+            num_kv_heads=kv_heads,
+            length_scaling=config.length_scaling,
+            attention_dropout=config.attention_probs_dropout_prob,
+            **options,
+        )
+    layers = [
+        CheckpointedLayer(
+            FullAttention(width, heads, num_kv_heads=kv_heads, dropout=config.attention_probs_dropout_prob), **options
+        )
+        for _ in range(config.num_hidden_layers)
+    ]
+    return Encoder(layers, nn.LayerNorm(width, eps=config.layer_norm_eps) if config.norm_first else None)
+
+
+class LinformerPreTrainedModel(PreTrainedModel):
+    """What every Linformer model shares: loading, initialisation, recording, length."""
+
+    config: LinformerConfig
+    config_class = LinformerConfig
+    base_model_prefix = "linformer"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
+        "hidden_states": CheckpointedLayer,
+        "attentions": OutputRecorder(FullAttention, index=1),
+    }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, SequenceProjection) and module.weight is not None:
+            init.normal_(module.weight, mean=0.0, std=module.init_std)
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
+
+        Learned positions are stretched or kept in the same way; new ones are drawn as at first.
+
+        Raises:
+            ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
+        """
+        if mode not in ("interpolate", "keep"):
+            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        largest_k = self.config.k if isinstance(self.config.k, int) else max(self.config.k)
+        if max_len < largest_k:
+            raise ValueError(f"max_len must be at least k = {largest_k}, got {max_len}")
+        backbone = cast("LinformerModel", self.base_model)
+        if isinstance(backbone.encoder, LinformerEncoder):
+            backbone.encoder.resize_max_len(max_len, mode)
+        positions = backbone.embeddings.position_embeddings
+        if positions is not None:
+            resized = resize_rows(positions.weight.detach(), max_len, mode, std=self.config.initializer_range)
+            positions.weight = nn.Parameter(resized, requires_grad=positions.weight.requires_grad)
+            positions.num_embeddings = max_len
+        self.config.max_position_embeddings = max_len
+
+
+class LinformerModel(LinformerPreTrainedModel):
+    """The bare model: token ids in, hidden states out.
+
+    Padding may stand on either side, or in the middle: it is recognised by ``attention_mask`` alone and the real
+    tokens come out as if the row had none.
+    """
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.embeddings = LinformerEmbeddings(config)
+        self.encoder = build_encoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.word_embeddings = cast(nn.Embedding, value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: ``(B, N)`` token ids.
+            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are.
+            token_type_ids: ``(B, N)``, 0 by default.
+            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0.
+            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
+            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
+
+        Raises:
+            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, N exceeds
+                ``max_position_embeddings``, or ``attention_mask`` is not ``(B, N)``.
+        """
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        batch, length = given.shape[:2]
+        check_length(length, self.config.max_position_embeddings)
+        if attention_mask is None:
+            return self._encode(
+                input_ids, None, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+        if attention_mask.shape != (batch, length):
+            raise ValueError(
+                f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
+            )
+        rows = LeftJustified(attention_mask)
+        inputs = [rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)]
+        outputs = self._encode(inputs[0], rows.key_padding_mask, *inputs[1:], return_dict=True, **kwargs)
+        for name, value in outputs.items():
+            if isinstance(value, Tensor):
+                outputs[name] = rows.restore(value)
+            else:  # None at the layers that output_hidden_states does not select
+                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+        if outputs.attentions is not None and self.config.attention == "full":
+            # Here the keys are tokens too.
+            outputs["attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.attentions)
+        return outputs
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _encode(
+        self,
+        input_ids: Tensor | None,
+        key_padding_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Encode rows whose real tokens stand first."""
+        hidden = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids)
+        hidden = self.encoder(
+            hidden,
+            src_key_padding_mask=key_padding_mask,
+            need_weights=bool(kwargs.get("output_attentions", self.config.output_attentions)),
+        )
+        return BaseModelOutput(last_hidden_state=hidden)

@@ -1,0 +1,89 @@
+"""Configuration of the Linformer models."""
+
+from typing import Any, get_args
+
+from transformers import PreTrainedConfig
+
+from torch_linformer.nn.projection import Projection, Sharing
+
+CHOICES = {
+    "attention": ("linformer", "full"),
+    "projection": get_args(Projection),
+    "sharing": get_args(Sharing),
+    "position_embedding": ("learned", "sinusoidal", "none"),
+    "pooling": ("mean", "cls", "max", "mean_max"),
+}
+
+
+class LinformerConfig(PreTrainedConfig):
+    """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
+
+    Args beyond the usual ones of transformers:
+        max_position_embeddings: longest input in tokens, ``max_len`` of the projections.
+        num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
+        k: slots K, one number or one a layer.
+        sharing: ``none``, ``headwise``, ``kv`` or ``layerwise``.
+        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max``.
+        length_scaling: False leaves the length factor of the projections out.
+        attention: ``linformer``, or ``full`` for the same model with ordinary attention.
+        position_embedding: ``learned``, ``sinusoidal`` or ``none``; positions count real tokens.
+        pooling: what a classifier reads: ``mean``, ``cls`` (the first real token), ``max``, or ``mean_max`` (both,
+            side by side); padding takes no part.
+        norm_first: pre-norm layers and a final norm.
+        gated: gated feed-forward.
+        class_weights: weight of each label in the classification loss.
+
+    Raises:
+        ValueError: for a value that no model can be built from.
+    """
+
+    model_type = "linformer"
+
+    vocab_size: int = 50265
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    num_key_value_heads: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 4096
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-5
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = True
+    classifier_dropout: float | None = None
+
+    k: int | list[int] = 256
+    sharing: str = "headwise"
+    projection: str = "linear"
+    length_scaling: bool = True
+    attention: str = "linformer"
+    position_embedding: str = "learned"
+    pooling: str = "mean"
+    norm_first: bool = False
+    gated: bool = False
+    class_weights: list[float] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        for k in [self.k] if isinstance(self.k, int) else self.k:
+            if not 1 <= k <= self.max_position_embeddings:
+                raise ValueError(
+                    f"k must lie between 1 and max_position_embeddings = {self.max_position_embeddings}, got {k}"
+                )
+        super().__post_init__(**kwargs)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The labels of a classifier, in the order of its logits."""
+        names: dict[Any, str] = self.id2label or {}
+        return [names[number] for number in sorted(names)]

@@ -1,0 +1,53 @@
+"""Word, position and token-type embeddings."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.models.configuration import LinformerConfig
+
+
+class LinformerEmbeddings(nn.Module):
+    """Sum of the embeddings, normalised. Expects real tokens first: position i is the i-th real token."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position_embeddings = (
+            nn.Embedding(config.max_position_embeddings, width) if config.position_embedding == "learned" else None
+        )
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.sinusoidal = config.position_embedding == "sinusoidal"
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+    ) -> Tensor:
+        embeddings: Tensor = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            position_ids = torch.arange(embeddings.shape[1], device=embeddings.device).unsqueeze(0)
+        if self.position_embeddings is not None:
+            embeddings = embeddings + self.position_embeddings(position_ids)
+        elif self.sinusoidal:
+            embeddings = embeddings + sinusoids(position_ids, embeddings.shape[-1]).to(embeddings.dtype)
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(position_ids)
+            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
+        output: Tensor = self.dropout(self.norm(embeddings))
+        return output
+
+
+def sinusoids(position_ids: Tensor, width: int) -> Tensor:
+    r"""``(…, width)``: sin and cos of :math:`p / 10000^{2i / width}` side by side, in float32."""
+    half = (width + 1) // 2
+    exponents = torch.arange(half, device=position_ids.device, dtype=torch.float32) * (-2 / width)
+    angles = position_ids.unsqueeze(-1).float() * torch.exp(exponents * math.log(10000.0))
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width]

@@ -1,0 +1,71 @@
+"""What the tests of the models share: a tiny configuration, and models whose every number matters."""
+
+import pytest
+import torch
+from transformers.utils import logging
+
+from torch_linformer.models import LinformerConfig
+
+# Distinct sizes, so that no axis can stand in for another.
+TINY = {
+    "vocab_size": 37,
+    "hidden_size": 15,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 23,
+    "max_position_embeddings": 29,
+    "type_vocab_size": 4,
+    "k": 7,
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet_transformers():
+    """No progress bars and no load reports."""
+    verbosity = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    yield
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """A function: the tiny configuration with the given fields changed."""
+    return lambda **fields: LinformerConfig(**{**TINY, **fields})
+
+
+@pytest.fixture(scope="session")
+def build(tiny):
+    """A function: a tiny model in eval mode, no bias of which is 0, no norm 1 and no padding token silent."""
+
+    def build_model(model_class, *, dtype=torch.float64, **fields):
+        torch.manual_seed(0)
+        model = model_class(tiny(**fields)).to(dtype).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        return model
+
+    return build_model
+
+
+@pytest.fixture(scope="session")
+def token_ids():
+    """A function: random token ids of a shape, the same at every call."""
+
+    def draw(*shape, high=37):
+        return torch.randint(high, shape, generator=torch.Generator().manual_seed(1))
+
+    return draw
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Uninitialised memory holds NaN, so a parameter that nobody set is seen."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(before)

@@ -1,0 +1,81 @@
+"""One compiled or exported graph serves every batch and length, with padding, as the eager model does."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
+
+from torch_linformer.models import LinformerForSequenceClassification, LinformerModel
+
+SHAPES = [(3, 11), (2, 29), (5, 7), (4, 2)]
+
+
+@pytest.fixture
+def batches(token_ids):
+    """Batches of several shapes, with padding on the left and on the right."""
+
+    def draw(batch, length):
+        tokens = torch.arange(batch).unsqueeze(1) % (length - 1) + 1
+        columns = torch.arange(length).expand(batch, length)
+        right, left = columns < tokens, columns >= length - tokens
+        mask = torch.where(torch.arange(batch).unsqueeze(1) % 2 == 0, right, left)
+        return {"input_ids": token_ids(batch, length), "attention_mask": mask.long()}
+
+    return [draw(*shape) for shape in SHAPES]
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_compiled_training_step(build, batches, fresh_compiler):
+    fields = {"pooling": "mean_max", "class_weights": [1.0, 3.0], "num_hidden_layers": 1}
+    model = build(LinformerForSequenceClassification, **fields)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=True)
+    graphs = set()
+    for batch in batches:
+        labels = torch.arange(batch["input_ids"].shape[0]) % 2
+        results = []
+        for function in (model, compiled):
+            model.zero_grad()
+            outputs = function(**batch, labels=labels)
+            outputs.loss.backward()
+            gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+            results.append((outputs.logits, outputs.loss, gradients))
+        assert_close(results[1], results[0], rtol=1e-6, atol=1e-9)
+        graphs.add(counter.frame_count)
+    assert len(graphs) == 1, "compiled again for another shape"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"sharing": "none", "pooling": "cls"}, {"attention": "full", "pooling": "max"}],
+    ids=["none", "full"],
+)
+@torch.no_grad()
+def test_compiled_inference(build, batches, fresh_compiler, fields):
+    model = build(LinformerForSequenceClassification, num_hidden_layers=1, **fields)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=True)
+    graphs = set()
+    for batch in batches:
+        assert_close(compiled(**batch).logits, model(**batch).logits, rtol=0, atol=1e-11)
+        graphs.add(counter.frame_count)
+    assert len(graphs) == 1, "compiled again for another shape"
+
+
+@pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification])
+@pytest.mark.parametrize("fields", [{}, {"attention": "full", "pooling": "max"}], ids=["linformer", "full"])
+@torch.no_grad()
+def test_exported_model(build, batches, model_class, fields):
+    model = build(model_class, **fields)
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=29)
+    shapes = {key: {0: batch, 1: length} for key in ("input_ids", "attention_mask")}
+    program = torch.export.export(model, (), kwargs=batches[0], dynamic_shapes=shapes)
+    exported = program.module()
+    for inputs in batches:
+        assert_close(exported(**inputs)[0], model(**inputs)[0], rtol=0, atol=1e-11)

@@ -1,0 +1,116 @@
+"""What a configuration refuses, and what it hands on to the model."""
+
+import pytest
+import torch
+
+from torch_linformer.models import LinformerConfig, LinformerModel
+
+
+@pytest.mark.parametrize(
+    ("field", "choices"),
+    [
+        ("attention", "linformer, full"),
+        ("projection", "linear, random, conv, mean, max"),
+        ("sharing", "none, headwise, kv, layerwise"),
+        ("position_embedding", "learned, sinusoidal, none"),
+        ("pooling", "mean, cls, max, mean_max"),
+    ],
+)
+def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
+    with pytest.raises(ValueError, match=f"^{field} must be one of {choices}, got 'Linear'$"):
+        tiny(**{field: "Linear"})
+    for choice in choices.split(", "):
+        assert getattr(tiny(**{field: choice}), field) == choice
+
+
+@pytest.mark.parametrize("k", [0, -1, 30, [3, 30], [0, 3]])
+def test_k_out_of_range_is_refused(tiny, k):
+    wrong = k if isinstance(k, int) else next(one for one in k if not 1 <= one <= 29)
+    with pytest.raises(ValueError, match=f"k must lie between 1 and max_position_embeddings = 29, got {wrong}$"):
+        tiny(k=k)
+
+
+@pytest.mark.parametrize("k", [1, 29, [1, 29]])
+def test_k_at_the_ends_of_its_range_is_taken(build, token_ids, k):
+    assert build(LinformerModel, k=k)(token_ids(2, 11)).last_hidden_state.isfinite().all()
+
+
+def test_a_width_that_heads_do_not_divide_is_refused(tiny):
+    with pytest.raises(ValueError, match="hidden_size 15 is not a multiple of num_attention_heads 4"):
+        tiny(num_attention_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": [3, 7], "sharing": "layerwise"}, r"sharing='layerwise' .* k must be one number, got \[3, 7\]"),
+        ({"k": [3, 7, 5]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
+        ({"num_key_value_heads": 2}, "num_heads 3 is not a multiple of num_kv_heads 2"),
+    ],
+)
+def test_what_only_the_model_can_see_is_refused_there(tiny, fields, message):
+    with pytest.raises(ValueError, match=message):
+        LinformerModel(tiny(**fields))
+
+
+def test_defaults_have_the_dimensions_of_roberta_base():
+    config = LinformerConfig()
+    with torch.device("meta"):
+        model = LinformerModel(config)
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (768, 12, 12)
+    assert (config.vocab_size, config.intermediate_size, config.max_position_embeddings) == (
+        50265,
+        3072,
+        4096,
+    )
+    matrices = [p for p in model.parameters() if p.shape == (4096, 256)]
+    assert len(matrices) == 24
+
+
+def test_k_may_differ_from_layer_to_layer(build, token_ids):
+    model = build(LinformerModel, k=[3, 7])
+    attentions = model(token_ids(2, 11), output_attentions=True).attentions
+    assert [weights.shape for weights in attentions] == [(2, 3, 11, 3), (2, 3, 11, 7)]
+
+
+def test_nothing_is_shared_between_configurations(tiny):
+    first, second = tiny(k=[3, 7], num_labels=5), tiny()
+    assert (second.k, second.num_labels, second.class_weights) == (7, 2, None)
+    assert first.to_dict() != second.to_dict()
+
+
+def test_round_trip_through_a_folder(tiny, tmp_path):
+    fields = {
+        "num_key_value_heads": 1,
+        "hidden_act": "silu",
+        "hidden_dropout_prob": 0.25,
+        "attention_probs_dropout_prob": 0.5,
+        "classifier_dropout": 0.125,
+        "initializer_range": 0.03125,
+        "layer_norm_eps": 1e-6,
+        "pad_token_id": 3,
+        "tie_word_embeddings": False,
+        "k": [3, 7],
+        "sharing": "none",
+        "projection": "conv",
+        "length_scaling": False,
+        "attention": "full",
+        "position_embedding": "sinusoidal",
+        "pooling": "mean_max",
+        "norm_first": True,
+        "gated": True,
+        "class_weights": [1.0, 2.5, 0.1],
+        "id2label": {0: "sport", 1: "économie", 2: "文化"},
+        "label2id": {"sport": 0, "économie": 1, "文化": 2},
+    }
+    config = tiny(**fields)
+    config.save_pretrained(tmp_path)
+    loaded = LinformerConfig.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in fields} == fields
+    assert loaded.num_labels == 3
+    assert loaded.to_dict() == config.to_dict()
+
+
+def test_label_names_stand_in_the_order_of_the_logits(tiny):
+    assert tiny(id2label={2: "z", 0: "y", 1: "x"}).label_names == ["y", "x", "z"]
+    assert tiny(num_labels=3).label_names == ["LABEL_0", "LABEL_1", "LABEL_2"]

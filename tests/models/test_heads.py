@@ -1,0 +1,205 @@
+"""The heads: pooling by hand, the losses, and that a few steps of training lower them."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.models.heads import pool
+
+NAN = float("nan")
+# Three rows of four tokens of two channels; padding holds what would win or poison a careless pool.
+HIDDEN = torch.tensor(
+    [
+        [[1.0, -2.0], [3.0, -5.0], [-7.0, -11.0], [99.0, 99.0]],
+        [[NAN, NAN], [99.0, -99.0], [-2.0, 4.0], [-6.0, 10.0]],
+        [[99.0, 99.0], [-3.0, -4.0], [NAN, 99.0], [-5.0, -1.0]],
+    ]
+)
+MASK = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]])
+POOLED = {
+    "mean": [[-1.0, -6.0], [-4.0, 7.0], [-4.0, -2.5]],
+    "cls": [[1.0, -2.0], [-2.0, 4.0], [-3.0, -4.0]],
+    "max": [[3.0, -2.0], [-2.0, 10.0], [-3.0, -1.0]],
+    "mean_max": [[-1.0, -6.0, 3.0, -2.0], [-4.0, 7.0, -2.0, 10.0], [-4.0, -2.5, -3.0, -1.0]],
+}
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
+def test_pooling_by_hand(pooling, dtype):
+    assert pool(HIDDEN, MASK.to(dtype), pooling).tolist() == POOLED[pooling]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", [24.0, 20.25]),
+        ("cls", [1.0, -2.0]),
+        ("max", [99.0, 99.0]),
+        ("mean_max", [24.0, 20.25, 99.0, 99.0]),
+    ],
+)
+def test_pooling_without_a_mask_takes_every_token(pooling, expected):
+    assert pool(HIDDEN[:1], None, pooling).tolist() == [expected]
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+def test_pooling_nothing_gives_zeros(pooling):
+    pooled = pool(HIDDEN, torch.zeros(3, 4), pooling)
+    assert torch.equal(pooled, torch.zeros(3, 4 if pooling == "mean_max" else 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_mean_of_a_long_document_fits_into_half_precision(dtype, masked):
+    hidden = torch.full((1, 70_000, 2), 1.5, dtype=dtype)
+    pooled = pool(hidden, torch.ones(1, 70_000) if masked else None, "mean")
+    assert pooled.dtype == dtype
+    assert pooled.tolist() == [[1.5, 1.5]]
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+@torch.no_grad()
+def test_the_classifier_reads_what_is_pooled(build, token_ids, pooling):
+    model = build(LinformerForSequenceClassification, pooling=pooling, num_labels=5)
+    ids, mask = token_ids(3, 4), MASK
+    hidden = model.linformer(ids, attention_mask=mask).last_hidden_state
+    rows = []
+    for row in range(3):
+        real = hidden[row, mask[row] == 1]
+        parts = {"mean": real.mean(0), "cls": real[0], "max": real.amax(0)}
+        rows.append(torch.cat([parts[part] for part in pooling.split("_")]))
+    logits = model(ids, attention_mask=mask).logits
+    assert logits.shape == (3, 5)
+    assert_close(logits, torch.stack(rows) @ model.classifier.weight.T + model.classifier.bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weights", [None, [0.5, 3.0, 1.0, 0.0, 7.0], [1, 2, 3, 4, 5]])
+@torch.no_grad()
+def test_classification_loss(build, token_ids, weights, dtype):
+    model = build(LinformerForSequenceClassification, num_labels=5, class_weights=weights, dtype=dtype)
+    labels = torch.tensor([1, 4, 3, 0])
+    outputs = model(token_ids(4, 11), labels=labels)
+    scores = outputs.logits.double()
+    losses = [scores[row].logsumexp(0) - scores[row, label] for row, label in enumerate(labels)]
+    shares = torch.tensor([1.0 if weights is None else weights[label] for label in labels]).double()
+    expected = (torch.stack(losses) * shares).sum() / shares.sum()
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert_close(
+        outputs.loss.double(),
+        F.cross_entropy(scores, labels, weight=weights and torch.tensor(weights).double()),
+        rtol=1e-5,
+        atol=0,
+    )
+    assert model(token_ids(4, 11)).loss is None
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0, 4.0]])
+def test_class_weights_for_other_labels_are_refused(tiny, weights):
+    with pytest.raises(ValueError, match=f"class_weights has {len(weights)} numbers for 3 labels"):
+        LinformerForSequenceClassification(tiny(num_labels=3, class_weights=weights))
+
+
+@torch.no_grad()
+def test_masked_lm_loss_is_the_mean_over_labelled_tokens(build, token_ids):
+    model = build(LinformerForMaskedLM)
+    ids = token_ids(2, 11)
+    labels = torch.full((2, 11), -100)
+    labels[0, 3], labels[0, 10], labels[1, 0] = 5, 36, 0
+    outputs = model(ids, labels=labels)
+    assert outputs.logits.shape == (2, 11, 37)
+    log_p = outputs.logits.log_softmax(-1)
+    expected = -(log_p[0, 3, 5] + log_p[0, 10, 36] + log_p[1, 0, 0]) / 3
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@torch.no_grad()
+def test_masked_lm_scores_by_hand(build, token_ids):
+    model = build(LinformerForMaskedLM, layer_norm_eps=0.125, hidden_act="silu")
+    ids = token_ids(2, 11)
+    weights = model.state_dict()
+    hidden = model.linformer(ids).last_hidden_state
+    hidden = F.silu(hidden @ weights["lm_head.dense.weight"].T + weights["lm_head.dense.bias"])
+    hidden = F.layer_norm(hidden, (15,), weights["lm_head.norm.weight"], weights["lm_head.norm.bias"], 0.125)
+    scores = hidden @ weights["linformer.embeddings.word_embeddings.weight"].T
+    assert_close(model(ids).logits, scores + weights["lm_head.decoder.bias"])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("model_class", [LinformerForSequenceClassification, LinformerForMaskedLM])
+@pytest.mark.parametrize("by", ["argument", "config"])
+@torch.no_grad()
+def test_outputs_as_a_tuple(build, token_ids, model_class, by, masked):
+    model = build(model_class)
+    ids = token_ids(2, 11)
+    labels = ids if model_class is LinformerForMaskedLM else torch.tensor([0, 1])
+    inputs = {"input_ids": ids, "labels": labels, "attention_mask": torch.ones(2, 11) if masked else None}
+    recorded = {"output_hidden_states": True, "output_attentions": True}
+    named = model(**inputs, **recorded)
+    assert (len(named.hidden_states), len(named.attentions)) == (3, 2)
+    if by == "config":
+        model.config.return_dict = False
+    else:
+        recorded["return_dict"] = False
+    outputs = model(**inputs, **recorded)
+    assert type(outputs) is tuple
+    expected = (named.loss, named.logits, named.hidden_states, named.attentions)
+    assert_close(outputs, expected, rtol=0, atol=0)
+
+
+def losses_of_training(model, batch, steps):
+    """The loss before each step, and after the last."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = model(**batch).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [*losses, model(**batch).loss.item()]
+
+
+@pytest.mark.parametrize("fields", [{}, {"sharing": "layerwise", "pooling": "mean_max"}, {"attention": "full"}])
+def test_training_a_classifier_lowers_the_loss(tiny, token_ids, fields):
+    torch.manual_seed(0)
+    model = LinformerForSequenceClassification(tiny(num_labels=3, **fields))
+    ids = token_ids(24, 13)
+    mask = (torch.arange(13) >= torch.arange(24).unsqueeze(1) % 7).long()
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids[:, -1] % 3}
+    losses = losses_of_training(model, batch, steps=30)
+    assert losses[0] == pytest.approx(1.0986, abs=0.2), "ln 3: it starts by guessing"
+    assert losses[-1] < losses[0] / 2
+
+
+def test_training_a_masked_lm_lowers_the_loss(tiny, token_ids):
+    torch.manual_seed(0)
+    model = LinformerForMaskedLM(tiny())
+    ids = token_ids(6, 13)
+    hidden = torch.arange(6 * 13).view(6, 13) % 5 == 0
+    batch = {"input_ids": ids.masked_fill(hidden, 36), "labels": ids.masked_fill(~hidden, -100)}
+    losses = losses_of_training(model, batch, steps=30)
+    assert losses[0] == pytest.approx(3.6109, abs=0.2), "ln 37: it starts by guessing"
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention": "full"}, {"projection": "conv", "norm_first": True}])
+@pytest.mark.parametrize("pooling", POOLED)
+def test_bfloat16_autocast(build, token_ids, fields, pooling):
+    model = build(LinformerForSequenceClassification, dtype=torch.float32, pooling=pooling, **fields)
+    batch = {
+        "input_ids": token_ids(3, 11),
+        "attention_mask": torch.tensor([[0] * 4 + [1] * 7, [1] * 11, [0] * 11]),
+        "labels": torch.tensor([0, 1, 1]),
+    }
+    expected = model(**batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(**batch)
+    outputs.loss.backward()
+    assert outputs.loss.dtype == torch.float32
+    assert_close(outputs.logits.float(), expected.logits, rtol=0, atol=0.1)
+    assert (outputs.logits.float() != expected.logits).any(), "nothing ran in bfloat16"
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
