@@ -1,0 +1,250 @@
+"""Figures of a report as inline SVG: text stays text, and the ink follows the page, light or dark.
+
+Every function returns one `<svg>` element, well-formed by itself, that goes into HTML as it is. What is drawn
+is bounded (lines are thinned, the rarest labels left out), so a long run makes no larger a page.
+"""
+
+import io
+import warnings
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from torch_linformer.reporting.tables import format_count, format_percent
+
+BLUE, ORANGE = (
+    "#1a80bb",
+    "#d55e00",
+)  # told apart by every kind of colour vision, and clear on white and on black
+MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows colours alone
+MAX_LABELS = 50  # and beyond this its most frequent labels alone
+MAX_POINTS = 400  # half a page's width shows no more of a line
+_INK = "#010203"  # stands for the colour of the surrounding text until the figure is written
+_MUTED = 0.16  # opacity of grid lines
+_WIDTH = 720  # of a figure, in CSS pixels
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+_SVG = "{http://www.w3.org/2000/svg}"
+_STYLE: dict[Any, Any] = {
+    "figure.dpi": 72,  # so that one unit of the SVG is one pixel of the page
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 12),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "legend.frameon"), False),
+    "text.parse_math": False,  # a label with a dollar in it is a label
+    "axes.linewidth": 0.8,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelpad": 6,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": _INK,
+    "grid.alpha": _MUTED,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "ytick.major.size": 0,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",
+}
+
+
+def learning_curve(history: Sequence[Mapping[str, object]], metric: str | None = None) -> str:
+    """Draw training and validation loss over steps, and a validation metric beside them.
+
+    Args:
+        history: the log of a run, one mapping an entry, keyed as `Trainer.state.log_history` is: `step` with
+            `loss`, or with `eval_loss` and other `eval_` values. An entry without a value is passed over.
+        metric: key of the metric to draw, such as `"eval_accuracy"`, larger being better; its best is marked.
+    """
+    losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
+    scores = _series(history, metric or "")
+    name = (metric or "").removeprefix("eval_").replace("_", " ").replace("f1", "F1")
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, 2 if len(scores) else 1, squeeze=False)[0]
+        _losses(panels[0], losses)
+        if len(scores):
+            _metric(panels[1], scores, name)
+        for axes in panels:
+            axes.set_xlabel("step")
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_formatter(_tick)
+
+    description = "Learning curve: training and validation loss over steps"
+    return _render(draw, f"{description}, and validation {name}" if len(scores) else description, height=270)
+
+
+def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
+    """Draw a confusion matrix: rows are true labels, columns predicted ones, colour the share of the row.
+
+    Counts stand in the cells for at most 25 labels; beyond 50 labels the 50 most frequent are drawn.
+
+    Args:
+        matrix: counts, `matrix[i][j]` documents of label i that were predicted as label j.
+        labels: their names, in the same order.
+    """
+    counts = np.asarray(matrix, dtype=np.int64)
+    if not len(labels) or counts.shape != (len(labels), len(labels)):
+        wanted = f"a row and a column for each of {len(labels)} labels, at least one"
+        raise ValueError(f"matrix must have {wanted}, got shape {counts.shape}")
+    support = counts.sum(axis=1)
+    shares = counts / np.maximum(support, 1)[:, None]
+    shown = np.sort(np.argsort(-support, kind="stable")[:MAX_LABELS])
+    names = [_printable(labels[index]) for index in shown]
+    label_width = 7 * max(map(len, names))
+    cell = min(64, (_WIDTH - 60 - 1.4 * label_width) / len(names))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _matrix_cells(axes, counts[np.ix_(shown, shown)], shares[np.ix_(shown, shown)])
+        size = min(12, 0.9 * cell)
+        turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"} if cell > 24 else {"rotation": 90}
+        axes.set_xticks(range(len(names)), names, size=size, **turned if label_width > cell else {})
+        axes.set_yticks(range(len(names)), names, size=size)
+        axes.set(xlabel="predicted", ylabel="true")
+
+    all_labels = f", the most frequent of {format_count(len(labels))}" if len(names) < len(labels) else ""
+    description = f"Confusion matrix of {len(names)} labels{all_labels}: rows are true, columns predicted"
+    side = cell * len(names) + 60
+    return _render(draw, description, height=side + 0.75 * label_width, width=side + 1.4 * label_width)
+
+
+def length_histogram(lengths: Sequence[int], max_length: int) -> str:
+    """Draw how long the documents are, in tokens on a logarithmic axis, and what `max_length` cuts off.
+
+    Args:
+        lengths: tokens in each document, before anything is cut.
+        max_length: the most tokens the model reads; every bar lies wholly on one side of it.
+    """
+    tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
+    if not tokens.size or max_length < 1:
+        raise ValueError(
+            f"length_histogram needs lengths and max_length >= 1, got {tokens.size} lengths and {max_length}"
+        )
+    longer = format_percent(float(np.mean(tokens > max_length)))
+    cut = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
+    documents, limit = format_count(tokens.size), format_count(max_length)
+    summary = f"{longer} of {documents} documents are longer than {limit} tokens; {cut} of all tokens are cut"
+    edges = _length_bins(int(tokens.min()), int(tokens.max()), max_length)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        colours = [ORANGE if edge > max_length else BLUE for edge in edges[:-1]]
+        heights, _ = np.histogram(tokens, edges)
+        axes.bar(edges[:-1], heights, np.diff(edges), align="edge", color=colours)
+        axes.axvline(max_length + 0.5, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        axes.set_xscale("log", base=2)
+        axes.set(title=summary, xlabel="tokens in a document", ylabel="documents", xlim=edges[[0, -1]])
+        powers = np.arange(max(0, np.ceil(np.log2(edges[0]))), np.log2(edges[-1]))
+        axes.xaxis.set_major_locator(FixedLocator((2**powers)[:: 1 + len(powers) // 10].tolist()))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(_tick)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_formatter(_tick)
+
+    return _render(draw, f"Length of the documents: {summary}", height=270)
+
+
+def _tick(value: float, _position: float) -> str:
+    return format_count(value)
+
+
+def _series(history: Sequence[Mapping[str, object]], key: str) -> np.ndarray:
+    """Rows of (step, value) of the entries that hold a finite value for `key`."""
+    rows = [(entry["step"], entry[key]) for entry in history if None not in (entry.get("step"), entry.get(key))]
+    series = np.asarray(rows, dtype=np.float64).reshape(-1, 2)
+    return series[np.isfinite(series).all(axis=1)]
+
+
+def _line(axes: Axes, series: np.ndarray, colour: str, label: str = "") -> None:
+    """Draw a series, averaged over stretches when it has more points than can be seen."""
+    if len(series) > MAX_POINTS:
+        series = np.stack([stretch.mean(axis=0) for stretch in np.array_split(series, MAX_POINTS)])
+    axes.plot(*series.T, color=colour, label=label, marker="o" if len(series) < 30 else "")
+
+
+def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
+    for (name, series), colour in zip(losses.items(), (BLUE, ORANGE), strict=True):
+        if len(series):
+            _line(axes, series, colour, name)
+    axes.set_title("Loss" if axes.lines else "Loss: nothing was logged")
+    if axes.lines:
+        axes.legend(loc="best")
+
+
+def _metric(axes: Axes, series: np.ndarray, name: str) -> None:
+    step, best = series[series[:, 1].argmax()]
+    _line(axes, series, ORANGE)
+    axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=_INK, markeredgewidth=1.4)
+    axes.set_title(f"Validation {name}: best {best:.4g} at step {format_count(step)}")
+    axes.margins(y=0.12)
+
+
+def _matrix_cells(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
+    """Draw the cells that hold anything, at most 3/4 opaque: ink on them is readable on any page."""
+    cells = np.argwhere(counts)
+    squares = [Rectangle((column - 0.47, row - 0.47), 0.94, 0.94) for row, column in cells]
+    colours = [(BLUE, 0.06 + 0.69 * shares[row, column]) for row, column in cells]
+    axes.add_collection(PatchCollection(squares, facecolors=colours, linewidths=0))
+    if len(counts) <= MAX_COUNTED_LABELS:
+        for row, column in cells:
+            axes.text(column, row, format_count(counts[row, column]), ha="center", va="center_baseline", size=11)
+    axes.set(xlim=(-0.5, len(counts) - 0.5), ylim=(len(counts) - 0.5, -0.5), aspect="equal")
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
+def _length_bins(shortest: int, longest: int, max_length: int) -> np.ndarray:
+    """Edges midway between whole numbers, at most four a doubling, one of them right after `max_length`."""
+    first = np.floor(4 * np.log2(max(shortest - 1, 0.5) / max_length))
+    last = np.ceil(4 * np.log2((longest + 1) / max_length))
+    quarters = np.arange(min(first, -4), max(last, 2) + 1)
+    return np.unique(np.floor(max_length * 2 ** (quarters / 4) + 1e-9)) + 0.5
+
+
+def _render(draw: Callable[[Figure], None], description: str, height: float, width: float = _WIDTH) -> str:
+    """Draw on an empty figure of the house's style, `width` by `height` pixels, and return its SVG."""
+    file = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": description}), warnings.catch_warnings():
+        # Matplotlib's font only measures the text; the browser's fonts, which have the glyph, draw it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        draw(figure)
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return _inline(file.getvalue(), description)
+
+
+def _inline(svg: str, description: str) -> str:
+    """Make matplotlib's SVG file part of a page: the page's ink, no global style, and a description."""
+    root = ElementTree.fromstring(svg)
+    for element in list(root.iter()):
+        for style in element.findall(f"{_SVG}style"):  # it would restyle everything else on the page
+            element.remove(style)
+        element.tag = element.tag.removeprefix(_SVG)
+        if element.tag == "g":  # the same in every figure, and nothing refers to it
+            element.attrib.pop("id", None)
+        if target := element.attrib.pop("{http://www.w3.org/1999/xlink}href", None):
+            element.set("href", target)
+        if "style" in element.attrib:
+            rules = element.attrib["style"].replace(_INK, "currentColor").split("; ")
+            element.set("style", "; ".join(rule for rule in rules if not rule.startswith("font-family")))
+    root.attrib |= {side: root.attrib[side].removesuffix("pt") for side in ("width", "height")}
+    root.attrib |= {"role": "img", "aria-label": description, "xmlns": _SVG.strip("{}")}
+    root.attrib |= {"fill": "currentColor", "font-family": _FONT, "stroke-linejoin": "round"}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _printable(label: object) -> str:
+    """Label with nothing XML cannot hold, shortened to fit beside a matrix."""
+    text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(label))
+    return text if len(text) <= 24 else text[:23] + "…"

@@ -1,0 +1,107 @@
+"""Numbers as people read them, and tables of them for the terminal."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+MISSING = "–"  # no value is not zero
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+_QUANTITY = r"-?[\d,]*\.?\d+(e[-+]\d+)?( ?[%×]| [A-Za-zµ]{1,3})?"
+_NUMBER = re.compile(rf"{_QUANTITY}( {_QUANTITY})?")
+
+
+def format_count(value: float) -> str:
+    """Whole number with thousands separators: 1,399."""
+    return f"{value:,.0f}" if math.isfinite(value) else MISSING
+
+
+def format_percent(share: float) -> str:
+    """Share of one as a percentage with one decimal: 0.9234 is 92.3 %."""
+    return f"{100 * share:.1f} %" if math.isfinite(share) else MISSING
+
+
+def format_ratio(value: float) -> str:
+    """Factor with two or three significant digits: 0.48×, 2.7×, 13.4×, 134×."""
+    if not math.isfinite(value):
+        return MISSING
+    decimals = 2 if abs(value) < 0.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:,.{decimals}f}×"
+
+
+def format_duration(seconds: float) -> str:
+    """Time in the two units that matter: 85 µs, 42 ms, 8.4 s, 3 min 12 s, 2 h 05 min, 1 d 03 h."""
+    if not math.isfinite(seconds):
+        return MISSING
+    if 0 < seconds < 0.0009995:
+        return f"{1e6 * seconds:.3g} µs"
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours:02d} h"
+
+
+def format_bytes(count: float) -> str:
+    """Amount of memory in decimal units: 512 B, 43.1 MB, 1.39 GB (1 MB is 1,000,000 bytes)."""
+    if not math.isfinite(count):
+        return MISSING
+    amount = float(count)
+    for unit in _BYTE_UNITS:
+        if abs(amount) < 999.5 or unit == _BYTE_UNITS[-1]:
+            break
+        amount /= 1000
+    return f"{amount:,.0f} {unit}" if unit == "B" or amount >= 99.95 else f"{amount:.3g} {unit}"
+
+
+def format_cell(value: object) -> str:
+    """Text of a table's cell: counts for integers, four significant digits for floats, a dash for None."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return format_count(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else MISSING
+    return str(value)
+
+
+def right_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Say which columns of formatted cells hold numbers; the first never does, it names the row."""
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"every row needs {len(columns)} cells, one a column, got {len(row)}: {list(row)!r}")
+
+    def is_number(column: int) -> bool:
+        cells = [row[column] for row in rows if row[column] != MISSING]
+        return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
+
+    return [column > 0 and is_number(column) for column in range(len(columns))]
+
+
+def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Table for the terminal: numbers to the right, every text shown as it is (no rich markup is read).
+
+    Args:
+        title: what stands above the table; may be empty.
+        columns: one heading a column.
+        rows: cells, formatted by `format_cell`; one a column.
+    """
+    cells = [[format_cell(value) for value in row] for row in rows]
+    table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading, right in zip(columns, right_aligned(columns, cells), strict=True):
+        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=right)
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

@@ -1,0 +1,187 @@
+"""A report is one safe, self-contained and readable file."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_linformer.reporting import html, plots
+from torch_linformer.reporting.html import Headline, Section, render_report
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+NASTY = "<script>alert(1)</script>\"'&"
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; fails on a tag that is not closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data.strip())
+
+
+def report():
+    return render_report(
+        "Which package?",
+        [
+            Section(heading="Data", text="One.\n\nTwo.", columns=("Split", "Documents"), rows=[("train", 1189)]),
+            Section(heading="Lengths", figure=plots.length_histogram([5, 700], 512), caption="Dashed."),
+            Section(heading="Matrix", figure=plots.confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"])),
+            Section(heading="Curve", figure=plots.learning_curve([{"step": 1, "loss": 2.0}])),
+        ],
+        "linformer train corpus --seed 7",
+        lead="A small run.",
+        headlines=[
+            Headline(name="accuracy", value="91.6 %", note="majority 48.0 %"),
+            Headline(name="steps", value=1800),
+        ],
+    )
+
+
+def test_everything_is_on_the_page_in_order():
+    text = [part for part in Page(report()).text if part]
+    wanted = [
+        "Which package?",
+        "A small run.",
+        "accuracy",
+        "91.6 %",
+        "majority 48.0 %",
+        "steps",
+        "1,800",
+        "Data",
+        "One.",
+    ]
+    wanted += [
+        "Two.",
+        "Split",
+        "Documents",
+        "train",
+        "1,189",
+        "Lengths",
+        "Dashed.",
+        "Matrix",
+        "Curve",
+        "Command",
+    ]
+    wanted.append("linformer train corpus --seed 7")
+    assert [part for part in text if part in wanted] == [
+        "Which package?",
+        *wanted,
+    ]  # the title of the tab comes first
+
+
+def test_nothing_is_loaded_and_nothing_runs():
+    text = report()
+    page = Page(text)
+    assert not {"script", "link", "img", "iframe", "object", "canvas", "base"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name == "src"]
+    assert all(value.startswith("#") for name, value in page.attributes if name.endswith("href"))
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    assert dict(page.attributes)["content"] == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_the_page_is_accessible():
+    page = Page(report())
+    attributes = set(page.attributes)
+    assert ("lang", "en") in attributes
+    assert ("role", "img") in attributes
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert {value for name, value in page.attributes if name == "aria-labelledby"} <= set(ids)
+    assert page.tags.count("h1") == page.tags.count("title") == page.tags.count("main") == 1
+    assert ("scope", "row") in attributes
+    assert ("scope", "col") in attributes
+
+
+def test_every_text_is_escaped():
+    figure = plots.confusion_matrix([[1]], [NASTY])
+    table = {"columns": (NASTY, NASTY), "rows": [(NASTY, NASTY)]}
+    section = Section(heading=NASTY, text=NASTY, **table, figure=figure, caption=NASTY)
+    headline = Headline(name=NASTY, value=NASTY, note=NASTY)
+    page = Page(render_report(NASTY, [section], NASTY, lead=NASTY, headlines=[headline]))
+    assert "script" not in page.tags
+    assert page.text.count(NASTY) == 14
+
+
+@given(st.text(alphabet=st.characters(), max_size=40))
+def test_any_text_makes_a_page_that_can_be_written(text):
+    section = Section(heading=text, text=text, columns=(text, "n"), rows=[(text, 1)])
+    page = render_report(text, [section], text, lead=text, headlines=[Headline(name=text, value=text)])
+    page.encode("utf-8")
+    Page(page)
+
+
+def test_numbers_stand_right():
+    page = render_report("t", [Section(heading="h", columns=("a", "b"), rows=[("x", 1399)])], "c")
+    assert '<th scope="col" class="number">b</th>' in page
+    assert '<td class="number">1,399</td>' in page
+
+
+def test_a_long_table_is_cut_and_says_so():
+    rows = [(f"label {index}", index) for index in range(1399)]
+    page = render_report("t", [Section(heading="h", columns=("a", "b"), rows=rows)], "c")
+    assert page.count('<th scope="row">') == html.MAX_ROWS
+    assert f"The first {html.MAX_ROWS} of 1,399 rows." in page
+
+
+def test_a_section_can_be_a_heading_alone():
+    assert "<table" not in (page := render_report("t", [Section(heading="h")], "c"))
+    assert "<figure" not in page
+    assert "<dl" not in page
+
+
+def test_a_figure_must_be_svg():
+    with pytest.raises(ValueError, match=r"figure must be an <svg> element as text, got '<img"):
+        render_report("t", [Section(heading="h", figure='<img src="x">')], "c")
+
+
+def luminance(colour):
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def blended(colour, opacity, ground):
+    channels = [
+        round(opacity * int(colour[at : at + 2], 16) + (1 - opacity) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{channel:02x}" for channel in channels)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_contrast_is_enough(theme):
+    colours = {
+        name: re.findall(rf"--{name}: (#\w+);", html._STYLE)[theme] for name in ("paper", "ink", "muted", "wash")
+    }
+    assert contrast(colours["ink"], colours["paper"]) >= 7
+    assert contrast(colours["ink"], colours["wash"]) >= 7
+    assert contrast(colours["muted"], colours["paper"]) >= 4.5
+    assert contrast(colours["ink"], blended(plots.BLUE, 0.75, colours["paper"])) >= 4.5  # a full cell of a matrix
+    assert min(contrast(colour, colours["paper"]) for colour in (plots.BLUE, plots.ORANGE)) >= 3

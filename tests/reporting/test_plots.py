@@ -1,0 +1,201 @@
+"""Figures are well-formed, bounded, say the right numbers and leave nothing behind."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_linformer.reporting import plots
+from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
+
+SVG = "{http://www.w3.org/2000/svg}"
+HISTORY = [
+    {"step": 10, "loss": 2.5, "epoch": 0.1},
+    {"step": 20, "loss": 1.5, "epoch": 0.2},
+    {"step": 20, "eval_loss": 1.75, "eval_accuracy": 0.5, "epoch": 0.2},
+    {"step": 30, "loss": float("nan")},
+    {"step": 40, "eval_loss": 1.25, "eval_accuracy": 0.8125, "epoch": 0.4},
+    {"step": 60, "eval_loss": 1.5, "eval_accuracy": 0.75, "epoch": 0.6},
+    {"step": 60, "train_runtime": 12.5, "train_loss": 2.0},
+]
+
+
+def parsed(svg):
+    root = ElementTree.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    return root
+
+
+def texts(svg):
+    return ["".join(element.itertext()) for element in parsed(svg).iter(f"{SVG}text")]
+
+
+def fills(svg):
+    return re.findall(r"fill: (#\w+|currentColor)", svg)
+
+
+FIGURES = {
+    "learning_curve": lambda: learning_curve(HISTORY, "eval_accuracy"),
+    "confusion_matrix": lambda: confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"]),
+    "length_histogram": lambda: length_histogram([5, 100, 900], 512),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_an_accessible_part_of_a_page(name):
+    svg = FIGURES[name]()
+    root = parsed(svg)
+    assert svg.startswith("<svg")
+    assert root.get("role") == "img"
+    assert root.get("aria-label")
+    assert float(root.get("width")) <= 720
+    assert "currentColor" in svg
+    assert plots._INK not in svg
+    assert not {"style", "script", "image", "metadata", "foreignObject"} & {
+        e.tag.removeprefix(SVG) for e in root.iter()
+    }
+    assert not re.search(r'(href|src)="(?!#)', svg)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_data_makes_the_same_figure(name):
+    assert FIGURES[name]() == FIGURES[name]()
+
+
+def test_no_identifier_is_shared_by_the_figures_of_a_report():
+    ids = [identifier for figure in FIGURES.values() for identifier in re.findall(r' id="([^"]+)"', figure())]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_reference_inside_a_figure_has_its_target():
+    svg = FIGURES["learning_curve"]()
+    referred = set(re.findall(r'href="#([^"]+)"', svg)) | set(re.findall(r"url\(#([^)]+)\)", svg))
+    assert referred
+    assert referred <= set(re.findall(r' id="([^"]+)"', svg))
+
+
+def test_the_learning_curve_names_its_lines_and_its_best_point():
+    shown = texts(learning_curve(HISTORY, "eval_accuracy"))
+    assert {"training", "validation", "Loss", "Validation accuracy: best 0.8125 at step 40"} <= set(shown)
+
+
+def test_a_metric_that_was_never_logged_leaves_the_loss():
+    assert texts(learning_curve(HISTORY, "eval_macro_f1")) == texts(learning_curve(HISTORY))
+
+
+def test_a_run_that_logged_nothing_still_has_a_figure():
+    assert "Loss: nothing was logged" in texts(learning_curve([]))
+
+
+def test_a_long_run_makes_no_larger_a_figure():
+    rng = np.random.default_rng(0)
+    sizes = [len(learning_curve([{"step": s, "loss": float(rng.random())} for s in range(n)])) for n in (400, 40_000)]
+    assert sizes[1] < 1.2 * sizes[0]
+
+
+def test_thinning_keeps_the_mean_of_each_stretch():
+    series = np.stack([np.arange(1200.0), np.tile([0.0, 3.0, 6.0], 400)], axis=1)
+    axes = matplotlib.figure.Figure().subplots()
+    plots._line(axes, series, plots.BLUE)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), np.full(400, 3.0))
+    np.testing.assert_allclose(axes.lines[0].get_xdata()[:2], [1.0, 4.0])
+
+
+def test_the_confusion_matrix_shows_its_counts_and_colours_shares_of_the_row():
+    svg = confusion_matrix([[30, 10], [0, 4000]], ["neg", "pos"])
+    assert [text for text in texts(svg) if re.fullmatch(r"[\d,]+", text)] == ["30", "10", "4,000"]
+    opacities = [float(value) for value in re.findall(r"fill-opacity: ([\d.]+)", svg)]
+    assert opacities == pytest.approx([0.06 + 0.69 * share for share in (0.75, 0.25, 1.0)], abs=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "counted"), [(25, True), (26, False)])
+def test_counts_stand_in_the_cells_of_small_matrices_alone(labels, counted):
+    svg = confusion_matrix((np.eye(labels, dtype=int) * 77).tolist(), ["x"] * labels)
+    assert ("77" in texts(svg)) is counted
+
+
+def test_the_most_frequent_labels_are_drawn_when_there_are_too_many():
+    svg = confusion_matrix(np.diag(np.arange(60)).tolist(), [f"label {index}" for index in range(60)])
+    shown = texts(svg)
+    assert "label 9" not in shown
+    assert {"label 10", "label 59"} <= set(shown)
+    assert "50 labels, the most frequent of 60" in parsed(svg).get("aria-label")
+
+
+def test_labels_are_text_and_nothing_else(recwarn):
+    labels = [
+        "<script>",
+        "$\\frac{x$",
+        "a\x00b\udc80",
+        "日本語",
+        "a label that is much too long to stand there",
+    ]
+    shown = texts(confusion_matrix(np.eye(5, dtype=int).tolist(), labels))
+    assert {
+        "<script>",
+        "$\\frac{x$",
+        "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}",
+        "日本語",
+    } <= set(shown)
+    assert "a label that is much to…" in shown
+    assert not recwarn.list
+
+
+def test_a_matrix_that_does_not_fit_its_labels_is_refused():
+    with pytest.raises(ValueError, match=r"for each of 3 labels, at least one, got shape \(2, 2\)"):
+        confusion_matrix([[1, 0], [0, 1]], ["a", "b", "c"])
+
+
+def test_the_histogram_says_what_is_cut():
+    svg = length_histogram([100, 512, 513, 875], 512)  # 1 + 363 tokens of 2,000 are cut
+    assert "50.0 % of 4 documents are longer than 512 tokens; 18.2 % of all tokens are cut" in texts(svg)
+    assert {plots.BLUE, plots.ORANGE} <= set(fills(svg))
+
+
+def test_nothing_is_cut_when_every_document_fits():
+    shown = texts(length_histogram([1, 0, 512], 512))
+    assert "0.0 % of 3 documents are longer than 512 tokens; 0.0 % of all tokens are cut" in shown
+    assert shown[0] == "1"  # the axis starts at one token, as nothing stands at half a one
+
+
+@given(st.lists(st.integers(0, 5_000_000), min_size=1, max_size=30), st.integers(1, 1_000_000))
+def test_bins_hold_every_length_and_split_at_the_maximum(lengths, max_length):
+    tokens = np.maximum(lengths, 1)
+    edges = plots._length_bins(int(tokens.min()), int(tokens.max()), max_length)
+    assert np.histogram(tokens, edges)[0].sum() == len(tokens)
+    assert max_length + 0.5 in edges
+    assert (np.diff(edges) >= 1).all()
+    assert len(edges) < 110
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=20), st.integers(1, 10**6))
+def test_any_lengths_make_a_figure(lengths, max_length):
+    parsed(length_histogram(lengths, max_length))
+
+
+@pytest.mark.parametrize(("lengths", "max_length"), [([], 8), ([3], 0)])
+def test_a_histogram_of_nothing_is_refused(lengths, max_length):
+    with pytest.raises(ValueError, match="needs lengths and max_length >= 1"):
+        length_histogram(lengths, max_length)
+
+
+def test_matplotlib_is_left_as_it_was():
+    before = dict(matplotlib.rcParams)
+    FIGURES["confusion_matrix"]()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_pyplot_is_never_imported():
+    code = "import sys; from torch_linformer.reporting import html, plots; plots.length_histogram([1], 2)"
+    subprocess.run(
+        [sys.executable, "-c", f"{code}; assert 'matplotlib.pyplot' not in sys.modules"],
+        check=True,
+        timeout=120,
+    )

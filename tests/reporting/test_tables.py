@@ -1,0 +1,137 @@
+"""Numbers as people read them, and tables of them for the terminal."""
+
+import io
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from torch_linformer.reporting import tables
+from torch_linformer.reporting.tables import results_table, right_aligned
+
+
+def shown(table) -> str:
+    console = Console(file=io.StringIO(), width=100, no_color=True)
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "expected"),
+    [
+        ("count", 0, "0"),
+        ("count", 1399, "1,399"),
+        ("count", 14_213_390, "14,213,390"),
+        ("count", -1000, "-1,000"),
+        ("percent", 0.9234, "92.3 %"),
+        ("percent", 1, "100.0 %"),
+        ("ratio", 0.476, "0.48×"),
+        ("ratio", 0.999, "1.0×"),
+        ("ratio", 2.71, "2.7×"),
+        ("ratio", 99.97, "100×"),
+        ("ratio", 1234.5, "1,234×"),
+        ("duration", 0, "0 ms"),
+        ("duration", 8.5e-5, "85 µs"),
+        ("duration", 0.00099999, "1 ms"),
+        ("duration", 0.0423, "42.3 ms"),
+        ("duration", 0.9999, "1.0 s"),
+        ("duration", 8.44, "8.4 s"),
+        ("duration", 59.99, "1 min 00 s"),
+        ("duration", 192, "3 min 12 s"),
+        ("duration", 3599.7, "1 h 00 min"),
+        ("duration", 7500, "2 h 05 min"),
+        ("duration", 86_399, "1 d 00 h"),
+        ("duration", 97_200, "1 d 03 h"),
+        ("bytes", 512, "512 B"),
+        ("bytes", 999.6, "1 kB"),
+        ("bytes", 43_100_000, "43.1 MB"),
+        ("bytes", 139_400_000, "139 MB"),
+        ("bytes", 999_700_000, "1 GB"),
+        ("bytes", 1_390_000_000, "1.39 GB"),
+        ("bytes", 2.5e16, "25,000 TB"),
+    ],
+)
+def test_formats(function, value, expected):
+    assert getattr(tables, f"format_{function}")(value) == expected
+
+
+@pytest.mark.parametrize("function", ["count", "percent", "ratio", "duration", "bytes", "cell"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_a_dash(function, value):
+    assert getattr(tables, f"format_{function}")(value) == tables.MISSING
+
+
+SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86_400}
+
+
+@given(st.floats(1e-6, 8e7))
+def test_a_duration_says_the_time_and_no_unit_overflows(seconds):
+    parts = tables.format_duration(seconds).split()
+    amounts, units = [float(amount) for amount in parts[::2]], parts[1::2]
+    limits = {"µs": 1000, "ms": 1000, "s": 60, "min": 60, "h": 24, "d": math.inf}
+    assert all(amount < limits[unit] for amount, unit in zip(amounts, units, strict=True))
+    said = sum(amount * SECONDS[unit] for amount, unit in zip(amounts, units, strict=True))
+    assert said == pytest.approx(seconds, rel=0.05)
+
+
+@given(st.floats(1e3, 9e14))
+def test_bytes_stay_below_a_thousand_units(count):
+    amount, unit = tables.format_bytes(count).split()
+    assert 1 <= float(amount) < 1000
+    scale = 1000 ** ("B", "kB", "MB", "GB", "TB").index(unit)
+    assert float(amount) * scale == pytest.approx(count, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "–"),
+        (True, "yes"),
+        (False, "no"),
+        (8192, "8,192"),
+        (5e-4, "0.0005"),
+        (0.123456, "0.1235"),
+        ("x", "x"),
+    ],
+)
+def test_cells(value, expected):
+    assert tables.format_cell(value) == expected
+
+
+def test_columns_of_numbers_stand_right_and_the_first_column_never_does():
+    rows = [
+        ["2019", "1,399", "92.3 %", "3 min 12 s", "1.39 GB", "6.9×", "2 × AMD", "3.11.7", "1e-05"],
+        ["2020", "–", "8.0 %", "42 ms", "512 B", "0.48×", "7", "5.23.0", "0.5"],
+    ]
+    assert right_aligned(list("abcdefghi"), rows) == [False, *[True] * 5, False, False, True]
+
+
+def test_a_column_of_nothing_stands_left():
+    assert right_aligned(["a", "b"], [["x", "–"]]) == [False, False]
+
+
+def test_a_table_shows_its_title_and_every_cell():
+    text = shown(results_table("Speed", ["attention", "tokens/s"], [["linformer", 31_224], ["full", None]]))
+    assert text.split() == [
+        "Speed",
+        "attention",
+        "tokens/s",
+        *["─" * len(text.split()[3])],
+        "linformer",
+        "31,224",
+        "full",
+        "–",
+    ]
+
+
+def test_no_markup_is_read_in_labels():
+    text = shown(results_table("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]]))
+    for label in ("[b]t[/b]", "[i]c", "[red]spam[/red]", "[/]"):
+        assert label in text
+
+
+def test_a_row_of_the_wrong_width_is_refused():
+    with pytest.raises(ValueError, match=r"every row needs 2 cells, one a column, got 1: \['x'\]"):
+        results_table("", ["a", "b"], [["x"]])
