@@ -1,0 +1,66 @@
+"""Which checkpoints of a run are whole, so that a run killed at any moment goes on from the last good one."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.reporting.files import write_json
+
+MANIFEST = "complete.json"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the training of a run has taken so far, over all the processes that trained it."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens trained on a second."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+
+def seal(checkpoint: Path, spent: Spent) -> None:
+    """Record the files of a checkpoint and their sizes; written last, it marks the checkpoint as whole."""
+    files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != MANIFEST]
+    manifest = {"files": {file.name: file.stat().st_size for file in files}, "spent": asdict(spent)}
+    write_json(checkpoint / MANIFEST, manifest)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """True where every file that was sealed is there, as long as it was."""
+    try:
+        sizes = _manifest(checkpoint)["files"]
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def read_spent(checkpoint: Path) -> Spent:
+    """What the training up to a whole checkpoint took."""
+    return Spent(**_manifest(checkpoint)["spent"])
+
+
+def checkpoints(output: Path) -> list[Path]:
+    """The ``checkpoint-N`` folders of a run, oldest first, whole or not."""
+    found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in output.glob("checkpoint-*")]
+    return [path for match, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def last_whole_checkpoint(output: Path) -> tuple[Path | None, list[Path]]:
+    """The newest whole checkpoint, and the newer ones that are not."""
+    broken: list[Path] = []
+    for checkpoint in reversed(checkpoints(output)):
+        if is_whole(checkpoint):
+            return checkpoint, broken
+        broken.append(checkpoint)
+    return None, broken
+
+
+def _manifest(checkpoint: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
+    return manifest

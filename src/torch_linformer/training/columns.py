@@ -1,0 +1,139 @@
+"""Which column holds the documents and which one the labels, and what a cell of each may hold."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.readers import Row
+
+TEXT_COLUMNS = (
+    "text",
+    "content",
+    "document",
+    "body",
+    "article",
+    "review",
+    "sentence",
+    "message",
+    "post",
+    "comment",
+    "abstract",
+)
+LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
+
+
+class Columns(NamedTuple):
+    """The column of the texts, that of the labels (None: labels are not read), and in words why these two."""
+
+    text: str
+    label: str | None
+    reason: str
+
+
+def find_columns(
+    rows: Sequence[Row], source: str, *, text: str | None, label: str | None, needs_label: bool
+) -> Columns:
+    """Choose the text and label columns from the first rows of a table.
+
+    A column that is named is taken. Otherwise the one whose name is in `TEXT_COLUMNS` (`LABEL_COLUMNS`),
+    whatever its case; otherwise the only candidate: for the texts the only column of strings that are not
+    all numbers, for the labels the only other column. Without `needs_label`, labels are read only if `label`
+    names their column.
+
+    Raises:
+        InputError: a column that is named is not there, or there is no candidate, or more than one; the
+            message lists the columns.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    for given, option in ((text, "--text-column"), (label, "--label-column")):
+        if given is not None and given not in names:
+            raise InputError(f"{source}: no column {given!r}, which {option} names; columns: {_list(names)}")
+    if text is not None and text == label:
+        raise InputError(f"{source}: column {text!r} cannot be both text and label; columns: {_list(names)}")
+    text_reason = label_reason = "as asked"
+    if text is None:
+        others = [name for name in names if name not in _known(names, LABEL_COLUMNS)]
+        strings = [name for name in others if _is_text(rows, name)]
+        text, text_reason = _choose(names, TEXT_COLUMNS, strings, taken=label, source=source, what="text")
+    reason = f"texts from column {text!r} ({text_reason})"
+    if label is None and needs_label:
+        label, label_reason = _choose(names, LABEL_COLUMNS, names, taken=text, source=source, what="label")
+    if label is not None:
+        reason += f", labels from column {label!r} ({label_reason})"
+    return Columns(text, label, reason)
+
+
+def read_text(row: Row, column: str) -> str:
+    """Return the text of a row; "" where the cell is missing or holds only white space.
+
+    Raises:
+        InputError: the cell holds something that is not text.
+    """
+    value = row.values.get(column)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(
+            f"{row.where}: column {column!r} holds {value!r:.40}, not text; name the texts with --text-column"
+        )
+    return "" if value.isspace() else value
+
+
+def read_label(row: Row, column: str) -> str:
+    """Return the label of a row as text: strings without outer white space, whole numbers without a fraction.
+
+    Raises:
+        InputError: there is no label, or it is neither a string nor a whole number nor a truth value.
+    """
+    value = row.values.get(column)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):  # a truth value is one too
+        return str(value)
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        raise InputError(f"{row.where}: no label in column {column!r}; fill it in or remove the row")
+    if not isinstance(value, str):
+        raise InputError(
+            f"{row.where}: column {column!r} holds {value!r:.40}, no label; expected text or a whole number"
+        )
+    return value.strip()
+
+
+def _choose(
+    names: list[str],
+    known: tuple[str, ...],
+    candidates: list[str],
+    *,
+    taken: str | None,
+    source: str,
+    what: str,
+) -> tuple[str, str]:
+    for found, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
+        found = [name for name in found if name != taken]
+        if len(found) == 1:
+            return found[0], reason
+        if found:
+            break
+    problem = f"{_list(found)} could each be the {what} column" if found else f"no {what} column found"
+    raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {_list(names)}")
+
+
+def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.strip().lower() in known]
+
+
+def _is_text(rows: Sequence[Row], name: str) -> bool:
+    values = [row.values[name] for row in rows if row.values.get(name) is not None]
+    return all(isinstance(value, str) for value in values) and not all(_is_number(value) for value in values)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value) or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)

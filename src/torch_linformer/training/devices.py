@@ -1,0 +1,51 @@
+"""Where a model runs and in which precision it computes."""
+
+import torch
+
+from torch_linformer.training.errors import InputError
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+def resolve_device(name: str) -> str:
+    """``cpu``, ``cuda`` or ``mps``; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        InputError: the device is not on this machine.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, present in available.items() if present)
+    if not available.get(name, False):
+        present = ", ".join(device for device, there in available.items() if there)
+        raise InputError(f"--device {name}: this machine has no such device; it has: {present}")
+    return name
+
+
+def resolve_precision(name: str, device: str) -> str:
+    """``fp32``, ``bf16`` or ``fp16``; ``auto`` is bf16 where the device computes in it natively.
+
+    Raises:
+        InputError: there is no such precision, or the device cannot compute in it.
+    """
+    if name not in PRECISIONS:
+        raise InputError(f"--precision must be one of {', '.join(PRECISIONS)}, got {name!r}")
+    if name == "fp16" and device != "cuda":
+        raise InputError(f"--precision fp16 needs a CUDA device, not {device}; use bf16 or fp32")
+    if name != "auto":
+        return name
+    if device == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if device == "cpu" and _cpu_computes_bf16() else "fp32"
+
+
+def autocast(device: str, precision: str) -> torch.autocast:
+    """The context in which a model computes in ``precision``."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device, dtype, enabled=precision != "fp32")
+
+
+def _cpu_computes_bf16() -> bool:
+    """Whether the CPU multiplies bf16 matrices in hardware; emulated, it would be slower than float32."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

@@ -1,0 +1,84 @@
+"""Opening a trained model's folder."""
+
+from pathlib import Path
+from typing import Any
+
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForMaskedLM,
+    LinformerForSequenceClassification,
+    LinformerPreTrainedModel,
+)
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.sources import ask_hub
+
+MODEL_CLASSES = {cls.__name__: cls for cls in (LinformerForSequenceClassification, LinformerForMaskedLM)}
+
+
+def load_config(path: str) -> LinformerConfig:
+    """The configuration of a model folder (or of a model on the hub).
+
+    Raises:
+        InputError: there is none, it is damaged, or it is another kind of model.
+    """
+    here = Path(path).exists()
+    if here and not (Path(path) / "config.json").is_file():
+        raise InputError(f"{path}: is no model folder: it has no config.json")
+    try:
+        if not here:
+            ask_hub("model", path)
+        config = AutoConfig.from_pretrained(path)
+    except Exception as error:  # the hub, the network and transformers share no base class of errors
+        if not here:
+            raise InputError(f"{path}: no such folder, and no model of that name could be fetched") from None
+        raise InputError(f"{path}: config.json cannot be read: {_first_line(error)}") from None
+    if not isinstance(config, LinformerConfig):
+        raise InputError(f"{path}: holds a {config.model_type} model, not a linformer")
+    return config
+
+
+def load_model(path: str) -> LinformerPreTrainedModel:
+    """The model of a folder, of the class it was saved as.
+
+    Raises:
+        InputError: the folder is missing, damaged or incomplete.
+    """
+    config = load_config(path)
+    name = (config.architectures or [""])[0]
+    if name not in MODEL_CLASSES:
+        raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
+        model, report = loaded
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path}: the weights cannot be read: {_first_line(error)}; copy the folder again") from None
+    missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"{path}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
+    return model
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise InputError(f"{path}: the tokenizer cannot be read: {_first_line(error)}; copy the folder again") from None
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise InputError(f"{path}: has no tokenizer.json")
+    return tokenizer
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

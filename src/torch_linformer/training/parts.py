@@ -1,0 +1,64 @@
+"""The three parts of a run's documents: training, validation (picks the checkpoint) and test (scored once)."""
+
+from dataclasses import dataclass, field
+
+from datasets import Dataset
+
+from torch_linformer.training.data import (
+    Documents,
+    check_labels,
+    label_names,
+    load_documents,
+    parse_part,
+    split_documents,
+)
+from torch_linformer.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Datasets with the columns "text" and, for classification, "label"; the label names; what the screen says."""
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def load_parts(settings: TrainSettings) -> Parts:
+    """Load and split the documents of a run.
+
+    Validation is a part of the training documents; the test documents are taken out first.
+
+    Raises:
+        InputError: for anything that is wrong with the data (see :mod:`torch_linformer.training.data`).
+    """
+    documents = _load(settings, settings.data)
+    notes = list(documents.notes)
+    train, test = _part(settings, documents.dataset, "test", notes)
+    train, validation = _part(settings, train, "validation", notes)
+    names = label_names(train) if settings.task == "classify" else []
+    if names:
+        for part, source in ((validation, settings.validation), (test, settings.test)):
+            check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
+    return Parts(train, validation, test, names, notes)
+
+
+def _load(settings: TrainSettings, source: str) -> Documents:
+    return load_documents(
+        source,
+        text_column=settings.text_column,
+        label_column=settings.label_column,
+        needs_label=settings.task == "classify",
+    )
+
+
+def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:
+    """``train`` without the part ``name``, and the part; a file of its own leaves ``train`` whole."""
+    source = parse_part(getattr(settings, name))
+    if isinstance(source, float):
+        return split_documents(train, source, settings.seed, stratified=settings.task == "classify")
+    documents = _load(settings, source)
+    notes.extend(f"{name}: {note}" for note in documents.notes)
+    return train, documents.dataset

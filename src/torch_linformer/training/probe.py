@@ -1,0 +1,136 @@
+"""Speed and memory of a training step, measured in processes of their own, Linformer and its twin in turn."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.training.devices import autocast
+
+STEPS = 3  # timed, after one that is not
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A training step to measure: a model, a batch of full length, a device and a precision."""
+
+    config: dict[str, Any]
+    task: str
+    batch_size: int
+    length: int
+    device: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens per second in training, and the peak memory of the process (of the GPU, where there is one)."""
+
+    tokens_per_second: float
+    peak_memory_mb: float
+
+
+def measure_beside_full_attention(probe: Probe) -> tuple[Cost | None, Cost | None]:
+    """The model as it is, and the same with full attention; None for one that failed, for want of memory say.
+
+    Each runs in a fresh process; they step in turn, so that a noisy machine slows both alike.
+    """
+    workers = [_Worker(probe, attention) for attention in (probe.config["attention"], "full")]
+    for _ in range(1 + STEPS):
+        for worker in workers:
+            worker.step()
+    return workers[0].finish(), workers[1].finish()
+
+
+class _Worker:
+    """The parent's end of a measuring process: a line in is a step to take, a line out is its seconds."""
+
+    def __init__(self, probe: Probe, attention: str) -> None:
+        self.tokens = probe.batch_size * probe.length
+        self.seconds: list[float] = []
+        command = [sys.executable, "-m", __name__]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self._ask({**asdict(probe), "config": {**probe.config, "attention": attention}})
+
+    def step(self) -> None:
+        answer = self._ask("step")
+        if answer is not None:
+            self.seconds.append(answer)
+
+    def finish(self) -> Cost | None:
+        peak = self._ask("finish")
+        self.process.communicate()
+        if peak is None or len(self.seconds) <= STEPS:
+            return None
+        return Cost(self.tokens / median(self.seconds[1:]), peak / 1e6)
+
+    def _ask(self, question: object) -> float | None:
+        """The number the process answers; None once it is gone."""
+        assert self.process.stdin and self.process.stdout
+        try:
+            print(json.dumps(question), file=self.process.stdin, flush=True)
+            return float(self.process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            return None
+
+
+def _serve() -> None:
+    """The process: a probe on the first line, then a training step for each line until ``finish``."""
+    probe = Probe(**json.loads(input()))
+    model, batch, optimizer = _build(probe)
+    print(0.0, flush=True)
+    while json.loads(input()) != "finish":
+        print(_timed_step(probe, model, batch, optimizer), flush=True)
+    print(_peak_bytes(probe.device), flush=True)
+
+
+def _build(probe: Probe) -> tuple[nn.Module, dict[str, torch.Tensor], torch.optim.Optimizer]:
+    config = LinformerConfig(**probe.config)
+    model_class = LinformerForSequenceClassification if probe.task == "classify" else LinformerForMaskedLM
+    model: nn.Module = model_class(config)
+    model.to(probe.device).train()
+    shape = (probe.batch_size, probe.length)
+    ids = torch.randint(1, config.vocab_size, shape, device=probe.device)
+    labels = torch.zeros(probe.batch_size, dtype=torch.long, device=probe.device)
+    batch = {"input_ids": ids, "labels": labels if probe.task == "classify" else ids}
+    batch["attention_mask"] = torch.ones_like(ids)
+    return model, batch, torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+
+def _timed_step(
+    probe: Probe, model: nn.Module, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
+) -> float:
+    started = time.perf_counter()
+    with autocast(probe.device, probe.precision):
+        loss = model(**batch).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()  # waits for the device
+    return time.perf_counter() - started
+
+
+def _peak_bytes(device: str) -> float:
+    if device == "cuda":
+        return float(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss: on Linux that begins at the resident set of the process that started this one.
+        lines = status.read_text(encoding="utf-8").splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # bytes on macOS
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,260 @@
+"""What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and a table."""
+
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import PreTrainedTokenizerFast
+
+import torch_linformer
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.reporting.files import write_json, write_text
+from torch_linformer.reporting.html import Headline, Section, render_report
+from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
+from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio
+from torch_linformer.training.checkpoints import Spent
+from torch_linformer.training.parts import Parts
+from torch_linformer.training.probe import Cost
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.settings import TrainSettings, flag
+from torch_linformer.training.tasks import Task
+
+PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A finished run, before anything of it is written."""
+
+    settings: TrainSettings
+    command: str
+    parts: Parts
+    model: LinformerPreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    task: Task
+    scores: dict[str, Any]
+    floors: dict[str, float]
+    costs: tuple[Cost | None, Cost | None]
+    history: list[dict[str, Any]]
+    num_tokens: np.ndarray
+    spent: Spent
+    device: str
+    precision: str
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The content of ``metrics.json``; a number that could not be measured is null."""
+        ours, full = (asdict(cost) if cost else {} for cost in self.costs)
+        return {
+            **self.scores,
+            **self.floors,
+            "train_seconds": self.spent.seconds,
+            "training_tokens_per_second": self.spent.tokens_per_second,
+            "tokens_per_second": ours.get("tokens_per_second"),
+            "peak_memory_mb": ours.get("peak_memory_mb"),
+            "full_attention_tokens_per_second": full.get("tokens_per_second"),
+            "full_attention_peak_memory_mb": full.get("peak_memory_mb"),
+            "parameters": self.model.num_parameters(),
+            "documents": {
+                "train": len(self.parts.train),
+                "validation": len(self.parts.validation),
+                "test": len(self.parts.test),
+            },
+            "device": self.device,
+            "precision": self.precision,
+        }
+
+
+def write_outcome(outcome: Outcome, output: Path) -> None:
+    """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
+    unfinished = output / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    outcome.model.save_pretrained(unfinished)
+    outcome.tokenizer.save_pretrained(unfinished)
+    mode = (unfinished / "config.json").stat().st_mode
+    for file in unfinished.iterdir():
+        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
+        os.replace(file, output / file.name)
+    unfinished.rmdir()
+    write_text(output / "README.md", _model_card(outcome))
+    write_text(output / "report.html", _report(outcome))
+    write_json(output / "metrics.json", outcome.metrics)
+
+
+def show_outcome(outcome: Outcome, output: Path, screen: Screen) -> None:
+    """The table at the end of a run, and where everything lies."""
+    screen.table("held-out documents, scored once", ("", *_score_columns(outcome)), _score_rows(outcome))
+    screen.table("a training step", ("", "tokens/s", "peak memory, MB"), _cost_rows(outcome))
+    screen.say(
+        f"trained in {format_duration(outcome.spent.seconds)} at "
+        f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
+    )
+
+
+def _score_columns(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(name.replace("_", "-") for name in outcome.task.headline)
+
+
+def _score_rows(outcome: Outcome) -> list[Sequence[object]]:
+    name = "Linformer" if outcome.settings.attention == "linformer" else "full attention"
+    rows: list[Sequence[object]] = [(name, *(f"{outcome.scores[key]:.4f}" for key in outcome.task.headline))]
+    floors = outcome.floors
+    if floors:
+        tfidf = (f"{floors[f'tfidf_{key}']:.4f}" for key in ("accuracy", "macro_f1"))
+        rows.append(("TF-IDF + logistic regression", *tfidf))
+        rows.append(("majority class", f"{floors['majority_accuracy']:.4f}", None))
+    return rows
+
+
+def _cost_rows(outcome: Outcome) -> list[Sequence[object]]:
+    ours, full = outcome.costs
+    rows: list[Sequence[object]] = []
+    for name, cost in (("this model", ours), ("the same with full attention", full)):
+        if cost is None:
+            rows.append((name, "failed", "failed"))
+        else:
+            rows.append((name, format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)))
+    if ours and full:
+        rows.append(
+            (
+                "ratio",
+                format_ratio(ours.tokens_per_second / full.tokens_per_second),
+                format_ratio(ours.peak_memory_mb / full.peak_memory_mb),
+            )
+        )
+    return rows
+
+
+def _report(outcome: Outcome) -> str:
+    settings, scores = outcome.settings, outcome.scores
+    headlines = [
+        Headline(name=name, value=f"{scores[key]:.4f}", note=_floor_note(outcome, key))
+        for name, key in zip(_score_columns(outcome), outcome.task.headline, strict=True)
+    ]
+    ours, full = outcome.costs
+    if ours:
+        beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
+        headlines.append(Headline(name="tokens/s", value=format_count(ours.tokens_per_second), note=beside))
+    sections = [
+        Section(
+            heading="Data",
+            text="\n\n".join(outcome.parts.notes),
+            columns=("part", "documents"),
+            rows=[(part, count) for part, count in outcome.metrics["documents"].items()],
+        ),
+        Section(
+            heading="Length of the training documents",
+            figure=length_histogram(outcome.num_tokens.tolist(), settings.max_length),
+            caption="Tokens before cutting; what lies right of the line is cut.",
+        ),
+        Section(
+            heading="Learning curve",
+            figure=learning_curve(outcome.history, f"eval_{outcome.task.best_metric}" if outcome.floors else None),
+            caption="The weights that were best on the validation documents are the ones kept.",
+        ),
+        *_label_sections(outcome),
+        Section(
+            heading="Beside full attention",
+            text=f"One training step of {settings.batch_size} × {settings.max_length:,} tokens, each model in a fresh "
+            "process, stepping in turn. Peak memory is that of the process, or of the GPU where there is one.",
+            columns=("", "tokens/s", "peak memory, MB"),
+            rows=_cost_rows(outcome),
+        ),
+        Section(heading="Settings", columns=("option", "value"), rows=_setting_rows(outcome)),
+        Section(heading="Machine and versions", columns=("", ""), rows=list(_machine(outcome).items())),
+    ]
+    kind = "Linformer" if settings.attention == "linformer" else "Full-attention twin"
+    lead = (
+        f"{format_count(outcome.model.num_parameters())} parameters, trained in "
+        f"{format_duration(outcome.spent.seconds)} on {format_count(len(outcome.parts.train))} documents. "
+        f"The scores are those of {format_count(len(outcome.parts.test))} documents the model never saw."
+    )
+    return render_report(f"{kind} on {settings.data}", sections, outcome.command, lead=lead, headlines=headlines)
+
+
+def _floor_note(outcome: Outcome, key: str) -> str:
+    floors = outcome.floors
+    lines = []
+    if f"tfidf_{key}" in floors:
+        lines.append(f"TF-IDF {floors[f'tfidf_{key}']:.4f}")
+    if f"majority_{key}" in floors:
+        lines.append(f"majority {floors[f'majority_{key}']:.4f}")
+    return "\n".join(lines)
+
+
+def _label_sections(outcome: Outcome) -> list[Section]:
+    if not outcome.parts.names:
+        return []
+    rows = [
+        (row["label"], *(format_percent(row[key]) for key in ("precision", "recall", "f1")), row["support"])
+        for row in outcome.scores["per_label"]
+    ]
+    return [
+        Section(
+            heading="Confusion matrix",
+            figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.parts.names),
+            caption="Held-out documents: a row is a true label, a column what was predicted.",
+        ),
+        Section(heading="Labels", columns=("label", "precision", "recall", "F1", "documents"), rows=rows),
+    ]
+
+
+def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    rows = [(flag(name), str(value)) for name, value in asdict(outcome.settings).items() if value is not None]
+    return [*rows, ("K", str(outcome.settings.slots)), ("device", outcome.device), ("precision", outcome.precision)]
+
+
+def _machine(outcome: Outcome) -> dict[str, str]:
+    return {
+        "device": torch.cuda.get_device_name() if outcome.device == "cuda" else outcome.device,
+        "processor": platform.processor() or platform.machine(),
+        "threads": str(torch.get_num_threads()),
+        "system": platform.platform(),
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "torch-linformer": torch_linformer.__version__,
+    }
+
+
+def _model_card(outcome: Outcome) -> str:
+    task = "text-classification" if outcome.parts.names else "fill-mask"
+    model_class = type(outcome.model).__name__
+    columns = " | ".join(("", *_score_columns(outcome)))
+    rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
+    return f"""---
+library_name: transformers
+pipeline_tag: {task}
+tags: [linformer, long-documents]
+---
+
+# {outcome.settings.data}
+
+A {outcome.settings.size} {outcome.settings.attention} model of {outcome.model.num_parameters():,} parameters that reads
+{outcome.settings.max_length:,} tokens of a document, trained by `{outcome.command or "torch_linformer"}`.
+
+Scores on {len(outcome.parts.test):,} held-out documents:
+
+|{columns} |
+|---{"|---" * len(outcome.task.headline)}|
+{rows}
+
+```python
+import torch_linformer
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH OF THIS FOLDER")
+model = torch_linformer.{model_class}.from_pretrained("PATH OF THIS FOLDER")
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+logits = model(**inputs).logits
+```
+
+Made with torch-linformer {torch_linformer.__version__}. Source of the method: {PAPER}.
+"""

@@ -1,0 +1,341 @@
+"""One training run, from documents to a model folder with its report."""
+
+import dataclasses
+import json
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import transformers
+from datasets import Dataset
+from safetensors.torch import load_model
+from torch import nn
+from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments, set_seed
+
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.tables import format_count, format_percent
+from torch_linformer.training.checkpoints import Spent, checkpoints, last_whole_checkpoint, read_spent
+from torch_linformer.training.devices import resolve_device, resolve_precision
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.metrics import majority_accuracy, tfidf_floor
+from torch_linformer.training.parts import Parts, load_parts
+from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
+from torch_linformer.training.report import Outcome, show_outcome, write_outcome
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.settings import SIZES, TrainSettings, flag
+from torch_linformer.training.sources import find_source
+from torch_linformer.training.tasks import Classification, MaskedLanguageModelling, Task
+from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
+from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
+
+RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
+EVALUATIONS = 10  # of the validation documents, over the whole training
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """The three parts as token ids, and the tokens of every training document before anything was cut."""
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    num_tokens: np.ndarray
+
+
+def train(settings: TrainSettings, *, resume: bool = False, command: str = "", screen: Screen | None = None) -> Path:
+    """Train a model, score it on documents it never saw, and leave everything in the folder of the run.
+
+    Args:
+        settings: what to train on what.
+        resume: go on from the last whole checkpoint of a run with the same settings.
+        command: the command line, for the report.
+        screen: where to show what happens.
+
+    Returns:
+        The folder, which ``from_pretrained`` loads.
+
+    Raises:
+        InputError: for anything wrong with the settings, the data or the folder.
+        Interrupted: on Ctrl-C, once a checkpoint is left.
+    """
+    screen = screen or Screen()
+    device = resolve_device(settings.device)
+    precision = resolve_precision(settings.precision, device)
+    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    checkpoint = open_run(output, settings, resume, screen)
+    if (output / "metrics.json").exists():
+        screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
+        _remove_checkpoints(output)
+        return output
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+    parts = load_parts(settings)
+    for note in parts.notes:
+        screen.say(note)
+    tokenizer = _tokenizer(settings, parts, checkpoint)
+    data = _tokenize(parts, tokenizer, settings.max_length)
+    _describe_data(parts, data, settings, screen)
+    if settings.task == "classify":
+        task: Task = Classification(tokenizer, parts.names)
+    else:
+        task = MaskedLanguageModelling(tokenizer, settings.seed)
+    set_seed(settings.seed)
+    model = task.model_class(build_config(settings, tokenizer, parts))
+    _describe_model(model, settings, device, precision, screen)
+
+    write_json(output / RUN_FILE, _identity(settings))  # not before: a mistake in the data leaves no folder
+    trainer = _trainer(settings, output, task, model, tokenizer, data, device, precision)
+    spent = _fit(trainer, output, checkpoint, screen)
+    prediction = trainer.predict(task.prepare(data.test))
+    screen.say("measuring the floor and a training step beside full attention")
+    outcome = Outcome(
+        settings=settings,
+        command=command,
+        parts=parts,
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        scores=task.metrics(prediction.predictions, prediction.label_ids),
+        floors=_floors(parts, settings.seed) if parts.names else {},
+        costs=_costs(settings, model.config, device, precision),
+        history=trainer.state.log_history,
+        num_tokens=data.num_tokens,
+        spent=spent,
+        device=device,
+        precision=precision,
+    )
+    write_outcome(outcome, output)
+    _remove_checkpoints(output)
+    show_outcome(outcome, output, screen)
+    return output
+
+
+def _remove_checkpoints(output: Path) -> None:
+    for path in checkpoints(output):
+        shutil.rmtree(path)
+
+
+def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen) -> Path | None:
+    """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
+
+    Raises:
+        InputError: the folder holds something else, or this run and ``resume`` is not asked for.
+    """
+    wanted, run_file = _identity(settings), output / RUN_FILE
+    if not run_file.exists():
+        if output.is_file() or (output.is_dir() and any(not path.name.startswith(".") for path in output.iterdir())):
+            raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
+        if resume:
+            screen.say(f"no run in {output} yet: starting afresh")
+        return None
+    try:
+        found = json.loads(run_file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
+    different = [name for name in wanted if found.get(name) != wanted[name]]
+    if different:
+        differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)
+        raise InputError(f"--output {output}: holds another run ({differences}); name another folder")
+    if not resume:
+        raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
+    checkpoint, broken = last_whole_checkpoint(output)
+    for path in broken:
+        screen.say(f"{path} is incomplete: skipped")
+        shutil.rmtree(path)
+    if not (output / "metrics.json").exists():
+        afresh = f"no checkpoint in {output}: starting afresh"
+        screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
+    return checkpoint
+
+
+def _identity(settings: TrainSettings) -> dict[str, Any]:
+    """What makes two runs the same run: every setting but the folder, which may be moved."""
+    return {**dataclasses.asdict(settings), "output": None}
+
+
+def build_config(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts: Parts) -> LinformerConfig:
+    """The configuration of the model that ``settings`` ask for."""
+    size = SIZES[settings.size]
+    labels: dict[str, Any] = {}
+    if settings.task == "classify":
+        labels = {
+            "id2label": dict(enumerate(parts.names)),
+            "label2id": {name: number for number, name in enumerate(parts.names)},
+            "class_weights": _class_weights(settings, parts),
+        }
+    return LinformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.hidden_size,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.feed_forward,
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=0.0,
+        position_embedding=size.position_embedding,
+        type_vocab_size=0,
+        max_position_embeddings=settings.max_length,
+        pad_token_id=tokenizer.pad_token_id,
+        k=settings.slots,
+        sharing=settings.sharing,
+        projection=settings.projection,
+        attention=settings.attention,
+        pooling="mean_max",
+        norm_first=True,
+        **labels,
+    )
+
+
+def _class_weights(settings: TrainSettings, parts: Parts) -> list[float] | None:
+    """Weights inverse to how often a label occurs, 1 on average over the documents."""
+    if settings.class_weights == "none":
+        return None
+    counts = Counter(parts.train["label"])
+    return [counts.total() / (len(counts) * counts[name]) for name in parts.names]
+
+
+def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+    if checkpoint is not None:
+        return build_tokenizer(str(checkpoint), (), max_length=settings.max_length)
+    return build_tokenizer(settings.tokenizer, parts.train["text"], max_length=settings.max_length)
+
+
+def _tokenize(parts: Parts, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Tokenized:
+    train, validation, test = (
+        tokenize_documents(part, tokenizer, max_length) for part in (parts.train, parts.validation, parts.test)
+    )
+    return Tokenized(train, validation, test, num_tokens=np.asarray(train["num_tokens"]))
+
+
+def _describe_data(parts: Parts, data: Tokenized, settings: TrainSettings, screen: Screen) -> None:
+    tokens = data.num_tokens
+    cut = tokens > settings.max_length
+    screen.say(
+        f"{format_count(len(data.train))} documents to train on, {format_count(len(data.validation))} for validation, "
+        f"{format_count(len(data.test))} held out"
+    )
+    if parts.names:
+        labels = ", ".join(parts.names[:20]) + (", …" if len(parts.names) > 20 else "")
+        screen.say(f"{len(parts.names)} labels: {labels}")
+    low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
+    lost = format_percent(float((tokens - np.minimum(tokens, settings.max_length)).sum() / tokens.sum()))
+    screen.say(
+        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(cut.mean())} are cut "
+        f"at --max-length {settings.max_length}, which leaves out {lost} of all tokens"
+    )
+
+
+def _describe_model(
+    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: Screen
+) -> None:
+    attention = f"K {settings.slots}, sharing {settings.sharing}, projection {settings.projection}"
+    if settings.attention == "full":
+        attention = "full attention"
+    screen.say(
+        f"model {settings.size}: {format_count(model.num_parameters())} parameters, {attention}; {device}, {precision}"
+    )
+
+
+def _trainer(
+    settings: TrainSettings,
+    output: Path,
+    task: Task,
+    model: LinformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    data: Tokenized,
+    device: str,
+    precision: str,
+) -> DocumentTrainer:
+    train, validation = task.prepare(data.train), task.prepare(data.validation)
+    steps = settings.steps(len(train))
+    interval = max(1, -(-steps // EVALUATIONS))
+    arguments = TrainingArguments(
+        output_dir=str(output),
+        max_steps=steps,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate or SIZES[settings.size].learning_rate,
+        weight_decay=0.05,
+        seed=settings.seed,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=device == "cpu",
+        eval_strategy="steps",
+        eval_steps=interval,
+        save_strategy="steps",
+        save_steps=interval,
+        save_total_limit=2,
+        metric_for_best_model=task.best_metric,
+        greater_is_better=task.larger_is_better,
+        logging_steps=max(1, interval // 5),
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+    )
+    return DocumentTrainer(
+        model=model,
+        args=arguments,
+        data_collator=task.collator(training=True),
+        train_dataset=train,
+        eval_dataset=validation,
+        processing_class=tokenizer,
+        compute_metrics=task.headline_metrics,
+        eval_collator=task.collator(training=False),
+        preprocess_logits_for_metrics=task.preprocess_logits,
+        minutes=settings.minutes,
+    )
+
+
+def _fit(trainer: DocumentTrainer, output: Path, checkpoint: Path | None, screen: Screen) -> Spent:
+    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
+    callback = RunCallback(trainer, screen)
+    trainer.add_callback(callback)
+    trainer.remove_callback(PrinterCallback)
+    state = None
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.before = read_spent(checkpoint)
+    if state is not None and state.global_step >= trainer.args.max_steps:
+        trainer.state, spent = state, trainer.before
+    else:
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        finally:
+            callback.close()
+        if callback.interrupted:  # after the last checkpoint
+            raise Interrupted
+        spent = trainer.spent
+    best = trainer.state.best_model_checkpoint
+    if best is not None:
+        weights = output / Path(best).name / "model.safetensors"
+        load_model(cast(nn.Module, trainer.model), weights, device=str(trainer.args.device))
+    return spent
+
+
+def _floors(parts: Parts, seed: int) -> dict[str, float]:
+    """What a model must beat: the most frequent label, and TF-IDF with logistic regression."""
+    train, test = parts.train, parts.test
+    floor = tfidf_floor(train["text"], train["label"], test["text"], test["label"], seed=seed)
+    return {
+        "majority_accuracy": majority_accuracy(train["label"], test["label"]),
+        "tfidf_accuracy": floor["accuracy"],
+        "tfidf_macro_f1": floor["macro_f1"],
+    }
+
+
+def _costs(
+    settings: TrainSettings, config: LinformerConfig, device: str, precision: str
+) -> tuple[Cost | None, Cost | None]:
+    probe = Probe(
+        config=config.to_diff_dict(),
+        task=settings.task,
+        batch_size=settings.batch_size,
+        length=settings.max_length,
+        device=device,
+        precision=precision,
+    )
+    return measure_beside_full_attention(probe)

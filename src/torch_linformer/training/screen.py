@@ -1,0 +1,64 @@
+"""What a run shows: a bar on a terminal, a line now and then in a log."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from torch_linformer.reporting.tables import format_count, format_duration, results_table
+
+LOG_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class Screen:
+    """Sentences, tables and the progress of the training, on one console."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+        self.last_line = float("-inf")
+
+    def say(self, sentence: str) -> None:
+        """One line, as it is: brackets in a file's name are no markup."""
+        self.console.print(sentence, markup=False, soft_wrap=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        self.console.print(results_table(title, columns, rows))
+
+    def start(self, step: int, steps: int) -> None:
+        self.steps = steps
+        if self.console.is_terminal:
+            steps_done = TextColumn("{task.completed}/{task.total} steps, {task.fields[line]}")
+            self.bar = Progress(TextColumn("training"), BarColumn(), steps_done, console=self.console)
+            self.task = self.bar.add_task("training", total=steps, completed=step, line="")
+            self.bar.start()
+
+    def is_due(self) -> bool:
+        """Whether it is time to show another step; asking the device for its counts costs time of its own."""
+        due = time.monotonic() - self.last_line >= (0.5 if self.bar is not None else LOG_SECONDS)
+        if due:
+            self.last_line = time.monotonic()
+        return due
+
+    def step(self, step: int, loss: float | None, tokens_per_second: float, seconds_left: float) -> None:
+        shown_loss = "" if loss is None else f"loss {loss:.3f}, "
+        line = f"{shown_loss}{format_count(round(tokens_per_second))} tokens/s, {format_duration(seconds_left)} left"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, line=line)
+        else:
+            self.say(f"step {step}/{self.steps}: {line}")
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        scores = ", ".join(
+            f"{name.removeprefix('eval_').replace('_', '-')} {metrics[name]:.4f}"
+            for name in ("eval_loss", "eval_accuracy", "eval_macro_f1", "eval_perplexity")
+            if name in metrics
+        )
+        self.say(f"step {step}: validation {scores}")
+
+    def stop(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

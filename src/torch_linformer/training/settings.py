@@ -1,0 +1,164 @@
+"""The options of a training run: one field an option, from the command line, a TOML file or Python alike."""
+
+import dataclasses
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.training.errors import InputError
+
+
+@dataclass(frozen=True)
+class Size:
+    """Dimensions of a model, and what training it from scratch asks for."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    feed_forward: int
+    learning_rate: float
+    dropout: float
+    position_embedding: str
+
+
+# `tiny` reads thousands of tokens a document on two CPU cores: one layer, whose E and F know positions themselves.
+# `base` has the dimensions of RoBERTa-base, `large` those of RoBERTa-large.
+SIZES = {
+    "tiny": Size(128, 1, 4, 256, 3e-3, 0.3, "none"),
+    "small": Size(384, 6, 6, 1536, 5e-4, 0.1, "learned"),
+    "base": Size(768, 12, 12, 3072, 1e-4, 0.1, "learned"),
+    "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
+}
+
+
+EPOCHS = 5.0
+STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field with what the command line says about it."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
+
+    data: str = option("stdlib", "CSV, TSV, JSON lines, Parquet, a folder of a folder per label, or a dataset's name")
+    text_column: str | None = option(None, "column that holds the text")
+    label_column: str | None = option(None, "column that holds the label")
+    validation: str = option("0.05", "PATH, or the fraction of the training documents that picks the checkpoint")
+    test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
+    task: str = option("classify", "what to learn", ("classify", "mlm"))
+    tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
+    max_length: int = option(2048, "tokens read of each document")
+    k: str | None = option(None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4)]")
+    sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
+    projection: str = option("linear", "how positions become slots", ("linear", "random", "conv", "mean", "max"))
+    attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
+    size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
+    class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
+    epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
+    max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
+    minutes: float | None = option(None, "stop training after this many minutes")
+    batch_size: int = option(8, "documents a step")
+    learning_rate: float | None = option(None, "peak learning rate  [by --size]")
+    seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
+    precision: str = option("auto", "auto is bf16 where the device computes in it", ("auto", "fp32", "bf16", "fp16"))
+    device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
+    output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value, choices = getattr(self, item.name), item.metadata["choices"]
+            if choices and value not in choices:
+                raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
+        for name in ("max_length", "epochs", "max_steps", "minutes", "batch_size", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
+        if self.max_length < 4:
+            raise InputError(f"--max-length must be at least 4, got {self.max_length}")
+        self.slots  # noqa: B018 - its checks
+
+    def steps(self, documents: int) -> int:
+        """Steps of a training on this many documents."""
+        if self.max_steps is not None:
+            return self.max_steps
+        if self.epochs is None and self.data == "stdlib":
+            return STDLIB_STEPS  # the same on every Python, however many files it carries
+        return max(1, round((self.epochs or EPOCHS) * math.ceil(documents / self.batch_size)))
+
+    @property
+    def slots(self) -> int | list[int]:
+        """K of the model: one number, or one a layer."""
+        layers = SIZES[self.size].layers
+        if self.k is None:
+            return min(256, self.max_length // 4)
+        try:
+            numbers = [int(part) for part in str(self.k).split(",")]
+        except ValueError:
+            raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
+        for number in numbers:
+            if not 1 <= number <= self.max_length:
+                raise InputError(f"--k must lie between 1 and --max-length {self.max_length}, got {number}")
+        if len(numbers) == 1:
+            return numbers[0]
+        if self.sharing == "layerwise":
+            raise InputError("--sharing layerwise has one projection for all layers: --k must be one number")
+        if len(numbers) != layers:
+            raise InputError(f"--k must be one number or one for each of the {layers} layers of --size {self.size}")
+        return numbers
+
+
+def flag(name: str) -> str:
+    """``max_length`` as it stands on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """Options from a TOML file, named as on the command line, with hyphens or underscores.
+
+    Raises:
+        InputError: the file is missing or malformed, or an option is unknown or of the wrong type.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: not valid TOML: {error}") from None
+    known = {item.name: item for item in dataclasses.fields(TrainSettings)}
+    options = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name == "resume":  # no setting: it does not change what the run is
+            if not isinstance(value, bool):
+                raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
+            options[name] = value
+        elif name in known:
+            options[name] = _convert(value, known[name], f"--config {path}: {key}")
+        else:
+            raise InputError(f"--config {path}: unknown option {key!r}; known: {', '.join(known)}, resume")
+    return options
+
+
+def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
+    """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
+    wanted = str(item.type)
+    if isinstance(value, list) and item.name == "k":
+        return ",".join(map(str, value))
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InputError(f"{where} must be a number or text, got {value!r}")
+    if "float" in wanted and isinstance(value, (int, float)):
+        return float(value)
+    if "int" in wanted and isinstance(value, int):
+        return value
+    if "str" in wanted:
+        return str(value)
+    kind = "a whole number" if "int" in wanted else "a number"
+    raise InputError(f"{where} must be {kind}, got {value!r}")

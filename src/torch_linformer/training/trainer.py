@@ -1,0 +1,195 @@
+"""The Trainer of transformers with what a long, interruptible run on documents needs beside it."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, Sampler
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from torch_linformer.training.checkpoints import Spent, seal
+from torch_linformer.training.screen import Screen
+
+WARMUP = 0.1  # share of the training over which the learning rate rises
+BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
+
+
+class Interrupted(Exception):
+    """The user pressed Ctrl-C and a checkpoint has been left."""
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """A shuffle in which the documents of a batch have similar lengths, drawn from (seed, epoch) alone.
+
+    The longest batch comes first, so that memory runs out at the start or not at all.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self.lengths = torch.as_tensor(lengths)
+        self.batch_size, self.seed, self.epoch = batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self), generator=generator)
+        batches: list[Tensor] = []
+        for group in order.split(self.batch_size * BATCHES_GROUPED):
+            longest_first = group[torch.argsort(self.lengths[group], descending=True, stable=True)]
+            batches.extend(longest_first.split(self.batch_size))
+        shuffled = [batches[i] for i in torch.randperm(len(batches), generator=generator)]
+        # A batch that is not full must stay the last one: the loader cuts the order into batches by counting.
+        shuffled.sort(key=lambda batch: len(batch) < self.batch_size)
+        longest = max(range(len(shuffled)), key=lambda i: self._tokens_of_full(shuffled[i]))
+        shuffled.insert(0, shuffled.pop(longest))
+        yield from torch.cat(shuffled).tolist()
+
+    def _tokens_of_full(self, batch: Tensor) -> int:
+        return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
+
+
+class DocumentTrainer(Trainer):
+    """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens."""
+
+    def __init__(self, *args: Any, eval_collator: Any, minutes: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.eval_collator = eval_collator
+        self.seconds_allowed = None if minutes is None else minutes * 60
+        self.before = Spent()  # by the processes that trained this run earlier
+        self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
+        self.started: float | None = None  # the clock runs from the first step on
+
+    @property
+    def seconds(self) -> float:
+        """Time the training took so far."""
+        return self.before.seconds + (0.0 if self.started is None else time.monotonic() - self.started)
+
+    @property
+    def spent(self) -> Spent:
+        """Time and tokens the training took so far."""
+        return Spent(self.seconds, self.before.tokens + int(self.tokens))
+
+    def progress(self, step: int) -> float:
+        """Share of the training that is done, by steps or by the clock, whichever is further."""
+        by_steps = step / max(1, self.state.max_steps)
+        by_clock = 0.0 if self.seconds_allowed is None else self.seconds / self.seconds_allowed
+        return min(1.0, max(by_steps, by_clock))
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
+        """Linear warm-up, then linear decay to 0 at the last step or at the end of the time."""
+
+        def rate(step: int) -> float:
+            done = self.progress(step)
+            begun = max(done, (step + 1) / num_training_steps)  # the first step has a rate above 0
+            return min(begun / WARMUP, (1 - done) / (1 - WARMUP), 1.0)
+
+        optimizer = self.optimizer if optimizer is None else optimizer
+        assert optimizer is not None
+        scheduler = self.lr_scheduler = LambdaLR(optimizer, rate)
+        return scheduler
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        with self._evaluating():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        with self._evaluating():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        training_collator, self.data_collator = self.data_collator, self.eval_collator
+        try:
+            yield
+        finally:
+            self.data_collator = training_collator
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
+        return LengthGroupedSampler(dataset["length"][:], self.args.train_batch_size, self.args.seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        # By length: a batch then holds little padding. Scores do not depend on the order.
+        return np.argsort(eval_dataset["length"][:], kind="stable")[::-1].tolist()
+
+
+class RunCallback(TrainerCallback):
+    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
+
+    def __init__(self, trainer: DocumentTrainer, screen: Screen) -> None:
+        self.trainer, self.screen = trainer, screen
+        self.interrupted = False
+        self.loss: float | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.started = time.monotonic()
+        self.screen.start(state.global_step, state.max_steps)
+        self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(int(state.epoch or 0))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
+            control.should_evaluate = control.should_save = control.should_training_stop = True
+        if self.interrupted:
+            control.should_save = True
+        if self.screen.is_due():
+            spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
+            seconds_left = spent.seconds * (1 - done) / done
+            self.screen.step(state.global_step, self.loss, spent.tokens_per_second, seconds_left)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        self.loss = (logs or {}).get("loss", self.loss)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self.screen.evaluated(state.global_step, metrics or {})
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
+        if self.interrupted:
+            raise Interrupted
+
+    def close(self) -> None:
+        """Give Ctrl-C and the screen back, however the training ended."""
+        if hasattr(self, "previous_handler"):
+            signal.signal(signal.SIGINT, self.previous_handler)
+        self.screen.stop()
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.screen.say("Ctrl-C: leaving a checkpoint after this step (Ctrl-C again to stop without one)")

@@ -1,0 +1,261 @@
+import io
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.readers import ReadReport, iter_rows, iter_stream
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def read(path):
+    report = ReadReport()
+    return list(iter_rows(path, report)), report
+
+
+def fails(path, message):
+    """The reader stops at an error of one line which starts with the path and says `message`."""
+    with pytest.raises(InputError) as raised:
+        list(iter_rows(path))
+    text = str(raised.value)
+    assert text.startswith(str(path)) and message in text and "\n" not in text
+
+
+TABLE = [{"text": "first, one", "label": "a"}, {"text": 'second "two"\nlines', "label": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("t.csv", 'text,label\n"first, one",a\n\n"second ""two""\nlines",b\n', "row {}"),
+        ("t.CSV", '\ufefftext,label\r\n"first, one",a\r\n"second ""two""\nlines",b', "row {}"),
+        ("t.tsv", 'text\tlabel\nfirst, one\ta\n"second ""two""\nlines"\tb\n', "row {}"),
+        ("t.jsonl", "\ufeff" + "\n".join(map(json.dumps, TABLE)), "line {}"),
+        ("t.ndjson", "\r\n".join(map(json.dumps, TABLE)) + "\r\n", "line {}"),
+        ("t.json", "\n".join(map(json.dumps, TABLE)), "line {}"),
+        ("t.json", "\ufeff\n " + json.dumps(TABLE, indent=2), "item {}"),
+    ],
+    ids=["csv", "csv-windows", "tsv", "jsonl", "ndjson", "json-lines", "json-array"],
+)
+def test_tables(tmp_path, name, content, place):
+    path = write(tmp_path / name, content)
+    rows, report = read(path)
+    assert [row.values for row in rows] == TABLE
+    assert [row.where for row in rows] == [f"{path}, {place.format(number)}" for number in (1, 2)]
+    assert report == ReadReport(rows=2, replaced=0)
+
+
+def test_parquet(tmp_path):
+    path = tmp_path / "t.parquet"
+    values = [{"text": f"row {number}", "label": number % 3, "extra": None} for number in range(130)]
+    pq.write_table(pa.Table.from_pylist(values), path)
+    rows, report = read(path)
+    assert [row.values for row in rows] == values
+    assert rows[129].where == f"{path}, row 130"
+    assert report.rows == 130
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "notes.md", "main.py", "README"])
+def test_any_other_file_is_one_document(tmp_path, name):
+    path = write(tmp_path / name, "\ufefffirst\r\n\nsecond\n")
+    assert read(path)[0] == [({"text": "first\r\n\nsecond\n"}, str(path))]
+
+
+def test_folders_are_labels(tmp_path):
+    write(tmp_path / "neg" / "2.txt", "bad")
+    write(tmp_path / "neg" / "10.txt", "worse")
+    write(tmp_path / "neg" / "deep" / "er" / "x", "worst")
+    write(tmp_path / "pos" / "a.csv", "a,b\n1\n")  # in a folder every file is a document
+    write(tmp_path / "readme.md", "no label")
+    write(tmp_path / ".git" / "config", "hidden")
+    write(tmp_path / "pos" / ".hidden", "hidden")
+    write(tmp_path / "pos" / ".cache" / "x", "hidden")
+    (tmp_path / "twin").symlink_to(tmp_path / "pos")
+    rows, report = read(tmp_path)
+    assert [(row.values.get("label"), row.values["text"]) for row in rows] == [
+        ("neg", "worse"),
+        ("neg", "bad"),
+        ("neg", "worst"),
+        ("pos", "a,b\n1\n"),
+        (None, "no label"),
+        ("twin", "a,b\n1\n"),
+    ]
+    assert rows[2].where == str(tmp_path / "neg" / "deep" / "er" / "x")
+    assert report.rows == 6
+
+
+def test_reading_is_lazy(tmp_path):
+    path = write(tmp_path / "t.jsonl", '{"text": "fine"}\nbroken\n')
+    assert next(iter_rows(path)).values == {"text": "fine"}
+
+
+def test_a_cell_may_be_a_book(tmp_path):
+    book = "word " * 200_000
+    assert read(write(tmp_path / "t.csv", f"text\n{book}\n"))[0][0].values == {"text": book}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("t.csv", b"text\nfine\ncaf\xe9 \xff\nna\xc3\xafve\n", ["fine", "caf\ufffd \ufffd", "naïve"]),
+        ("t.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', ["fine", "caf\ufffd"]),
+        ("t.jsonl", b'{"text": "\\ud83d\\ude00"}\n{"text": "\\ud83d!"}', ["😀", "\ufffd!"]),
+        ("t.json", b'[{"text": "caf\xe9"}, {"text": "\xc3\xa9"}]', ["caf\ufffd", "é"]),
+        ("t.txt", b"caf\xe9", ["caf\ufffd"]),
+    ],
+    ids=["csv", "jsonl", "escaped-surrogate", "json-array", "text"],
+)
+def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path, name, content, expected):
+    rows, report = read(write(tmp_path / name, content))
+    assert [row.values["text"] for row in rows] == expected
+    assert report.replaced == 1
+
+
+def test_column_names_are_decoded_but_not_counted(tmp_path):
+    rows, report = read(write(tmp_path / "t.csv", b"cat\xe9gorie\nfine\n"))
+    assert rows[0].values == {"cat\ufffdgorie": "fine"}
+    assert report.replaced == 0
+
+
+def test_a_genuine_replacement_character_is_not_counted(tmp_path):
+    _, report = read(write(tmp_path / "t.txt", "a \ufffd stands here"))
+    assert report.replaced == 0
+
+
+def test_ragged_rows_name_the_row_and_both_counts(tmp_path):
+    long = write(tmp_path / "long.csv", 'text,label\n"two\nlines",a\n\nyes, no,b\n')
+    fails(long, ", row 2 (line 5): expected 2 cells as in the header, found 3; put quotes around")
+    short = write(tmp_path / "short.tsv", "text\tlabel\nfine\ta\nmissing\n")
+    fails(short, ", row 2 (line 3): expected 2 cells as in the header, found 1")
+
+
+def test_broken_csv(tmp_path):
+    fails(write(tmp_path / "q.csv", 'text,label\n"open,a\nfine,b\n'), ", line 3: unexpected end of data; check")
+    fails(write(tmp_path / "h.csv", "text,label,text\n"), "two columns are named 'text'; rename one")
+
+
+def test_broken_json(tmp_path):
+    fails(write(tmp_path / "a.jsonl", '{"text": "x"}\n\n{"text": \n'), ", line 3: not valid JSON (")
+    fails(write(tmp_path / "b.jsonl", '{"text": "x"}\n"text"\n'), ", line 2: expected a JSON object, found str")
+    fails(write(tmp_path / "c.json", '[{"text": "x"},\n 3]'), ", item 2: expected a JSON object, found int")
+    fails(write(tmp_path / "d.json", '[{"text": "x"}'), "write one array of JSON objects")
+    fails(write(tmp_path / "e.json", '{\n"text": "x"}'), ", line 1: not valid JSON (")
+    fails(write(tmp_path / "f.jsonl", '{"a":' + "[" * 100_000), ", line 1: not valid JSON (")
+
+
+def test_broken_parquet(tmp_path):
+    fails(write(tmp_path / "a.parquet", "text,label\n"), "not a readable Parquet file (")
+
+
+@pytest.mark.parametrize("name", ["report.pdf", "table.xlsx", "all.ZIP", "paper.docx"])
+def test_unknown_formats_are_named_by_their_suffix(tmp_path, name):
+    fails(
+        write(tmp_path / name, "whatever"),
+        "known are .csv, .tsv, .jsonl, .ndjson, .json, .parquet, plain text",
+    )
+
+
+@pytest.mark.parametrize("name", ["image", "t.csv", "t.jsonl", "folder/label/x.txt"])
+def test_binary_files_are_no_text(tmp_path, name):
+    path = write(tmp_path / name, b"\x89PNG\0\0")
+    fails(path, "not a text file in UTF-8")
+    with pytest.raises(InputError, match="not a text file in UTF-8"):
+        list(iter_rows(tmp_path))
+
+
+def test_missing_files_are_an_error_at_once(tmp_path):
+    with pytest.raises(InputError, match=r"none\.csv: no such file or folder$"):
+        iter_rows(tmp_path / "none.csv")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permission bits are POSIX's")
+def test_unreadable_files(tmp_path):
+    path = write(tmp_path / "folder" / "label" / "t.csv", "text\nx\n")
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # root may read anything, so be nobody for a moment
+        for folder in [tmp_path, *tmp_path.parents[:3], path.parent, path.parent.parent]:
+            folder.chmod(0o755)
+        os.seteuid(65534)
+    try:
+        fails(path, "cannot be read (Permission denied)")
+        with pytest.raises(InputError, match=r"t\.csv: cannot be read \(Permission denied\)"):
+            list(iter_rows(path.parent.parent))
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("name", ["e.csv", "e.tsv", "e.jsonl", "e.json", "header.csv"])
+def test_empty_tables_have_no_rows(tmp_path, name):
+    assert read(write(tmp_path / name, "text,label\n" if name == "header.csv" else ""))[0] == []
+
+
+def test_an_empty_text_file_is_an_empty_document(tmp_path):
+    assert read(write(tmp_path / "e.txt", ""))[0][0].values == {"text": ""}
+
+
+def stream(content):
+    report = ReadReport()
+    return list(iter_stream(io.BytesIO(content), report)), report
+
+
+def test_stream_of_json_lines():
+    rows, report = stream(b'\xef\xbb\xbf\n{"text": "a"}\n\n{"text": "\xff"}')
+    assert rows == [({"text": "a"}, "standard input, line 2"), ({"text": "\ufffd"}, "standard input, line 4")]
+    assert report == ReadReport(rows=2, replaced=1)
+
+
+@pytest.mark.parametrize("content", ["\n plain\ntext\n", "[1, 2]\n", "3\n", '{"open": \n', " \n\n"])
+def test_stream_of_anything_else_is_one_document(content):
+    assert stream(content.encode())[0] == [({"text": content}, "standard input")]
+
+
+def test_broken_streams():
+    with pytest.raises(InputError, match="standard input, line 2: not valid JSON"):
+        stream(b'{"text": "a"}\nplain\n')
+    with pytest.raises(InputError, match="standard input: not a text file in UTF-8"):
+        stream(b"\x89PNG\0\n")
+    assert stream(b"")[0] == []
+
+
+def test_streams_are_read_as_they_come():
+    source, sink = os.pipe()
+    with open(source, "rb") as reader, open(sink, "wb") as writer:
+        rows = iter_stream(reader)
+        writer.write(b'{"text": "early"}\n')
+        writer.flush()
+        assert next(rows).values == {"text": "early"}
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1), st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_survives_a_round_trip(tmp_path, texts, escaped):
+    path = tmp_path / "t.jsonl"
+    lines = (json.dumps({"text": text}, ensure_ascii=escaped) for text in texts)
+    write(path, "\n".join(lines))
+    rows, report = read(path)
+    assert [row.values["text"] for row in rows] == texts
+    assert report.replaced == 0
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_are_read_or_refused(tmp_path, content):
+    for name in ("t.csv", "t.jsonl", "t.json", "t.txt", "t.parquet"):
+        path = Path(write(tmp_path / name, content))
+        try:
+            rows, _ = read(path)
+        except InputError:
+            continue
+        json.dumps([row.values for row in rows], ensure_ascii=False).encode()  # raises if a surrogate is left

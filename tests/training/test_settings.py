@@ -1,0 +1,129 @@
+import dataclasses
+
+import pytest
+
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.settings import SIZES, TrainSettings, flag, read_config
+
+LAYERS = SIZES["base"].layers
+
+
+@pytest.mark.parametrize(("max_length", "slots"), [(2048, 256), (1024, 256), (1000, 250), (64, 16), (4, 1)])
+def test_default_slots_are_a_quarter_of_the_length_up_to_256(max_length, slots):
+    assert TrainSettings(max_length=max_length).slots == slots
+
+
+def test_slots_are_one_number_or_one_a_layer():
+    assert TrainSettings(k="7").slots == 7
+    numbers = list(range(LAYERS, 0, -1))
+    assert TrainSettings(k=",".join(map(str, numbers)), size="base").slots == numbers
+    assert TrainSettings(k="7", sharing="layerwise", size="base").slots == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": "0"}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"k": "65"}, "--k must lie between 1 and --max-length 64, got 65"),
+        ({"k": "-3"}, "--k must lie between 1 and --max-length 64, got -3"),
+        ({"k": "many"}, "--k must be a number or comma-separated numbers, got 'many'"),
+        ({"k": "8,4", "size": "base"}, f"--k must be one number or one for each of the {LAYERS} layers of"),
+        (
+            {"k": ",".join(["8"] * LAYERS), "size": "base", "sharing": "layerwise"},
+            "--sharing layerwise has one projection for all layers: --k must be one number",
+        ),
+        ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
+        ({"task": "translate"}, "--task must be one of classify, mlm, got 'translate'"),
+        ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
+        ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
+        ({"batch_size": 0}, "--batch-size must be a number above 0, got 0"),
+        ({"epochs": float("inf")}, "--epochs must be a number above 0, got inf"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be a number above 0, got nan"),
+        ({"minutes": -1.0}, "--minutes must be a number above 0, got -1.0"),
+        ({"max_steps": 0}, "--max-steps must be a number above 0, got 0"),
+        ({"seed": -1}, "--seed must be at least 0 and below 2^32, got -1"),
+        ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(InputError) as raised:
+        TrainSettings(**{"max_length": 64, **options})
+    assert str(raised.value).startswith(message)
+
+
+def test_every_option_has_a_help_text_and_a_flag():
+    for item in dataclasses.fields(TrainSettings):
+        assert item.metadata["help"], item.name
+    assert flag("max_length") == "--max-length"
+
+
+VALUES = {
+    "data": ('"my data.csv"', "my data.csv"),
+    "text-column": ('"body"', "body"),
+    "label_column": ('"kind"', "kind"),  # an underscore does as well
+    "validation": ("0.25", "0.25"),
+    "test": ('"test.csv"', "test.csv"),
+    "task": ('"mlm"', "mlm"),
+    "tokenizer": ('"bytes"', "bytes"),
+    "max-length": ("100", 100),
+    "k": ("[" + ", ".join(["9"] * LAYERS) + "]", ",".join(["9"] * LAYERS)),
+    "sharing": ('"kv"', "kv"),
+    "projection": ('"conv"', "conv"),
+    "attention": ('"full"', "full"),
+    "size": ('"base"', "base"),
+    "class-weights": ('"balanced"', "balanced"),
+    "epochs": ("3", 3.0),
+    "max-steps": ("50", 50),
+    "minutes": ("0.5", 0.5),
+    "batch-size": ("4", 4),
+    "learning-rate": ("1e-3", 1e-3),
+    "seed": ("7", 7),
+    "precision": ('"fp32"', "fp32"),
+    "device": ('"cpu"', "cpu"),
+    "output": ('"out"', "out"),
+}
+
+
+def test_a_file_gives_every_option(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("".join(f"{name} = {toml}\n" for name, (toml, _) in VALUES.items()))
+    settings = TrainSettings(**read_config(str(path)))
+    expected = {name.replace("-", "_"): value for name, (_, value) in VALUES.items()}
+    assert dataclasses.asdict(settings) == expected
+    assert type(settings.epochs) is float
+
+
+def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("k = 16\nlabel-column = 3\nresume = true\n")
+    assert read_config(str(path)) == {"k": "16", "label_column": "3", "resume": True}
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("epoch = 3", "unknown option 'epoch'; known: data, text_column, "),
+        ("[train]\nepochs = 3", "unknown option 'train'; known: "),
+        ('epochs = "many"', "epochs must be a number, got 'many'"),
+        ("batch-size = 2.5", "batch-size must be a whole number, got 2.5"),
+        ('batch-size = "2"', "batch-size must be a whole number, got '2'"),
+        ("epochs = true", "epochs must be a number or text, got True"),
+        ("data = [1, 2]", "data must be a number or text, got [1, 2]"),
+        ("resume = 1", "resume must be true or false, got 1"),
+        ("epochs = ", "not valid TOML: "),
+        ("caf\xe9 = 1", "not valid TOML: "),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path, toml, message):
+    path = tmp_path / "run.toml"
+    path.write_bytes(toml.encode("latin-1"))
+    with pytest.raises(InputError) as raised:
+        read_config(str(path))
+    assert str(raised.value).startswith(f"--config {path}: {message}")
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(InputError, match=r"--config .*none\.toml: No such file or directory"):
+        read_config(str(tmp_path / "none.toml"))
+    with pytest.raises(InputError, match="Is a directory"):
+        read_config(str(tmp_path))

@@ -1,0 +1,220 @@
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback, TrainingArguments
+
+from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
+from torch_linformer.training.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.tasks import Classification
+from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.training.trainer import DocumentTrainer, LengthGroupedSampler, RunCallback
+
+PEAK = 0.01
+
+
+def order(lengths, *, batch_size=8, seed=0, epoch=0):
+    sampler = LengthGroupedSampler(lengths, batch_size, seed)
+    sampler.set_epoch(epoch)
+    assert len(sampler) == len(lengths)
+    return list(sampler)
+
+
+def drawn_lengths(number, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 500, (number,), generator=generator).tolist()
+
+
+# The order of the documents
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 9, 64, 401, 1_003])
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+def test_every_document_once_an_epoch(number, epoch):
+    assert sorted(order(drawn_lengths(number), epoch=epoch)) == list(range(number))
+
+
+def test_the_order_follows_from_seed_and_epoch():
+    lengths = drawn_lengths(200)
+    orders = {(seed, epoch): order(lengths, seed=seed, epoch=epoch) for seed in (0, 1) for epoch in (0, 1, 2)}
+    assert len(set(map(tuple, orders.values()))) == 6
+    torch.rand(5)  # whatever was drawn elsewhere
+    for (seed, epoch), expected in orders.items():
+        assert order(lengths, seed=seed, epoch=epoch) == expected
+
+
+@pytest.mark.parametrize("number", [403, 1_003])
+def test_batches_hold_documents_of_similar_length(number):
+    lengths = drawn_lengths(number)
+    padded = sum(8 * max(lengths[i] for i in batch) for batch in batches_of(order(lengths)))
+    at_random = torch.randperm(number, generator=torch.Generator().manual_seed(0)).tolist()
+    padded_at_random = sum(8 * max(lengths[i] for i in batch) for batch in batches_of(at_random))
+    padding, padding_at_random = padded - sum(lengths), padded_at_random - sum(lengths)
+    assert padding < padding_at_random / 3
+
+
+def batches_of(order):
+    """As the loader cuts them: by counting, so that only the last one may be short."""
+    return [order[start : start + 8] for start in range(0, len(order), 8)]
+
+
+@pytest.mark.parametrize("number", [11, 403, 1_003])
+@pytest.mark.parametrize("epoch", range(4))
+def test_the_longest_batch_comes_first_and_the_short_one_last(number, epoch):
+    lengths = drawn_lengths(number)
+    batches = batches_of(order(lengths, epoch=epoch))
+    tokens = [sum(lengths[i] for i in batch) for batch in batches]
+    assert tokens[0] == max(tokens)
+    # Most batches are of neighbours in length: none but the last was short and pushed the others out of step.
+    widths = sorted(max(lengths[i] for i in batch) - min(lengths[i] for i in batch) for batch in batches)
+    assert number == 11 or widths[len(widths) // 2] < 100
+
+
+def test_batches_do_not_come_by_length():
+    lengths = drawn_lengths(400)
+    means = [sum(lengths[i] for i in batch) / 8 for batch in batches_of(order(lengths))][1:]
+    assert means != sorted(means) and means != sorted(means, reverse=True)
+
+
+# Training
+
+
+class Recorder(TrainerCallback):
+    """The learning rate of each step, and the documents of each batch: the collator of the trainer as well."""
+
+    def __init__(self, collate):
+        self.collate, self.rates, self.batches, self.epochs = collate, [], [], []
+
+    def __call__(self, examples):
+        self.batches.append([example["input_ids"] for example in examples])
+        return self.collate(examples)
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+    def on_step_begin(self, args, state, control, optimizer=None, **kwargs):
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+@pytest.fixture
+def documents():
+    """26 distinct documents of 3 to 9 tokens."""
+    ids = [[1, *[4 + i] * (1 + i % 7), 2] for i in range(26)]
+    return Dataset.from_dict(
+        {"input_ids": ids, "length": [len(each) for each in ids], "labels": [i % 2 for i in range(26)]}
+    )
+
+
+@pytest.fixture
+def build_trainer(tmp_path, documents):
+    """A function: a trainer of a tiny classifier with its recorder attached."""
+
+    def build(steps, *, minutes=None, **arguments):
+        config = LinformerConfig(
+            vocab_size=260,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=12,
+            max_position_embeddings=9,
+            k=3,
+        )
+        task = Classification(build_tokenizer("bytes", [], max_length=9), ["a", "b"])
+        recorder = Recorder(task.collator(training=True))
+        trainer = DocumentTrainer(
+            model=LinformerForSequenceClassification(config),
+            args=TrainingArguments(
+                output_dir=str(tmp_path),
+                max_steps=steps,
+                per_device_train_batch_size=4,
+                per_device_eval_batch_size=4,
+                learning_rate=PEAK,
+                use_cpu=True,
+                disable_tqdm=True,
+                report_to="none",
+                remove_unused_columns=False,
+                **{"save_strategy": "no", **arguments},
+            ),
+            data_collator=recorder,
+            train_dataset=documents,
+            eval_dataset=documents,
+            eval_collator=task.collator(training=False),
+            preprocess_logits_for_metrics=task.preprocess_logits,
+            minutes=minutes,
+        )
+        trainer.add_callback(recorder)
+        callback = RunCallback(trainer, Screen())
+        trainer.add_callback(callback)
+        return trainer, recorder, callback
+
+    return build
+
+
+def test_the_rate_warms_up_and_decays_to_nearly_nothing(build_trainer):
+    trainer, recorder, _ = build_trainer(40)
+    trainer.train()
+    expected = [PEAK * min((step + 1) / 4, (1 - step / 40) / 0.9, 1) for step in range(40)]
+    assert recorder.rates == pytest.approx(expected)
+    assert max(recorder.rates) == PEAK and recorder.rates[0] == PEAK / 4 and recorder.rates[-1] < PEAK / 30
+
+
+def test_a_single_step_is_a_whole_one(build_trainer):
+    trainer, recorder, _ = build_trainer(1)
+    trainer.train()
+    assert recorder.rates == [PEAK]
+
+
+def test_minutes_end_the_training_in_time_with_a_whole_cycle_of_the_rate(build_trainer):
+    trainer, recorder, callback = build_trainer(1_000_000, minutes=1.5 / 60, eval_strategy="steps", eval_steps=1e6)
+    started = time.monotonic()
+    trainer.train()
+    callback.close()
+    assert 1.4 < time.monotonic() - started < 10  # the last evaluation and checkpoint come on top
+    state = trainer.state
+    assert 10 < state.global_step < 1_000_000
+    assert recorder.rates[0] < PEAK / 100 and max(recorder.rates) > 0.9 * PEAK
+    assert recorder.rates[-1] < 0.3 * PEAK
+    assert recorder.rates.index(max(recorder.rates)) < 0.5 * state.global_step
+    assert "eval_loss" in state.log_history[-2]
+    (checkpoint,) = checkpoints(Path(trainer.args.output_dir))
+    assert checkpoint.name == f"checkpoint-{state.global_step}" and is_whole(checkpoint)
+    assert read_spent(checkpoint).seconds >= 1.4
+
+
+def test_time_spent_by_earlier_processes_counts(build_trainer):
+    trainer, _, callback = build_trainer(1_000_000, minutes=1)
+    trainer.before = Spent(seconds=59.5, tokens=1_000)
+    trainer.train()
+    callback.close()
+    assert trainer.state.global_step < 1_000_000
+    assert 60 <= trainer.spent.seconds < 75 and trainer.spent.tokens > 1_000
+
+
+def test_tokens_without_padding_are_counted(build_trainer, documents):
+    trainer, _, _ = build_trainer(14)  # two epochs of seven batches
+    trainer.train()
+    assert trainer.spent.tokens == 2 * sum(documents["length"])
+
+
+def test_the_trainer_reads_in_the_order_of_the_sampler(build_trainer, documents):
+    trainer, recorder, _ = build_trainer(17)
+    trainer.train()
+    texts, lengths = documents["input_ids"][:], documents["length"][:]
+    for epoch, batches in enumerate((recorder.batches[:7], recorder.batches[7:14])):
+        expected = order(lengths, batch_size=4, seed=trainer.args.seed, epoch=epoch)
+        assert [ids for batch in batches for ids in batch] == [texts[i] for i in expected]
+    assert recorder.epochs == [0, 1, 2]
+
+
+def test_evaluation_has_a_collator_of_its_own_and_sorts_by_length(build_trainer, documents):
+    trainer, recorder, _ = build_trainer(1)
+    output = trainer.predict(documents)
+    assert not recorder.batches and trainer.data_collator is recorder
+    assert sorted(output.label_ids.tolist()) == sorted(documents["labels"])
+    lengths = [batch["attention_mask"].sum(dim=1) for batch in trainer.get_test_dataloader(documents)]
+    assert torch.cat(lengths).tolist() == sorted(documents["length"], reverse=True)
+    trainer.train()
+    assert recorder.batches
