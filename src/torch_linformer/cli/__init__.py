@@ -1,0 +1,27 @@
+"""The ``linformer`` command. Needs the ``train`` extra; says so where it is missing."""
+
+import importlib.util
+import sys
+
+REQUIRED = ("typer", "rich", "transformers", "datasets", "accelerate", "sklearn", "matplotlib")
+
+
+def main() -> None:
+    """Entry point of the ``linformer`` command."""
+    missing = [name for name in REQUIRED if not _is_installed(name)]
+    if missing:
+        print(
+            f'linformer: {", ".join(missing)} not installed: pip install "torch-linformer[train]"',
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
+    from torch_linformer.cli.app import run
+
+    run()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # an import hook may refuse instead of finding nothing
+        return False

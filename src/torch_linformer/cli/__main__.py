@@ -1,0 +1,5 @@
+"""``python -m torch_linformer.cli``."""
+
+from torch_linformer.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""The command's subcommands, and how an error becomes one line."""
+
+import errno
+import os
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import typer
+
+from torch_linformer.cli.evaluate import evaluate
+from torch_linformer.cli.info import info
+from torch_linformer.cli.predict import predict
+from torch_linformer.cli.train import train
+
+USER_ERROR, INTERRUPTED = 2, 130
+# Writers in other languages report a full disk as text alone; the last two are torch.save, which does not say why.
+DISK_FULL = ("No space left on device", "PytorchStreamWriter failed writing", "unexpected pos ")
+
+app = typer.Typer(
+    name="linformer",
+    help="Train and use Linformer models on long documents.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (train, evaluate, predict, info):
+    app.command()(command)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Run the command; whatever goes wrong ends it with one line on standard error, and status 2."""
+    arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    debug = "--debug" in arguments
+    if not debug:
+        warnings.simplefilter("ignore")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    try:
+        status = app(arguments, prog_name="linformer", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _say(explain(error))
+        raise SystemExit(USER_ERROR) from None
+    raise SystemExit(status or 0)
+
+
+def explain(error: BaseException) -> str:
+    """One line that says what went wrong."""
+    if _is_disk_full(error):
+        return "the disk is full: make room, then run the same command again (train: with --resume)"
+    if hasattr(error, "format_message"):  # how typer, whichever click it stands on, reports a wrong option
+        return f"{error.format_message()} (add --help for what there is)"
+    message = " ".join(str(error).split())
+    if isinstance(error, (ValueError, OSError)) and message:
+        return message
+    return f"{type(error).__name__}: {message} (--debug shows where)"
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # an error that was unwrapped and raised again is its own cause
+        if getattr(error, "errno", None) == errno.ENOSPC or any(text in str(error) for text in DISK_FULL):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _say(line: Any) -> None:
+    print(f"linformer: {line}", file=sys.stderr)

@@ -1,0 +1,34 @@
+"""``linformer info``."""
+
+from torch_linformer.cli.options import Debug, Model
+
+
+def info(model: Model, debug: Debug = False) -> None:
+    """Describe a model folder."""
+    import json
+    from pathlib import Path
+
+    from torch_linformer.training.folder import load_model, load_tokenizer
+    from torch_linformer.training.screen import Screen
+
+    loaded, tokenizer = load_model(model), load_tokenizer(model)
+    config = loaded.config
+    attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
+    rows = [
+        ("class", type(loaded).__name__),
+        ("parameters", f"{loaded.num_parameters():,}"),
+        ("attention", attention if config.attention == "linformer" else "full"),
+        ("longest input", f"{config.max_position_embeddings:,} tokens"),
+        ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
+        ("tokenizer", f"{len(tokenizer):,} tokens"),
+    ]
+    if type(loaded).__name__ == "LinformerForSequenceClassification":
+        labels = config.label_names
+        rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))
+    metrics = Path(model) / "metrics.json"
+    if metrics.is_file():
+        scores = json.loads(metrics.read_text(encoding="utf-8"))
+        for name in ("accuracy", "macro_f1", "perplexity", "bits_per_byte"):
+            if scores.get(name) is not None:  # an infinite perplexity is null
+                rows.append((f"held-out {name.replace('_', '-')}", f"{scores[name]:.4f}"))
+    Screen().table(model, ("", ""), rows)

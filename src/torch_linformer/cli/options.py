@@ -1,0 +1,15 @@
+"""Options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text", show_default=False)]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", help="column that holds the label", show_default=False)
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents computed at once")]
+Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
+Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]
+Debug = Annotated[bool, typer.Option("--debug", help="show a traceback when something goes wrong")]

@@ -1,0 +1,320 @@
+"""Whatever is wrong with what the user gave: one line that says so, status 2, and nothing half-written."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pyarrow
+import pytest
+import torch
+from pyarrow import parquet
+
+from torch_linformer.cli.app import run
+
+ROWS = [(f"wet mud {i}", "rain") for i in range(15)] + [(f"sea sand {i}", "sun") for i in range(15)]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch, write_csv):
+    """The current folder: new, with a good file in it."""
+    monkeypatch.chdir(tmp_path)
+    write_csv("good.csv", ROWS)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(capfd, workplace):
+    """A function: run the command, which must end with status 2 and one line; returns what the line says."""
+
+    def call(*arguments):
+        files = sorted(workplace.rglob("*"))
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            run([str(argument) for argument in arguments])
+        error = capfd.readouterr().err
+        assert exit_.value.code == 2, error
+        assert error.count("\n") == 1 and error.startswith("linformer: "), error
+        assert sorted(workplace.rglob("*")) == files, "left something behind"
+        return error.removeprefix("linformer: ").removesuffix("\n")
+
+    return call
+
+
+def of_training(refused, data="good.csv", **options):
+    spelled = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    return refused("train", "--data", data, "--max-length", "32", "--device", "cpu", *spelled)
+
+
+# Data
+
+
+@pytest.mark.parametrize("path", ["nowhere.csv", "no/such/folder", "/nowhere", "nowhere.txt"])
+def test_a_missing_file_or_folder(refused, path):
+    assert of_training(refused, path) == f"{path}: no such file or folder"
+
+
+def test_a_name_that_is_neither_here_nor_on_the_hub(refused):
+    message = of_training(refused, "no_such_dataset")
+    assert message.startswith("no_such_dataset: no such file or folder, nor within reach as a Hugging Face data set")
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_missing_part(refused, part):
+    assert of_training(refused, **{part: "gone.csv"}) == "gone.csv: no such file or folder"
+    assert "1.5 is no part of the data: give a fraction above 0 and below 1, or a path" in of_training(
+        refused, **{part: "1.5"}
+    )
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.xlsx", b"PK\3\4"), ("a.dat", b"\0\1\2\3"), ("a.csv", b"a\0b")])
+def test_an_unknown_format(refused, workplace, name, content):
+    (workplace / name).write_bytes(content)
+    message = of_training(refused, name)
+    assert message.startswith(f"{name}: not a text file in UTF-8, nor another known format; known are .csv, .tsv, ")
+
+
+def test_a_missing_column_lists_the_columns(refused):
+    listed = "columns: 'text', 'label'"
+    assert (
+        of_training(refused, text_column="body") == f"good.csv: no column 'body', which --text-column names; {listed}"
+    )
+    assert listed in of_training(refused, label_column="body")
+
+
+def test_an_ambiguous_column_lists_the_columns(refused, write_csv):
+    write_csv("two.csv", [(*row, "x") for row in ROWS], header=("text", "label", "category"))
+    assert of_training(refused, "two.csv") == (
+        "two.csv: 'label', 'category' could each be the label column; name it with --label-column; "
+        "columns: 'text', 'label', 'category'"
+    )
+    write_csv("none.csv", [(*row, "x") for row in ROWS], header=("a", "b", "c"))
+    message = of_training(refused, "none.csv")
+    assert "could each be the text column; name it with --text-column; columns: 'a', 'b', 'c'" in message
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.csv", "text,label\n"), ("a.jsonl", "\n\n")])
+def test_an_empty_data_set(refused, workplace, name, content):
+    (workplace / name).write_text(content)
+    assert of_training(refused, name) == f"{name}: holds no rows"
+
+
+def test_documents_without_any_text(refused, write_csv):
+    write_csv("blank.csv", [(" ", "a"), ("", "b")])
+    message = of_training(refused, "blank.csv", text_column="text")
+    assert message == "blank.csv: no row of the 2 has any text in column 'text'"
+
+
+def test_an_empty_folder(refused, workplace):
+    (workplace / "texts").mkdir()
+    assert of_training(refused, "texts") == "texts: holds no rows"
+
+
+def test_one_label_only(refused, write_csv):
+    write_csv("one.csv", ROWS[:15])
+    assert of_training(refused, "one.csv").startswith("every document has the label 'rain': a classifier needs two")
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_label_unseen_in_training(refused, write_csv, part):
+    write_csv("other.csv", [*ROWS[:3], ("boom", "thunder")])
+    assert of_training(refused, **{part: "other.csv"}) == (
+        "other.csv: 1 document with label 'thunder', which no training document has (rain, sun)"
+    )
+
+
+def test_too_few_documents_to_split(refused, write_csv):
+    write_csv("few.csv", [ROWS[0], ROWS[-1]])
+    assert of_training(refused, "few.csv") == "cannot split 2 documents: give more, or a file for each part"
+
+
+def test_a_malformed_json_line(refused, workplace):
+    lines = [json.dumps({"text": text, "label": label}) for text, label in ROWS]
+    (workplace / "a.jsonl").write_text("\n".join([*lines, '{"text": "cut of']))
+    assert of_training(refused, "a.jsonl").startswith(f"a.jsonl, line {len(ROWS) + 1}: not valid JSON (")
+    (workplace / "a.jsonl").write_text("\n".join([*lines, "[1, 2]"]))
+    assert of_training(refused, "a.jsonl").startswith(f"a.jsonl, line {len(ROWS) + 1}: expected a JSON object")
+
+
+def test_a_ragged_csv_row(refused, workplace):
+    lines = [",".join(row) for row in ROWS]
+    (workplace / "a.csv").write_text("\n".join(["text,label", *lines, "wet, mud, everywhere,rain"]))
+    assert of_training(refused, "a.csv").startswith(
+        "a.csv, row 31 (line 32): expected 2 cells as in the header, found 4"
+    )
+    (workplace / "a.csv").write_text("\n".join(["text,label", *lines, '"never closed,rain']))
+    assert of_training(refused, "a.csv").startswith("a.csv, line 32: ")
+
+
+def test_a_damaged_parquet_file(refused, workplace):
+    parquet.write_table(pyarrow.table({"text": ["a"] * 9, "label": list("abcabcabc")}), "a.parquet")
+    data = (workplace / "a.parquet").read_bytes()
+    (workplace / "a.parquet").write_bytes(data[: len(data) // 2])
+    assert of_training(refused, "a.parquet").startswith("a.parquet: not a readable Parquet file (")
+
+
+def test_a_missing_label(refused, write_csv):
+    write_csv("a.csv", [*ROWS, ("no label here", "")])
+    assert of_training(refused, "a.csv") == "a.csv, row 31: no label in column 'label'; fill it in or remove the row"
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": "0"}, "--k must lie between 1 and --max-length 32, got 0"),
+        ({"k": "33"}, "--k must lie between 1 and --max-length 32, got 33"),
+        ({"size": "base", "sharing": "layerwise", "k": ",".join(["8"] * 12)}, "--sharing layerwise has one projection"),
+        ({"size": "base", "k": "8,4"}, "--k must be one number or one for each of the 12 layers"),
+        ({"sharing": "everything"}, "--sharing must be one of none, headwise, kv, layerwise, got 'everything'"),
+        ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
+        ({"precision": "fp16"}, "--precision fp16 needs a CUDA device, not cpu; use bf16 or fp32"),
+        ({"max_length": "2"}, "--max-length must be at least 4, got 2"),
+        ({"batch_size": "-1"}, "--batch-size must be a number above 0, got -1"),
+        ({"learning_rate": "nan"}, "--learning-rate must be a number above 0, got nan"),
+        ({"seed": "-1"}, "--seed must be at least 0"),
+        ({"tokenizer": "bpe:12"}, "tokenizer 'bpe:12': write bpe:SIZE with a whole number from 260"),
+        ({"tokenizer": "nowhere"}, "tokenizer 'nowhere': neither bytes, nor bpe:SIZE, nor a file or folder"),
+        ({"config": "nowhere.toml"}, "--config nowhere.toml: No such file or directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_options_that_cannot_be(refused, options, message):
+    assert of_training(refused, **options).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--epoch", "3"], "--epoch"),
+        (["train", "--max-length", "long"], "--max-length"),
+        (["train", "--epochs", "many"], "--epochs"),
+        (["train", "--data"], "--data"),
+        (["train", "good.csv"], "good.csv"),
+        (["trian"], "trian"),
+        (["predict", "model"], "FILE..."),
+        (["predict", "model", "good.csv", "--batch-size", "0"], "--batch-size"),
+        (["evaluate", "model"], "--data"),
+        (["info"], "MODEL"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_line_that_cannot_be_read(refused, arguments, said):
+    message = refused(*arguments)
+    assert said in message and message.endswith("(add --help for what there is)")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate"])
+def test_a_device_that_does_not_exist(refused, classifier_run, command):
+    arguments = {
+        "train": ["--data", "good.csv"],
+        "predict": [classifier_run.folder, "good.csv"],
+        "evaluate": [classifier_run.folder, "--data", "good.csv"],
+    }
+    message = refused(command, *arguments[command], "--device", "cuda")
+    assert message.startswith("--device cuda: this machine has no such device; it has: ")
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_precision_that_does_not_exist(refused, classifier_run, command):
+    arguments = {"predict": ["good.csv"], "evaluate": ["--data", "good.csv"]}
+    message = refused(command, classifier_run.folder, *arguments[command], "--precision", "fp8")
+    assert message == "--precision must be one of auto, fp32, bf16, fp16, got 'fp8'"
+
+
+# Folders and models
+
+
+def test_an_output_folder_with_something_else(refused, workplace, classifier_run):
+    (workplace / "taken").mkdir()
+    (workplace / "taken" / "thesis.doc").touch()
+    assert of_training(refused, output="taken") == "--output taken: is not empty and holds no run; name another folder"
+    assert of_training(refused, output="good.csv").startswith("--output good.csv: is not empty and holds no run")
+    shutil.copytree(classifier_run.folder, "run")
+    assert of_training(refused, output="run").startswith("--output run: holds another run (--data ")
+
+
+def test_a_run_refused_for_its_data_can_be_corrected(refused, workplace, write_csv):
+    write_csv("a.csv", [*ROWS, ("no label here", "")])
+    assert "no label in column" in of_training(refused, "a.csv", output="run")  # which leaves no folder "run"
+    assert not (workplace / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "is no model folder: it has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read: "),
+        (lambda folder: os.truncate(folder / "model.safetensors", 5_000), "the weights cannot be read: "),
+        (lambda folder: (folder / "model.safetensors").unlink(), "the weights cannot be read: "),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer"),
+        (lambda folder: shutil.rmtree(folder), "no such folder, and no model of that name could be fetched"),
+    ],
+    ids=["no config", "config", "weights", "no weights", "no tokenizer", "no folder"],
+)
+def test_a_corrupt_model_folder(refused, model_copy, damage, said):
+    damage(model_copy)
+    for arguments in (["info"], ["predict", "good.csv"], ["evaluate", "--data", "good.csv"]):
+        message = refused(arguments[0], model_copy, *arguments[1:])
+        assert message.startswith(f"{model_copy}: ") and said in message
+
+
+def test_a_model_that_lacks_tensors(refused, model_copy):
+    path = model_copy / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 3}))
+    assert refused("info", model_copy).startswith(f"{model_copy}: the weights lack linformer.encoder.layers.")
+
+
+def test_a_model_of_another_task(refused, masked_run):
+    message = refused("predict", masked_run.folder, "good.csv")
+    assert message == "LinformerForMaskedLM predicts no labels: give a model trained with --task classify"
+
+
+def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):
+    model = classifier_run.folder
+    assert refused("predict", model, "gone.csv") == "gone.csv: no such file or folder"
+    assert refused("evaluate", model, "--data", "gone.csv") == "gone.csv: no such file or folder"
+    assert "no column 'body'" in refused("predict", model, "good.csv", "--text-column", "body")
+    write_csv("other.csv", [("boom", "thunder")])
+    assert "1 document with label 'thunder', which" in refused("evaluate", model, "--data", "other.csv")
+    assert not (model / "evaluation.json").exists()
+
+
+# What is no error
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_bytes_that_are_not_utf8_empty_documents_and_short_ones(workplace, capfd):
+    """K is 30; a document of 3 tokens is no error, nor is one cut at 32. What was replaced or skipped is counted."""
+    lines = [f"{text},{label}".encode() for text, label in ROWS]
+    lines += [b"caf\xe9,sun", b"na\xefve,rain", b" ,sun", b"x,sun", b"mud " * 200 + b",rain"]
+    (workplace / "mixed.csv").write_bytes(b"\n".join([b"text,label", *lines]))
+    arguments = "train --data mixed.csv --k 30 --max-length 32 --max-steps 1 --tokenizer bytes --device cpu --test 0.3"
+    with pytest.raises(SystemExit) as exit_:
+        run([*arguments.split(), "--precision", "fp32"])
+    shown, error = capfd.readouterr()
+    assert (exit_.value.code, error) == (0, "")
+    assert "skipped 1 document without text\n" in shown
+    assert "2 documents with bytes that are not UTF-8; U+FFFD stands in for each such byte\n" in shown
+
+
+# How it is said
+
+
+def test_debug_shows_where(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run(["train", "--data", "gone.csv", "--debug"])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert error.startswith("Traceback") and error.endswith("\nlinformer: gone.csv: no such file or folder\n")
+
+
+def test_in_a_process_of_its_own(start_command, workplace):
+    process = start_command(
+        "train", "--data", "gone.csv", cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.communicate() == ("", "linformer: gone.csv: no such file or folder\n")
+    assert process.returncode == 2

@@ -1,0 +1,65 @@
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from torch_linformer.cli.app import run
+
+FULL = "linformer: the disk is full: make room, then run the same command again (train: with --resume)\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function: mount a file system of so many KB; called again, it changes the size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("a small file system can be mounted by root alone")
+
+    def resize(kilobytes):
+        options = f"{'remount,' if os.path.ismount(place) else ''}size={kilobytes}k"
+        command = [mount, "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no small file system here: {done.stderr.strip()}")
+        return place
+
+    yield resize
+    if os.path.ismount(place):
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def outcome(arguments, capfd):
+    with pytest.raises(SystemExit) as exit_:
+        run([str(argument) for argument in arguments])
+    return exit_.value.code, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kilobytes", [400, 1_200, 4_000])  # full in the weights, the optimizer, the second checkpoint
+@pytest.mark.usefixtures("no_fresh_process")
+def test_train(small_disk, quick, as_arguments, classifier_run, capfd, kilobytes):
+    place = small_disk(kilobytes)
+    arguments = ["train", *as_arguments({**quick, "output": place / "run"})]
+    assert outcome(arguments, capfd) == (2, FULL)
+    assert not (place / "run" / "metrics.json").exists()
+    small_disk(50_000)
+    assert outcome([*arguments, "--resume"], capfd) == (0, "")
+    path = "model.safetensors"
+    assert (place / "run" / path).read_bytes() == (classifier_run.folder / path).read_bytes()
+
+
+def test_predict(small_disk, classifier_run, tmp_path, write_csv, capfd):
+    path = write_csv(tmp_path / "t.csv", [("wet mud", i) for i in range(300)], header=("text", "id"))
+    place = small_disk(8)
+    arguments = ["predict", classifier_run.folder, path, "--output", place / "out.jsonl", "--device", "cpu"]
+    assert outcome(arguments, capfd) == (2, FULL)
+    assert os.listdir(place) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_predict_into_a_device_that_is_full(classifier_run, tmp_path, capfd):
+    (tmp_path / "t.txt").write_text("wet mud")
+    arguments = ["predict", classifier_run.folder, tmp_path / "t.txt", "--output", "/dev/full", "--device", "cpu"]
+    assert outcome(arguments, capfd) == (2, FULL)

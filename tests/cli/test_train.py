@@ -1,0 +1,137 @@
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from torch_linformer.cli.app import run
+from torch_linformer.training.checkpoints import is_whole
+
+
+def weights(folder):
+    return (Path(folder) / "model.safetensors").read_bytes()
+
+
+def finish(arguments):
+    """Run the command here; it must succeed."""
+    with pytest.raises(SystemExit) as exit_:
+        run(arguments)
+    assert exit_.value.code == 0
+
+
+def wait_for(found, process, seconds=600):
+    """Look again and again until `found()` is true, while the process runs."""
+    end = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def start_training(start_command, quick, as_arguments, tmp_path):
+    """A function: start `linformer train` and stop it (as Ctrl-Z does) once it has left two checkpoints.
+
+    Returns the process, its arguments and its output folder.
+    """
+
+    def start(**options):
+        output = tmp_path / "run"
+        arguments = ["train", *as_arguments({**quick, **options, "output": output})]
+        process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for((output / "checkpoint-8" / "complete.json").exists, process)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert not (output / "checkpoint-40").exists(), "it was too fast to be stopped in the middle"
+        return process, arguments, output
+
+    return start
+
+
+@pytest.mark.parametrize("task", ["classify", "mlm"])
+@pytest.mark.usefixtures("no_fresh_process")
+def test_kill_9_and_resume(start_training, classifier_run, masked_run, capsys, task):
+    process, arguments, output = start_training(task=task)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (output / "metrics.json").exists() and not (output / "model.safetensors").exists()
+    finish([*arguments, "--resume"])
+    assert "going on from " in capsys.readouterr().out
+    reference = classifier_run if task == "classify" else masked_run
+    assert weights(output) == weights(reference.folder)
+    assert not list(output.glob("checkpoint-*"))
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys):
+    process, arguments, output = start_training()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    shown, error = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert "Ctrl-C: leaving a checkpoint after this step" in shown
+    assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
+    newest = max(output.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    assert is_whole(newest)
+    resumed = shlex.split(error.partition("to go on:")[2])
+    finish(resumed[1:])
+    assert f"going on from {newest}" in capsys.readouterr().out
+    assert weights(output) == weights(classifier_run.folder)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_toml_file_gives_options_and_the_command_line_has_the_last_word(quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {**quick, "max_steps": 7, "batch_size": 4, "output": "from the file"}
+    lines = [f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in options.items()]
+    Path("run.toml").write_text("".join(lines), encoding="utf-8")
+    finish(["train", "--config", "run.toml", "--max-steps", "2", "--output", "here"])
+    found = json.loads((tmp_path / "here" / "run.json").read_text())
+    expected = {**options, "max_steps": 2, "output": None}
+    assert {name: found[name] for name in expected} == expected
+    assert not (tmp_path / "from the file").exists()
+    shown = capsys.readouterr().out
+    Path("run.toml").write_text("resume = true\n" + "".join(lines), encoding="utf-8")
+    finish(["train", "--config", "run.toml", "--max-steps", "2", "--output", "here"])
+    assert "it is finished" in capsys.readouterr().out and "it is finished" not in shown
+
+
+def test_resume_of_a_finished_run_succeeds(model_copy, quick, as_arguments, capsys):
+    before = weights(model_copy)
+    finish(["train", *as_arguments({**quick, "output": model_copy}), "--resume"])
+    assert "it is finished" in capsys.readouterr().out and weights(model_copy) == before
+
+
+def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    finish(["train", "--help"])
+    shown = capsys.readouterr().out
+    options = "data text-column label-column validation test task tokenizer max-length k sharing projection attention"
+    options += " size class-weights epochs max-steps minutes batch-size learning-rate seed precision device output"
+    for name in (*options.split(), "config", "resume", "debug"):
+        assert f" --{name} " in shown, name
+    assert "tiny | small | base | large" in shown
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_command_alone_shows_its_subcommands(arguments, capsys):
+    finish(arguments)
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "info"))
+
+
+def test_the_report_holds_the_exact_command(start_command, quick, as_arguments, tmp_path):
+    """The whole way of a user, in a process of its own: exit status 0, nothing on standard error."""
+    shutil.copy(quick["data"], tmp_path / "my data.csv")
+    options = {**quick, "data": "my data.csv", "test": "0.2", "max_steps": 1, "max_length": 8, "k": 2}
+    arguments = ["train", *as_arguments(options)]
+    process = start_command(*arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown, error = process.communicate(timeout=600)
+    assert (process.returncode, error) == (0, "")
+    assert "the model and report.html are in runs/my data\n" in shown
+    report = (tmp_path / "runs" / "my data" / "report.html").read_text(encoding="utf-8")
+    assert "linformer train --data &#x27;my data.csv&#x27; " in report.replace("&#39;", "&#x27;").replace("'", "&#x27;")

@@ -1,0 +1,206 @@
+"""What the tests of the training pipeline and of the command share: documents, and runs that take seconds."""
+
+import csv
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def datasets_cache(tmp_path_factory):
+    """The folder `datasets` keeps its Arrow files in, empty at the start of the session; and no network."""
+    import datasets
+    import huggingface_hub
+
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.mktemp("datasets")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+        patch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        yield cache
+
+
+@contextmanager
+def single_thread():
+    """One thread for torch: on a busy machine the tiny models of these tests wait for a second one all the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    with single_thread():
+        yield
+
+
+@pytest.fixture
+def no_fresh_process(monkeypatch):
+    """Starts of another Python fail at once: a run then lacks its speed figures, and takes seconds less."""
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+
+
+@pytest.fixture(scope="session")
+def write_csv():
+    """A function: write rows of (text, label) under a header, and return the path as text."""
+
+    def write(path, rows, header=("text", "label")):
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def weather():
+    """A function: `number` short documents of three labels, whose words tell the label most of the time."""
+    words = {"sun": ["warm", "sand", "sea"], "rain": ["wet", "grey", "mud"], "snow": ["ice", "cold", "white"]}
+
+    def make(number, seed):
+        draw = random.Random(seed)
+        rows = []
+        for _ in range(number):
+            label = draw.choice(sorted(words))
+            told = label if draw.random() < 0.8 else draw.choice(sorted(words))
+            vocabulary = [*words[told], "the", "of", "and", "naïve"]
+            rows.append((" ".join(draw.choices(vocabulary, k=draw.randint(2, 30))), label))
+        return rows
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory, weather, write_csv):
+    """Options of a run of 40 steps in two seconds: 10 checkpoints, and two and a half epochs of 16 steps."""
+    folder = tmp_path_factory.mktemp("weather")
+    return {
+        "data": write_csv(folder / "weather.csv", weather(160, seed=0)),
+        "test": write_csv(folder / "held out.csv", weather(50, seed=1)),
+        "validation": "0.2",
+        "max_length": 24,
+        "k": "6",
+        "tokenizer": "bpe:290",
+        "max_steps": 40,
+        "batch_size": 8,
+        "learning_rate": 0.003,
+        "seed": 3,
+        "device": "cpu",
+        "precision": "fp32",
+    }
+
+
+@pytest.fixture(scope="session")
+def as_arguments():
+    """A function: options as they stand on a command line."""
+
+    def spell(options):
+        pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items()]
+        return [part for pair in pairs for part in pair]
+
+    return spell
+
+
+@pytest.fixture(scope="session")
+def train_quickly(datasets_cache, quick):
+    """A function: train with the quick options, changed as told; returns what the screen showed.
+
+    `moments` is a folder for copies of the run's folder: as it was when validation was scored, named by the step
+    (the checkpoint of that step is not begun then), and "trained", before any output is written.
+    """
+    from rich.console import Console
+
+    from torch_linformer.training.run import train
+    from torch_linformer.training.screen import Screen
+    from torch_linformer.training.settings import TrainSettings
+
+    class Watcher(Screen):
+        def __init__(self, output, moments):
+            super().__init__(Console(file=io.StringIO(), width=200))
+            self.output, self.moments = output, moments
+
+        def evaluated(self, step, metrics):
+            super().evaluated(step, metrics)
+            self.copy(str(step))
+
+        def say(self, sentence):
+            super().say(sentence)
+            if sentence.startswith("measuring"):
+                self.copy("trained")
+
+        def copy(self, name):
+            if self.moments is not None:
+                shutil.copytree(self.output, self.moments / name)
+
+    def run(output, *, resume=False, command="", moments=None, **changed):
+        settings = TrainSettings(**{**quick, **changed, "output": str(output)})
+        screen = Watcher(output, moments)
+        with single_thread():
+            train(settings, resume=resume, command=command, screen=screen)
+        return screen.console.file.getvalue()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finish_run(tmp_path_factory, train_quickly):
+    """A function: train to the end, and return where the folder and its moments are and what the screen showed."""
+
+    def finish(**options):
+        base = tmp_path_factory.mktemp("finished")
+        shown = train_quickly(base / "run", moments=base / "moments", **options)
+        return SimpleNamespace(folder=base / "run", moments=base / "moments", shown=shown)
+
+    return finish
+
+
+@pytest.fixture(scope="session")
+def classifier_run(finish_run):
+    """A finished run, with everything measured. Not to be changed."""
+    return finish_run(command="linformer train --data 'a b.csv' <&>")
+
+
+@pytest.fixture(scope="session")
+def masked_run(finish_run):
+    """A finished run of masked-language modelling, without speed figures. Not to be changed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))
+        return finish_run(task="mlm")
+
+
+@pytest.fixture
+def model_copy(classifier_run, tmp_path):
+    """A copy of the finished run's folder, to be damaged."""
+    return shutil.copytree(classifier_run.folder, tmp_path / "model")
+
+
+@pytest.fixture(scope="session")
+def start_command(datasets_cache):
+    """A function: start `linformer` with the given arguments in a process of its own."""
+    python = sys.executable
+    environment = {
+        **os.environ,
+        "HF_DATASETS_CACHE": str(datasets_cache),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",  # as in the process of the tests: sums of floats depend on it
+    }
+    started = []
+
+    def start(*arguments, **options):
+        command = [python, "-m", "torch_linformer.cli", *arguments]
+        started.append(subprocess.Popen(command, env=environment, text=True, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()

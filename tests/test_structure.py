@@ -1,0 +1,172 @@
+"""The architecture, enforced: which folder may import what, which names are public, what importing costs."""
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "torch_linformer"
+
+# folder: what of ours it may import beside itself, and the extra whose libraries it may import beside torch
+LAYERS: dict[str, tuple[set[str], str | None]] = {
+    "functional": (set(), None),
+    "nn": ({"functional"}, None),
+    "models": ({"functional", "nn"}, "hf"),
+    "reporting": (set(), "train"),
+    "training": ({"models", "reporting"}, "train"),
+    "cli": ({"models", "training"}, "train"),
+}
+
+PUBLIC_NAMES = {
+    "torch_linformer": [
+        "LinformerConfig",
+        "LinformerForMaskedLM",
+        "LinformerForSequenceClassification",
+        "LinformerModel",
+        "__version__",
+    ],
+    "torch_linformer.functional": ["johnson_lindenstrauss_k", "linformer_attention", "project_sequence"],
+    "torch_linformer.nn": [
+        "LinformerAttention",
+        "LinformerEncoder",
+        "LinformerEncoderLayer",
+        "SequenceProjection",
+    ],
+}
+
+
+def imported_modules(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything imported anywhere in `source`, a module of `package`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: -(node.level - 1) or None] if node.level else []
+            start = ".".join([*base, *filter(None, [node.module])])
+            for alias in node.names:
+                yield node.lineno, f"{start}.{alias.name}"
+
+
+def libraries_of_extra(extra: str | None) -> set[str]:
+    """Import names of torch and of what `extra` declares in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    libraries = {"torch"}
+    for requirement in project["optional-dependencies"][extra] if extra else []:
+        name, nested = re.match(r"([\w-]+)(?:\[(\w+)\])?", requirement).groups()
+        libraries |= libraries_of_extra(nested) if nested else {name.replace("-", "_")}
+    return {"sklearn" if name == "scikit_learn" else name for name in libraries}
+
+
+def forbidden_imports(path: Path, layer: str) -> list[str]:
+    """`file:line imports name` for each import in `path` that its layer does not allow."""
+    layers_allowed, extra = LAYERS[layer]
+    libraries = libraries_of_extra(extra) | set(sys.stdlib_module_names)
+    at_top = {"", *PUBLIC_NAMES["torch_linformer"]} if "models" in layers_allowed else set()
+    package = ".".join(path.relative_to(ROOT / "src").parent.parts)
+    found = []
+    for line, name in imported_modules(path.read_text(encoding="utf-8"), package):
+        top, _, rest = name.partition(".")
+        allowed = (
+            rest.partition(".")[0] in {layer} | layers_allowed | at_top
+            if top == "torch_linformer"
+            else top in libraries
+        )
+        if not allowed:
+            found.append(f"{path.relative_to(ROOT).as_posix()}:{line} imports {name}")
+    return found
+
+
+def project_files() -> Iterator[Path]:
+    """Every file that belongs to the project, whether git knows it yet or not."""
+    left_out = {".git", ".hypothesis", ".venv", "__pycache__", "build", "dist", "runs"}
+    for folder, subfolders, names in os.walk(ROOT):
+        subfolders[:] = [name for name in subfolders if name not in left_out and not name.endswith("_cache")]
+        yield from (Path(folder, name) for name in names)
+
+
+def test_every_folder_has_its_place_in_the_layers():
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders <= set(LAYERS), f"give {sorted(folders - set(LAYERS))} a line in LAYERS"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_folder_imports_only_what_its_layer_allows(layer):
+    files = sorted((PACKAGE / layer).rglob("*.py"))
+    assert files, f"src/torch_linformer/{layer} has no modules"
+    found = [line for path in files for line in forbidden_imports(path, layer)]
+    assert not found, f"{layer} may import {LAYERS[layer]}, but:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import a.b as c", ["a.b"]),
+        ("from a import b, c", ["a.b", "a.c"]),
+        ("from . import b", ["torch_linformer.nn.b"]),
+        ("from .b import c", ["torch_linformer.nn.b.c"]),
+        ("from ..models import c", ["torch_linformer.models.c"]),
+        ("def f():\n    from .. import training", ["torch_linformer.training"]),
+    ],
+)
+def test_imports_are_read_however_they_are_written(source, expected):
+    assert [name for _, name in imported_modules(source, "torch_linformer.nn")] == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "kept_out"),
+    [
+        ("torch_linformer", ["torch", "transformers"]),
+        ("torch_linformer.nn", ["transformers", "datasets", "matplotlib", "rich", "sklearn", "typer"]),
+    ],
+)
+def test_importing_stays_light(module, kept_out):
+    code = f"import {module}, sys; print([name for name in {kept_out} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]", f"import {module} brought these in"
+
+
+@pytest.mark.parametrize("module", PUBLIC_NAMES)
+def test_public_names_are_pinned(module):
+    names = importlib.import_module(module).__all__
+    assert list(names) == sorted(names), f"{module}.__all__ is not sorted"
+    assert list(names) == PUBLIC_NAMES[module]
+    assert set(names) <= set(dir(importlib.import_module(module)))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(module, name) for module, names in PUBLIC_NAMES.items() for name in names if name[0] != "_"],
+)
+def test_public_names_have_docstrings(module, name):
+    thing = getattr(importlib.import_module(module), name)
+    assert callable(thing)
+    own = (thing.__doc__ or "").strip()
+    assert own and not own.startswith(f"{name}("), f"{module}.{name} needs a docstring of its own"
+
+
+def test_unknown_names_at_the_top_are_attribute_errors():
+    package = importlib.import_module("torch_linformer")
+    with pytest.raises(AttributeError, match="module 'torch_linformer' has no attribute 'Linfromer'"):
+        _ = package.Linfromer
+
+
+def test_no_file_names_a_place_outside_the_project():
+    places = [r"[.][.]/{}".format("shared"), r"(?<![\w.])/{}/".format("work"), "file:///{}".format("opt")]
+    outside = re.compile("|".join(places))
+    found = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}"
+        for path in project_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="ignore").splitlines(), start=1)
+        if outside.search(line)
+    ]
+    assert not found, found
