@@ -83,6 +83,19 @@ def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, clas
     assert weights(output) == weights(classifier_run.folder)
 
 
+def test_ctrl_c_before_the_training_prints_it_as_well(start_command, datasets_cache, write_csv, tmp_path):
+    path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(400_000)])
+    arguments = ["train", "--data", path, "--output", str(tmp_path / "run")]
+    before = set(datasets_cache.rglob("*.incomplete*"))
+    process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for(lambda: set(datasets_cache.rglob("*.incomplete*")) - before, process)  # it reads the documents
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.usefixtures("no_fresh_process")
 def test_a_toml_file_gives_options_and_the_command_line_has_the_last_word(quick, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
