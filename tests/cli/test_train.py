@@ -124,7 +124,9 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     finish(["train", "--help"])
     shown = capsys.readouterr().out
     options = "data text-column label-column validation test task tokenizer max-length k sharing projection attention"
-    options += " size class-weights epochs max-steps minutes batch-size learning-rate seed precision device output"
+    options += (
+        " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device output"
+    )
     for name in (*options.split(), "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "tiny | small | base | large" in shown

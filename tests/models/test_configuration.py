@@ -40,6 +40,18 @@ def test_a_width_that_heads_do_not_divide_is_refused(tiny):
         tiny(num_attention_heads=4)
 
 
+def test_an_unknown_activation_is_refused_with_the_known_ones(tiny):
+    with pytest.raises(ValueError, match="^hidden_act must be one of .*gelu.*relu.*, got 'gleu'$"):
+        tiny(hidden_act="gleu")
+
+
+def test_a_padding_token_outside_the_vocabulary_is_refused(tiny):
+    vocab_size = tiny().vocab_size
+    with pytest.raises(ValueError, match=f"^pad_token_id {vocab_size} lies outside vocab_size {vocab_size}$"):
+        tiny(pad_token_id=vocab_size)
+    assert tiny(pad_token_id=vocab_size - 1).pad_token_id == vocab_size - 1
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from collections import Counter
 
 import pytest
 import torch
@@ -14,10 +13,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.parts import load_parts
-from torch_linformer.training.run import build_config, open_run
+from torch_linformer.training.run_folder import open_run
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import SIZES, TrainSettings
-from torch_linformer.training.tokenizer import build_tokenizer
 
 FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "report.html", "run.json"]
 FILES += ["tokenizer.json", "tokenizer_config.json"]
@@ -118,7 +116,8 @@ def test_the_screen_tells_what_happens(classifier_run, quick):
         "128 documents to train on, 32 for validation, 50 held out\n",
         "3 labels: rain, snow, sun\n",
         f" are cut at --max-length {quick['max_length']}, which leaves out ",
-        f"K {quick['k']}, sharing headwise, projection linear; cpu, fp32\n",
+        f"K {quick['k']}, sharing headwise, projection linear, ",
+        "first word embeddings latent semantics of the documents; cpu, fp32\n",
         "step 40: validation loss ",
         "Linformer",
         "TF-IDF + logistic regression",
@@ -299,35 +298,7 @@ def test_a_mistake_in_the_data_does_not_take_the_folder(tmp_path, train_quickly,
     assert not output.exists() and not output.parent.exists()
 
 
-# Settings become a model
-
-
-def test_balanced_class_weights_by_hand(tmp_path, write_csv):
-    labels = ["a"] * 12 + ["b"] * 6 + ["c"] * 2
-    data = write_csv(tmp_path / "a.csv", [(f"text {i}", label) for i, label in enumerate(labels)])
-    parts = load_parts(TrainSettings(data=data, test=data, validation=data))
-    tokenizer = build_tokenizer("bytes", [], max_length=32)
-    config = build_config(TrainSettings(data=data, class_weights="balanced", max_length=32), tokenizer, parts)
-    assert config.class_weights == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
-    mean = sum(Counter(labels)[name] * weight for name, weight in zip("abc", config.class_weights, strict=True)) / 20
-    assert mean == pytest.approx(1)
-    assert build_config(TrainSettings(data=data, max_length=32), tokenizer, parts).class_weights is None
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_the_settings_reach_the_configuration(quick, classifier_run, size):
-    expected = SIZES[size]
-    numbers = list(range(expected.layers, 0, -1))
-    options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv", "attention": "full"}
-    settings = TrainSettings(**{**quick, **options, "size": size})
-    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = build_config(settings, tokenizer, load_parts(settings))
-    assert (config.hidden_size, config.num_hidden_layers) == (expected.hidden_size, expected.layers)
-    assert (config.num_attention_heads, config.intermediate_size) == (expected.heads, expected.feed_forward)
-    assert config.k == (numbers if len(numbers) > 1 else 1)
-    assert (config.sharing, config.projection, config.attention) == ("none", "conv", "full")
-    assert (config.max_position_embeddings, config.vocab_size) == (quick["max_length"], len(tokenizer))
-    assert config.pad_token_id == tokenizer.pad_token_id
+# Models of every kind
 
 
 @pytest.mark.parametrize(

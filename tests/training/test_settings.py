@@ -70,6 +70,7 @@ VALUES = {
     "sharing": ('"kv"', "kv"),
     "projection": ('"conv"', "conv"),
     "attention": ('"full"', "full"),
+    "embeddings": ('"random"', "random"),
     "size": ('"base"', "base"),
     "class-weights": ('"balanced"', "balanced"),
     "epochs": ("3", 3.0),

@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 from torch_linformer.nn.projection import Projection, Sharing
 
@@ -75,6 +76,10 @@ class LinformerConfig(PreTrainedConfig):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}, got {self.hidden_act!r}")
+        if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id {self.pad_token_id} lies outside vocab_size {self.vocab_size}")
         for k in [self.k] if isinstance(self.k, int) else self.k:
             if not 1 <= k <= self.max_position_embeddings:
                 raise ValueError(

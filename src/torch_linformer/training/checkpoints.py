@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def checkpoints(output: Path) -> list[Path]:
     """The ``checkpoint-N`` folders of a run, oldest first, whole or not."""
     found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in output.glob("checkpoint-*")]
     return [path for match, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def remove_checkpoints(output: Path) -> None:
+    """Remove every ``checkpoint-N`` folder of a run."""
+    for checkpoint in checkpoints(output):
+        shutil.rmtree(checkpoint)
 
 
 def last_whole_checkpoint(output: Path) -> tuple[Path | None, list[Path]]:

@@ -1,38 +1,34 @@
 """One training run, from documents to a model folder with its report."""
 
-import dataclasses
-import json
-import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import transformers
 from datasets import Dataset
 from safetensors.torch import load_model
 from torch import nn
-from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments, set_seed
+from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments
 
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
-from torch_linformer.training.checkpoints import Spent, checkpoints, last_whole_checkpoint, read_spent
+from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
-from torch_linformer.training.errors import InputError
+from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.metrics import majority_accuracy, tfidf_floor
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
+from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import SIZES, TrainSettings, flag
+from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.sources import find_source
 from torch_linformer.training.tasks import Classification, MaskedLanguageModelling, Task
 from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
 
-RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 EVALUATIONS = 10  # of the validation documents, over the whole training
 
 
@@ -69,7 +65,7 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     checkpoint = open_run(output, settings, resume, screen)
     if (output / "metrics.json").exists():
         screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
-        _remove_checkpoints(output)
+        remove_checkpoints(output)
         return output
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -84,11 +80,10 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         task: Task = Classification(tokenizer, parts.names)
     else:
         task = MaskedLanguageModelling(tokenizer, settings.seed)
-    set_seed(settings.seed)
-    model = task.model_class(build_config(settings, tokenizer, parts))
+    model = build_model(settings, task.model_class, tokenizer, parts, data.train)
     _describe_model(model, settings, device, precision, screen)
 
-    write_json(output / RUN_FILE, _identity(settings))  # not before: a mistake in the data leaves no folder
+    write_json(output / RUN_FILE, identity(settings))  # not before: a mistake in the data leaves no folder
     trainer = _trainer(settings, output, task, model, tokenizer, data, device, precision)
     spent = _fit(trainer, output, checkpoint, screen)
     prediction = trainer.predict(task.prepare(data.test))
@@ -110,92 +105,9 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         precision=precision,
     )
     write_outcome(outcome, output)
-    _remove_checkpoints(output)
+    remove_checkpoints(output)
     show_outcome(outcome, output, screen)
     return output
-
-
-def _remove_checkpoints(output: Path) -> None:
-    for path in checkpoints(output):
-        shutil.rmtree(path)
-
-
-def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen) -> Path | None:
-    """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
-
-    Raises:
-        InputError: the folder holds something else, or this run and ``resume`` is not asked for.
-    """
-    wanted, run_file = _identity(settings), output / RUN_FILE
-    if not run_file.exists():
-        if output.is_file() or (output.is_dir() and any(not path.name.startswith(".") for path in output.iterdir())):
-            raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
-        if resume:
-            screen.say(f"no run in {output} yet: starting afresh")
-        return None
-    try:
-        found = json.loads(run_file.read_text(encoding="utf-8"))
-    except ValueError:
-        raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
-    different = [name for name in wanted if found.get(name) != wanted[name]]
-    if different:
-        differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)
-        raise InputError(f"--output {output}: holds another run ({differences}); name another folder")
-    if not resume:
-        raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
-    checkpoint, broken = last_whole_checkpoint(output)
-    for path in broken:
-        screen.say(f"{path} is incomplete: skipped")
-        shutil.rmtree(path)
-    if not (output / "metrics.json").exists():
-        afresh = f"no checkpoint in {output}: starting afresh"
-        screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
-    return checkpoint
-
-
-def _identity(settings: TrainSettings) -> dict[str, Any]:
-    """What makes two runs the same run: every setting but the folder, which may be moved."""
-    return {**dataclasses.asdict(settings), "output": None}
-
-
-def build_config(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts: Parts) -> LinformerConfig:
-    """The configuration of the model that ``settings`` ask for."""
-    size = SIZES[settings.size]
-    labels: dict[str, Any] = {}
-    if settings.task == "classify":
-        labels = {
-            "id2label": dict(enumerate(parts.names)),
-            "label2id": {name: number for number, name in enumerate(parts.names)},
-            "class_weights": _class_weights(settings, parts),
-        }
-    return LinformerConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size.hidden_size,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.feed_forward,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=0.0,
-        position_embedding=size.position_embedding,
-        type_vocab_size=0,
-        max_position_embeddings=settings.max_length,
-        pad_token_id=tokenizer.pad_token_id,
-        k=settings.slots,
-        sharing=settings.sharing,
-        projection=settings.projection,
-        attention=settings.attention,
-        pooling="mean_max",
-        norm_first=True,
-        **labels,
-    )
-
-
-def _class_weights(settings: TrainSettings, parts: Parts) -> list[float] | None:
-    """Weights inverse to how often a label occurs, 1 on average over the documents."""
-    if settings.class_weights == "none":
-        return None
-    counts = Counter(parts.train["label"])
-    return [counts.total() / (len(counts) * counts[name]) for name in parts.names]
 
 
 def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
@@ -235,8 +147,10 @@ def _describe_model(
     attention = f"K {settings.slots}, sharing {settings.sharing}, projection {settings.projection}"
     if settings.attention == "full":
         attention = "full attention"
+    embeddings = "latent semantics of the documents" if settings.begins_with_lsa else "random"
     screen.say(
-        f"model {settings.size}: {format_count(model.num_parameters())} parameters, {attention}; {device}, {precision}"
+        f"model {settings.size}: {format_count(model.num_parameters())} parameters, {attention}, "
+        f"first word embeddings {embeddings}; {device}, {precision}"
     )
 
 
@@ -258,7 +172,7 @@ def _trainer(
         max_steps=steps,
         per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate or SIZES[settings.size].learning_rate,
+        learning_rate=settings.peak_rate,
         weight_decay=0.05,
         seed=settings.seed,
         bf16=precision == "bf16",

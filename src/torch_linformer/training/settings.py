@@ -49,7 +49,7 @@ class TrainSettings:
     data: str = option("stdlib", "CSV, TSV, JSON lines, Parquet, a folder of a folder per label, or a dataset's name")
     text_column: str | None = option(None, "column that holds the text")
     label_column: str | None = option(None, "column that holds the label")
-    validation: str = option("0.05", "PATH, or the fraction of the training documents that picks the checkpoint")
+    validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", ("classify", "mlm"))
     tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
@@ -58,6 +58,7 @@ class TrainSettings:
     sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
     projection: str = option("linear", "how positions become slots", ("linear", "random", "conv", "mean", "max"))
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
+    embeddings: str = option("lsa", "first word embeddings of a classifier: the documents' SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
@@ -92,6 +93,16 @@ class TrainSettings:
         if self.epochs is None and self.data == "stdlib":
             return STDLIB_STEPS  # the same on every Python, however many files it carries
         return max(1, round((self.epochs or EPOCHS) * math.ceil(documents / self.batch_size)))
+
+    @property
+    def peak_rate(self) -> float:
+        """The highest learning rate of the training."""
+        return self.learning_rate or SIZES[self.size].learning_rate
+
+    @property
+    def begins_with_lsa(self) -> bool:
+        """Whether the word embeddings start from the documents; what masked tokens ask for is another matter."""
+        return self.task == "classify" and self.embeddings == "lsa"
 
     @property
     def slots(self) -> int | list[int]:

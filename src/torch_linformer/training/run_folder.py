@@ -1,0 +1,52 @@
+"""The folder of a run: whose it is, and where a run goes on."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.training.checkpoints import last_whole_checkpoint
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.settings import TrainSettings, flag
+
+RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
+
+
+def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen) -> Path | None:
+    """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
+
+    Raises:
+        InputError: the folder holds something else, or this run and ``resume`` is not asked for.
+    """
+    wanted, run_file = identity(settings), output / RUN_FILE
+    if not run_file.exists():
+        if output.is_file() or (output.is_dir() and any(not path.name.startswith(".") for path in output.iterdir())):
+            raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
+        if resume:
+            screen.say(f"no run in {output} yet: starting afresh")
+        return None
+    try:
+        found = json.loads(run_file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
+    different = [name for name in wanted if found.get(name) != wanted[name]]
+    if different:
+        differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)
+        raise InputError(f"--output {output}: holds another run ({differences}); name another folder")
+    if not resume:
+        raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
+    checkpoint, broken = last_whole_checkpoint(output)
+    for path in broken:
+        screen.say(f"{path} is incomplete: skipped")
+        shutil.rmtree(path)
+    if not (output / "metrics.json").exists():
+        afresh = f"no checkpoint in {output}: starting afresh"
+        screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
+    return checkpoint
+
+
+def identity(settings: TrainSettings) -> dict[str, Any]:
+    """What makes two runs the same run: every setting but the folder, which may be moved."""
+    return {**dataclasses.asdict(settings), "output": None}

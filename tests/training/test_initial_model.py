@@ -1,0 +1,106 @@
+from collections import Counter
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.training import initial_model
+from torch_linformer.training.initial_model import build_config, build_model
+from torch_linformer.training.parts import load_parts
+from torch_linformer.training.settings import SIZES, TrainSettings
+from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
+
+# Settings become a configuration
+
+
+def test_balanced_class_weights_by_hand(tmp_path, write_csv):
+    labels = ["a"] * 12 + ["b"] * 6 + ["c"] * 2
+    data = write_csv(tmp_path / "a.csv", [(f"text {i}", label) for i, label in enumerate(labels)])
+    parts = load_parts(TrainSettings(data=data, test=data, validation=data))
+    tokenizer = build_tokenizer("bytes", [], max_length=32)
+    config = build_config(TrainSettings(data=data, class_weights="balanced", max_length=32), tokenizer, parts)
+    assert config.class_weights == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
+    mean = sum(Counter(labels)[name] * weight for name, weight in zip("abc", config.class_weights, strict=True)) / 20
+    assert mean == pytest.approx(1)
+    assert build_config(TrainSettings(data=data, max_length=32), tokenizer, parts).class_weights is None
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_settings_reach_the_configuration(quick, classifier_run, size):
+    expected = SIZES[size]
+    numbers = list(range(expected.layers, 0, -1))
+    options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv", "attention": "full"}
+    settings = TrainSettings(**{**quick, **options, "size": size})
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    config = build_config(settings, tokenizer, load_parts(settings))
+    assert (config.hidden_size, config.num_hidden_layers) == (expected.hidden_size, expected.layers)
+    assert (config.num_attention_heads, config.intermediate_size) == (expected.heads, expected.feed_forward)
+    assert config.k == (numbers if len(numbers) > 1 else 1)
+    assert (config.sharing, config.projection, config.attention) == ("none", "conv", "full")
+    assert (config.max_position_embeddings, config.vocab_size) == (quick["max_length"], len(tokenizer))
+    assert config.pad_token_id == tokenizer.pad_token_id
+
+
+# First word embeddings
+
+
+@pytest.fixture
+def first_model(datasets_cache, tmp_path, write_csv):
+    """A function: the model that a training on documents of two topics begins with, and its tokenizer.
+
+    The documents of one topic come first, as in a file that is sorted by label.
+    """
+    rows = [("sand sea warm", "sun")] * 20 + [("mud grey wet", "rain")] * 20
+    data = write_csv(tmp_path / "sorted.csv", rows)
+
+    def build(model_class=LinformerForSequenceClassification, **options):
+        settings = TrainSettings(**{"data": data, "max_length": 32, "tokenizer": "bpe:300", **options})
+        parts = load_parts(settings)
+        tokenizer = build_tokenizer(settings.tokenizer, parts.train["text"], max_length=32)
+        documents = tokenize_documents(parts.train, tokenizer, 32)
+        return build_model(settings, model_class, tokenizer, parts, documents), tokenizer
+
+    return build
+
+
+def embeddings(model, tokenizer, words):
+    ids = tokenizer(words, add_special_tokens=False)["input_ids"]
+    assert len(ids) == len(words.split())  # a token each
+    return model.get_input_embeddings().weight.detach()[ids]
+
+
+def test_words_of_the_same_documents_begin_alike(first_model):
+    model, tokenizer = first_model()
+    vectors = embeddings(model, tokenizer, " sea warm grey wet")
+    alike = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    assert alike[0, 1] > 0.9 and alike[2, 3] > 0.9
+    assert alike[:2, 2:].max() < 0.5
+
+
+def test_random_embeddings_and_those_of_masked_language_modelling_are_as_the_model_draws_them(first_model):
+    first, _ = first_model(embeddings="random")
+    torch.manual_seed(0)
+    fresh = LinformerForSequenceClassification(first.config)
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), fresh.parameters(), strict=True))
+    masked, _ = first_model(LinformerForMaskedLM, task="mlm")
+    torch.manual_seed(0)
+    fresh = LinformerForMaskedLM(masked.config)
+    assert all(torch.equal(p, q) for p, q in zip(masked.parameters(), fresh.parameters(), strict=True))
+
+
+def test_the_vectors_are_as_large_as_a_hundred_steps_of_the_optimiser(first_model):
+    random, _ = first_model(embeddings="random")
+    for rate in (0.001, 0.1):
+        model, tokenizer = first_model(learning_rate=rate)
+        added = (model.get_input_embeddings().weight - random.get_input_embeddings().weight).detach()
+        assert added.square().mean().sqrt() == pytest.approx(100 * rate, rel=1e-3)
+        assert not model.get_input_embeddings().weight[tokenizer.pad_token_id].any()
+        others = [name for name, _ in model.named_parameters() if "word_embeddings" not in name]
+        assert all(torch.equal(model.get_parameter(name), random.get_parameter(name)) for name in others)
+
+
+def test_of_many_documents_some_are_drawn_from_everywhere(first_model, monkeypatch):
+    monkeypatch.setattr(initial_model, "_LSA_DOCUMENTS", 8)
+    model, tokenizer = first_model()
+    assert embeddings(model, tokenizer, " sea warm grey wet").norm(dim=-1).min() > 0.5
