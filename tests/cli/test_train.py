@@ -127,7 +127,7 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     options += (
         " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device output"
     )
-    for name in (*options.split(), "config", "resume", "debug"):
+    for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "tiny | small | base | large" in shown
 

@@ -41,7 +41,7 @@ def test_a_width_that_heads_do_not_divide_is_refused(tiny):
 
 
 def test_an_unknown_activation_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(ValueError, match="^hidden_act must be one of .*gelu.*relu.*, got 'gleu'$"):
+    with pytest.raises(ValueError, match=r"^hidden_act must be one of .*gelu.*relu.*, got 'gleu'$"):
         tiny(hidden_act="gleu")
 
 
