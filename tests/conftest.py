@@ -89,6 +89,7 @@ def quick(tmp_path_factory, weather, write_csv):
         "validation": "0.2",
         "max_length": 24,
         "k": "6",
+        "projection": "linear",
         "tokenizer": "bpe:290",
         "max_steps": 40,
         "batch_size": 8,

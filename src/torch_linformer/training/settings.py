@@ -32,7 +32,7 @@ SIZES = {
     "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
 }
 
-
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 EPOCHS = 5.0
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
@@ -56,7 +56,8 @@ class TrainSettings:
     max_length: int = option(2048, "tokens read of each document")
     k: str | None = option(None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4)]")
     sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
-    projection: str = option("linear", "how positions become slots", ("linear", "random", "conv", "mean", "max"))
+    # Segment means generalise best from a few thousand documents (docs/log.md).
+    projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
     embeddings: str = option("lsa", "first word embeddings of a classifier: the documents' SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
