@@ -5,6 +5,7 @@ import io
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 
 @pytest.fixture(scope="session")
@@ -30,10 +32,11 @@ def datasets_cache(tmp_path_factory):
 
 @contextmanager
 def single_thread():
-    """One thread for torch: on a busy machine the tiny models of these tests wait for a second one all the time."""
+    """One thread for torch and for BLAS: on a busy machine tiny models wait for a second one all the time."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(before)
 
 
@@ -188,6 +191,8 @@ def model_copy(classifier_run, tmp_path):
 def start_command(datasets_cache):
     """A function: start `linformer` with the given arguments in a process of its own."""
     python = sys.executable
+    # A shell ignores Ctrl-C in what it runs in the background, and what is ignored stays so in every process below.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     environment = {
         **os.environ,
         "HF_DATASETS_CACHE": str(datasets_cache),
