@@ -29,7 +29,10 @@ PUBLIC_NAMES = {
     "torch_linformer": [
         "LinformerConfig",
         "LinformerForMaskedLM",
+        "LinformerForMultipleChoice",
+        "LinformerForQuestionAnswering",
         "LinformerForSequenceClassification",
+        "LinformerForTokenClassification",
         "LinformerModel",
         "__version__",
     ],

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from torch_linformer.models import (
         LinformerConfig,
         LinformerForMaskedLM,
+        LinformerForMultipleChoice,
+        LinformerForQuestionAnswering,
         LinformerForSequenceClassification,
+        LinformerForTokenClassification,
         LinformerModel,
     )
 
@@ -21,7 +24,10 @@ __version__ = "0.1.0"
 __all__ = [
     "LinformerConfig",
     "LinformerForMaskedLM",
+    "LinformerForMultipleChoice",
+    "LinformerForQuestionAnswering",
     "LinformerForSequenceClassification",
+    "LinformerForTokenClassification",
     "LinformerModel",
     "__version__",
 ]

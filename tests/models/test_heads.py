@@ -5,7 +5,13 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.models import (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+)
 from torch_linformer.models.heads import pool
 
 NAN = float("nan")
@@ -101,6 +107,100 @@ def test_classification_loss(build, token_ids, weights, dtype):
 def test_class_weights_for_other_labels_are_refused(tiny, weights):
     with pytest.raises(ValueError, match=f"class_weights has {len(weights)} numbers for 3 labels"):
         LinformerForSequenceClassification(tiny(num_labels=3, class_weights=weights))
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_class_weights_need_classes(tiny, problem_type):
+    with pytest.raises(ValueError, match=f"class_weights weigh one label a row; problem_type is '{problem_type}'"):
+        LinformerForSequenceClassification(tiny(num_labels=3, class_weights=[1.0] * 3, problem_type=problem_type))
+
+
+@pytest.mark.parametrize("problem_type", [None, "regression"])
+@pytest.mark.parametrize("labels", [torch.tensor([3.0, -1.0]), torch.tensor([[3], [-1]])], ids=["(B,)", "(B, 1)"])
+@torch.no_grad()
+def test_one_label_is_a_number_to_come_near(build, token_ids, problem_type, labels):
+    model = build(LinformerForSequenceClassification, num_labels=1, problem_type=problem_type)
+    outputs = model(token_ids(2, 11), labels=labels)
+    first, second = outputs.logits.squeeze(-1).tolist()
+    assert outputs.loss.item() == pytest.approx(((first - 3) ** 2 + (second + 1) ** 2) / 2, rel=1e-5)
+
+
+@torch.no_grad()
+def test_regression_of_several_numbers(build, token_ids):
+    model = build(LinformerForSequenceClassification, num_labels=3, problem_type="regression")
+    labels = torch.tensor([[1.0, 2.0, -3.0], [0.0, 5.0, 7.0]])
+    outputs = model(token_ids(2, 11), labels=labels)
+    assert outputs.loss.item() == pytest.approx(((outputs.logits - labels) ** 2).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("problem_type", "dtype"), [(None, torch.float32), ("multi_label_classification", torch.long)])
+@torch.no_grad()
+def test_several_labels_a_row(build, token_ids, problem_type, dtype):
+    model = build(LinformerForSequenceClassification, num_labels=3, problem_type=problem_type)
+    labels = torch.tensor([[1, 0, 1], [0, 0, 1]])
+    outputs = model(token_ids(2, 11), labels=labels.to(dtype))
+    p = torch.sigmoid(outputs.logits)
+    expected = -torch.where(labels == 1, p.log(), (1 - p).log()).mean()
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@torch.no_grad()
+def test_token_classification_by_hand(build, token_ids):
+    model = build(LinformerForTokenClassification, num_labels=5)
+    ids, mask = token_ids(3, 4), MASK
+    labels = torch.tensor([[1, -100, 4, -100], [-100, -100, 0, 3], [-100, 2, -100, -100]])
+    outputs = model(ids, attention_mask=mask, labels=labels)
+    hidden = model.linformer(ids, attention_mask=mask).last_hidden_state
+    assert outputs.logits.shape == (3, 4, 5)
+    assert_close(outputs.logits, hidden @ model.classifier.weight.T + model.classifier.bias)
+    log_p = outputs.logits.log_softmax(-1)
+    expected = -(log_p[0, 0, 1] + log_p[0, 2, 4] + log_p[1, 2, 0] + log_p[1, 3, 3] + log_p[2, 1, 2]) / 5
+    assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@torch.no_grad()
+def test_question_answering_by_hand(build, token_ids):
+    model = build(LinformerForQuestionAnswering)
+    ids = token_ids(3, 11)
+    # The last answer begins inside and ends beyond the input.
+    outputs = model(ids, start_positions=torch.tensor([2, 0, 9]), end_positions=torch.tensor([[4], [10], [15]]))
+    hidden = model.linformer(ids).last_hidden_state
+    expected = hidden @ model.qa_outputs.weight.T + model.qa_outputs.bias
+    assert_close(torch.stack([outputs.start_logits, outputs.end_logits], dim=-1), expected)
+    starts, ends = outputs.start_logits.log_softmax(-1), outputs.end_logits.log_softmax(-1)
+    start_loss = -(starts[0, 2] + starts[1, 0] + starts[2, 9]) / 3
+    end_loss = -(ends[0, 4] + ends[1, 10]) / 2
+    assert outputs.loss.item() == pytest.approx((start_loss + end_loss).item() / 2, rel=1e-5)
+    assert model(ids, start_positions=torch.tensor([2, 0, 9])).loss is None
+
+
+@pytest.mark.parametrize("pooling", POOLED)
+@torch.no_grad()
+def test_multiple_choice_scores_each_choice_as_a_row_of_its_own(build, token_ids, pooling):
+    model = build(LinformerForMultipleChoice, pooling=pooling)
+    ids = token_ids(2, 3, 11)
+    mask = torch.ones_like(ids)
+    mask[1, 2, 5:] = 0
+    types = ids % 4
+    outputs = model(ids, attention_mask=mask, token_type_ids=types, labels=torch.tensor([2, 0]))
+    assert outputs.logits.shape == (2, 3)
+    for row in range(2):
+        for choice in range(3):
+            real = mask[row, choice].bool()
+            hidden = model.linformer(ids[row, choice, real][None], token_type_ids=types[row, choice, real][None])[0]
+            score = model.classifier(pool(hidden, None, pooling)).item()
+            assert outputs.logits[row, choice].item() == pytest.approx(score, rel=1e-9)
+    log_p = outputs.logits.log_softmax(-1)
+    assert outputs.loss.item() == pytest.approx(-(log_p[0, 2] + log_p[1, 0]).item() / 2, rel=1e-5)
+    embeds = model.get_input_embeddings()(ids)
+    assert_close(
+        model(inputs_embeds=embeds, attention_mask=mask, token_type_ids=types).logits, outputs.logits, rtol=0, atol=0
+    )
+
+
+def test_multiple_choice_needs_texts(build):
+    with pytest.raises(ValueError, match=r"^give exactly one of input_ids and inputs_embeds$"):
+        build(LinformerForMultipleChoice)(attention_mask=torch.ones(1, 2, 3))
 
 
 @torch.no_grad()

@@ -4,22 +4,37 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.heads import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.models.heads import (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+)
 
 AutoConfig.register(LinformerConfig.model_type, LinformerConfig)
 AutoModel.register(LinformerConfig, LinformerModel)
 AutoModelForMaskedLM.register(LinformerConfig, LinformerForMaskedLM)
+AutoModelForMultipleChoice.register(LinformerConfig, LinformerForMultipleChoice)
+AutoModelForQuestionAnswering.register(LinformerConfig, LinformerForQuestionAnswering)
 AutoModelForSequenceClassification.register(LinformerConfig, LinformerForSequenceClassification)
+AutoModelForTokenClassification.register(LinformerConfig, LinformerForTokenClassification)
 
 __all__ = [
     "LinformerConfig",
     "LinformerForMaskedLM",
+    "LinformerForMultipleChoice",
+    "LinformerForQuestionAnswering",
     "LinformerForSequenceClassification",
+    "LinformerForTokenClassification",
     "LinformerModel",
     "LinformerPreTrainedModel",
 ]

@@ -76,6 +76,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
     config_class = LinformerConfig
     base_model_prefix = "linformer"
     supports_gradient_checkpointing = True
+    _no_split_modules = ["CheckpointedLayer"]  # noqa: RUF012 - transformers reads it from the class
     _supports_sdpa = True
     _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
         "hidden_states": CheckpointedLayer,

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
@@ -36,19 +42,39 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
 
 
+def pooled_width(config: LinformerConfig) -> int:
+    """Numbers in what :func:`pool` gives a row."""
+    return config.hidden_size * (2 if config.pooling == "mean_max" else 1)
+
+
+def classifier_dropout(config: LinformerConfig) -> float:
+    """Dropout before a classifier: its own, or else that of the hidden states."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
 class LinformerForSequenceClassification(LinformerPreTrainedModel):
-    """Pooled hidden states to one of ``num_labels``; cross-entropy weighted by ``config.class_weights``."""
+    """Pooled hidden states to ``num_labels`` numbers a row.
+
+    ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
+    ``config.class_weights``), ``multi_label_classification`` (binary cross-entropy) or ``regression`` (mean squared
+    error). Where it says nothing, one label means regression, labels that are whole numbers mean one label a row, and
+    other labels several.
+
+    Raises:
+        ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weigh.
+    """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
-        if config.class_weights is not None and len(config.class_weights) != config.num_labels:
-            raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {config.num_labels} labels")
         self.num_labels = len(config.label_names)
+        if config.class_weights is not None:
+            if len(config.class_weights) != self.num_labels:
+                raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {self.num_labels} labels")
+            if config.problem_type not in (None, "single_label_classification"):
+                raise ValueError(f"class_weights weigh one label a row; problem_type is {config.problem_type!r}")
         self.linformer = LinformerModel(config)
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout)
-        width = config.hidden_size * (2 if config.pooling == "mean_max" else 1)
-        self.classifier = nn.Linear(width, self.num_labels)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(pooled_width(config), self.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -62,20 +88,156 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Logits ``(B, num_labels)``, and the loss where ``labels`` ``(B,)`` are given."""
+        """Logits ``(B, num_labels)``, and the loss where ``labels`` are given: ``(B,)``, or ``(B, num_labels)`` for
+        several labels or numbers a row."""
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
         pooled = pool(outputs.last_hidden_state, attention_mask, self.config.pooling)
         logits = self.classifier(self.dropout(pooled))
+        return SequenceClassifierOutput(
+            loss=None if labels is None else self._loss(logits.float(), labels),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        problem = self.config.problem_type
+        if problem is None and self.num_labels == 1:
+            problem = "regression"
+        if problem is None:
+            whole = not labels.is_floating_point()
+            problem = "single_label_classification" if whole else "multi_label_classification"
+        if problem == "regression":
+            return F.mse_loss(scores, labels.to(scores.dtype).view_as(scores))
+        if problem == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+        weights = self.config.class_weights
+        weight = None if weights is None else scores.new_tensor(weights)
+        return F.cross_entropy(scores, labels.view(-1), weight=weight)
+
+
+class LinformerForTokenClassification(LinformerPreTrainedModel):
+    """One of ``num_labels`` for every token; labels of −100 take no part in the loss."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = len(config.label_names)
+        self.linformer = LinformerModel(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Logits ``(B, N, num_labels)``, and the mean loss over the tokens that ``labels`` ``(B, N)`` label."""
+        outputs = self.linformer(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            weights = self.config.class_weights
-            scores = logits.float()
-            weight = None if weights is None else scores.new_tensor(weights)
-            loss = F.cross_entropy(scores, labels.view(-1), weight=weight)
-        return SequenceClassifierOutput(
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class LinformerForQuestionAnswering(LinformerPreTrainedModel):
+    """Scores of every token for being the first, and the last, of the answer."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Two logits ``(B, N)``; the loss where both positions ``(B,)`` are given is the mean of their cross-entropies.
+
+        A position beyond the input (an answer that was cut off) takes no part in the loss.
+        """
+        outputs = self.linformer(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = start_logits.shape[1]
+            pairs = ((start_logits, start_positions), (end_logits, end_positions))
+            losses = [
+                F.cross_entropy(scores.float(), wanted.view(-1).clamp(0, length), ignore_index=length)
+                for scores, wanted in pairs
+            ]
+            loss = (losses[0] + losses[1]) / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class LinformerForMultipleChoice(LinformerPreTrainedModel):
+    """Which of several texts fits: one score a choice, from its pooled hidden states."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.linformer = LinformerModel(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(pooled_width(config), 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Logits ``(B, choices)`` from inputs ``(B, choices, N)``; the loss where ``labels`` ``(B,)`` are given.
+
+        ``hidden_states`` and ``attentions`` have a row a choice: ``(B · choices, …)``.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is None:
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        rows = [None if x is None else x.flatten(0, 1) for x in inputs]
+        outputs = self.linformer(*rows, return_dict=True, **kwargs)
+        pooled = pool(outputs.last_hidden_state, rows[1], self.config.pooling)
+        logits = self.classifier(self.dropout(pooled)).view(given.shape[:2])
+        return MultipleChoiceModelOutput(
+            loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 

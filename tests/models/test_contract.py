@@ -1,0 +1,186 @@
+"""What transformers asks of every model, asked of each of ours: with Linformer attention and with full attention."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from torch_linformer.models import (
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
+)
+
+ROWS, CHOICES, LENGTH = 3, 2, 11
+AUTO_CLASSES = {
+    LinformerModel: AutoModel,
+    LinformerForMaskedLM: AutoModelForMaskedLM,
+    LinformerForMultipleChoice: AutoModelForMultipleChoice,
+    LinformerForQuestionAnswering: AutoModelForQuestionAnswering,
+    LinformerForSequenceClassification: AutoModelForSequenceClassification,
+    LinformerForTokenClassification: AutoModelForTokenClassification,
+}
+HEADS = [model_class for model_class in AUTO_CLASSES if model_class is not LinformerModel]
+SCORES = ("logits", "start_logits", "end_logits", "last_hidden_state")
+
+pytestmark = pytest.mark.parametrize("attention", ["linformer", "full"])
+
+
+def shape_of_inputs(model_class):
+    return (ROWS, CHOICES, LENGTH) if model_class is LinformerForMultipleChoice else (ROWS, LENGTH)
+
+
+def labels_for(model_class, ids):
+    """Labels as each head takes them."""
+    match model_class.__name__.removeprefix("LinformerFor"):
+        case "MaskedLM":
+            return {"labels": ids}
+        case "TokenClassification":
+            return {"labels": ids % 2}
+        case "QuestionAnswering":
+            return {"start_positions": ids[:, 0] % LENGTH, "end_positions": ids[:, 1] % LENGTH}
+        case "MultipleChoice":
+            return {"labels": ids[:, 0, 0] % CHOICES}
+        case "SequenceClassification":
+            return {"labels": ids[:, 0] % 2}
+
+
+def scores(outputs):
+    return [outputs[name] for name in SCORES if name in outputs]
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_saved_and_loaded_by_its_auto_class_in_every_dtype(build, token_ids, tmp_path, model_class, dtype, attention):
+    model = build(model_class, dtype=dtype, attention=attention)
+    model.save_pretrained(tmp_path)
+    loaded = AUTO_CLASSES[model_class].from_pretrained(tmp_path, dtype=dtype).eval()
+    assert type(loaded) is model_class and loaded.dtype == dtype
+    assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+    ids = token_ids(*shape_of_inputs(model_class))
+    assert_close(scores(loaded(ids)), scores(model(ids)))
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_hidden_states_and_attentions(build, token_ids, model_class, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class))
+    outputs = model(ids, output_hidden_states=True, output_attentions=True)
+    rows = ids.flatten(0, -2).shape[0]
+    assert [tuple(x.shape) for x in outputs.hidden_states] == [(rows, LENGTH, 15)] * 3
+    keys = 7 if attention == "linformer" else LENGTH
+    assert [tuple(p.shape) for p in outputs.attentions] == [(rows, 3, LENGTH, keys)] * 2
+    assert_close(outputs.attentions[0].sum(-1), torch.ones(rows, 3, LENGTH).double())
+    silent = model(ids)
+    assert silent.hidden_states is None and silent.attentions is None
+    assert_close(scores(silent), scores(outputs))
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_embeddings_stand_in_for_ids(build, token_ids, model_class, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class))
+    embeds = model.get_input_embeddings()(ids)
+    assert_close(scores(model(inputs_embeds=embeds)), scores(model(ids)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_types_and_positions_are_read(build, token_ids, model_class, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class))
+    plain = scores(model(ids))
+    positions = torch.arange(LENGTH).expand_as(ids)
+    assert_close(scores(model(ids, token_type_ids=torch.zeros_like(ids), position_ids=positions)), plain)
+    for changed in ({"token_type_ids": ids % 4}, {"position_ids": positions + 1}):
+        assert not any(torch.allclose(x, y) for x, y in zip(scores(model(ids, **changed)), plain, strict=True))
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_a_batch_gives_each_row_what_the_row_alone_gives(build, token_ids, model_class, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class))
+    together = scores(model(ids))
+    for row in range(ROWS):
+        alone = scores(model(ids[row : row + 1]))
+        assert_close([x[row : row + 1] for x in together], alone)
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_padding_on_either_side_changes_nothing(build, token_ids, model_class, side, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class))
+    padding, real = torch.full_like(ids[..., :4], 5), torch.ones_like(ids)
+    order = slice(None, None, -1 if side == "left" else 1)
+    padded = torch.cat([ids, padding][order], dim=-1)
+    mask = torch.cat([real, torch.zeros_like(padding)][order], dim=-1)
+    kept = slice(4, None) if side == "left" else slice(None, LENGTH)
+    per_token = model_class.__name__.endswith(("Model", "MaskedLM", "TokenClassification", "QuestionAnswering"))
+    found = [x[:, kept] if per_token else x for x in scores(model(padded, attention_mask=mask))]
+    assert_close(found, scores(model(ids)))
+
+
+@pytest.mark.parametrize("model_class", HEADS)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_every_parameter_learns_with_and_without_checkpointing(build, token_ids, model_class, checkpointing, attention):
+    model = build(model_class, attention=attention, position_embedding="learned").train()
+    ids = token_ids(*shape_of_inputs(model_class))
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    torch.manual_seed(1)
+    model(ids, token_type_ids=ids % 4, **labels_for(model_class, ids)).loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+    # Scores do not depend on the bias of keys: softmax takes it out again, unless slots weigh it.
+    idle = {name for name, gradient in gradients.items() if not gradient.any()}
+    assert all(name.endswith("k_proj.bias") for name in idle), idle
+    if checkpointing:
+        model.activation_checkpointing_disable()
+        model.zero_grad()
+        torch.manual_seed(1)
+        model(ids, token_type_ids=ids % 4, **labels_for(model_class, ids)).loss.backward()
+        assert_close({name: parameter.grad for name, parameter in model.named_parameters()}, gradients)
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_more_and_fewer_tokens(build, token_ids, model_class, attention):
+    model = build(model_class, attention=attention)
+    ids = token_ids(*shape_of_inputs(model_class), high=30)
+    before = scores(model(ids))
+    for size in (41, 30):
+        model.resize_token_embeddings(size)
+        assert model.config.vocab_size == size and model.get_input_embeddings().num_embeddings == size
+        after = scores(model(ids))
+        if model_class is LinformerForMaskedLM:
+            assert after[0].shape[-1] == size
+            assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+            after, before = [after[0][..., :30]], [before[0][..., :30]]
+        assert_close(after, before)
+
+
+@pytest.mark.parametrize("model_class", AUTO_CLASSES)
+@torch.no_grad()
+def test_eager_and_sdpa_and_a_device_map(build, token_ids, tmp_path, model_class, attention):
+    model = build(model_class, attention=attention)
+    model.save_pretrained(tmp_path)
+    ids = token_ids(*shape_of_inputs(model_class))
+    for options in ({"attn_implementation": "eager"}, {"attn_implementation": "sdpa"}, {"device_map": "auto"}):
+        loaded = model_class.from_pretrained(tmp_path, **options).eval()
+        assert_close(scores(loaded(ids.to(loaded.device))), scores(model(ids)), check_device=False)
