@@ -13,10 +13,10 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check build clean
+.PHONY: help setup train test test-clients check build clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP)  ## make .venv and install the package with everything its development needs
 
@@ -41,6 +41,10 @@ train: setup  ## train, or go on with an interrupted training; options go in ARG
 
 test: setup  ## run the tests; options go in ARGS="..."
 	@$(PY) -m pytest $(ARGS)
+
+test-clients: setup  ## install the packages that users put our models into (extra "clients"), and test with them
+	@$(PIP) install --constraint constraints.txt --editable ".[clients]"
+	@$(PY) -m pytest tests/clients -W default $(ARGS)
 
 check: setup  ## lint, formatting and types
 	@$(PY) -m ruff check .

@@ -75,6 +75,9 @@ class LinformerPreTrainedModel(PreTrainedModel):
     config: LinformerConfig
     config_class = LinformerConfig
     base_model_prefix = "linformer"
+    # The losses are means over the batch they are given. Without this line the Trainer takes **kwargs for a promise to
+    # divide by the size of a whole step, and multiplies by processes and accumulated batches.
+    accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _no_split_modules = ["CheckpointedLayer"]  # noqa: RUF012 - transformers reads it from the class
     _supports_sdpa = True

@@ -1,0 +1,37 @@
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch.testing import assert_close
+
+from torch_linformer.models import LinformerForSequenceClassification
+
+
+def test_lora_trains_merges_and_loads(model, batch, tmp_path):
+    model.save_pretrained(tmp_path / "base")
+    frozen = {name: value.clone() for name, value in model.state_dict().items()}
+    lora = LoraConfig(r=4, target_modules=["q_proj", "k_proj", "v_proj", "out_proj"], task_type="SEQ_CLS")
+    adapted = get_peft_model(model, lora)
+    trained = [name for name, parameter in adapted.named_parameters() if parameter.requires_grad]
+    assert len([name for name in trained if "lora_" in name]) == 2 * 4 * 2, "A and B of four maps in two layers"
+    assert all("lora_" in name or "classifier" in name for name in trained)
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+    before = adapted(**batch).loss.item()
+    for _ in range(30):
+        loss = adapted(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < before / 2
+    adapted.eval()
+    expected = adapted(**batch).logits.detach()
+    adapted.save_pretrained(tmp_path / "adapter")
+
+    base = LinformerForSequenceClassification.from_pretrained(tmp_path / "base")
+    assert_close(dict(base.state_dict()), frozen, rtol=0, atol=0)
+    loaded = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    assert_close(loaded(**batch).logits, expected)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is LinformerForSequenceClassification
+    assert_close(merged(**batch).logits, expected)
+    merged.save_pretrained(tmp_path / "merged")
+    again = LinformerForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert_close(again(**batch).logits, expected)
