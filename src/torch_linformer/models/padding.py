@@ -16,11 +16,13 @@ class LeftJustified:
     """
 
     def __init__(self, attention_mask: Tensor) -> None:
-        is_padding = attention_mask == 0
-        # One stable sort: the real tokens keep their order, the padding follows.
-        sorted_padding, self.order = torch.sort(is_padding.to(torch.uint8), dim=-1, stable=True)
-        self.key_padding_mask = sorted_padding.bool()
-        self.inverse = torch.argsort(self.order, dim=-1)
+        real = attention_mask != 0
+        tokens = real.sum(dim=-1, keepdim=True)
+        # Where each position goes: the real tokens keep their order, the padding follows. No sort: counting is linear.
+        self.inverse = torch.where(real, real.cumsum(dim=-1), tokens + (~real).cumsum(dim=-1)) - 1
+        positions = torch.arange(real.shape[1], device=real.device).expand_as(self.inverse)
+        self.order = torch.empty_like(self.inverse).scatter(-1, self.inverse, positions)
+        self.key_padding_mask = positions >= tokens
 
     def justify(self, tensor: Tensor | None) -> Tensor | None:
         """``(B, N)``, or ``(B, N, C)`` with zeros at padding, the real tokens first; None stays None."""
