@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input
+CLIENTS := .venv-clients
+PIP_INSTALL := -m pip --quiet --disable-pip-version-check --no-input install --constraint constraints.txt
 
 # "whole" when the last install ran to its end and its Python finds the package in this very folder. Anything else
 # (an interrupted install, a moved checkout, a base Python that is gone) is made anew.
@@ -32,8 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "installing torch-linformer and its tools into $(VENV) (1.8 GB with a CPU-only torch, more with CUDA)"
 	@rm -f $(STAMP)
 	@$(if $(filter whole,$(STATE)),,$(PYTHON) -m venv --clear $(VENV))
-	@$(PIP) install --constraint constraints.txt torch
-	@$(PIP) install --constraint constraints.txt --editable ".[dev]"
+	@$(PY) $(PIP_INSTALL) torch
+	@$(PY) $(PIP_INSTALL) --editable ".[dev]"
 	@touch $(STAMP)
 
 train: setup  ## train, or go on with an interrupted training; options go in ARGS="..."
@@ -42,9 +43,12 @@ train: setup  ## train, or go on with an interrupted training; options go in ARG
 test: setup  ## run the tests; options go in ARGS="..."
 	@$(PY) -m pytest $(ARGS)
 
-test-clients: setup  ## install the packages that users put our models into (extra "clients"), and test with them
-	@$(PIP) install --constraint constraints.txt --editable ".[clients]"
-	@$(PY) -m pytest tests/clients -W default $(ARGS)
+# An environment of their own: what these packages print and patch is not to reach the other tests.
+test-clients: setup  ## test with the packages that users put our models into, in .venv-clients
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python $(PIP_INSTALL) torch
+	@$(CLIENTS)/bin/python $(PIP_INSTALL) --editable ".[dev,clients]"
+	@$(CLIENTS)/bin/python -m pytest tests/clients -W default $(ARGS)
 
 check: setup  ## lint, formatting and types
 	@$(PY) -m ruff check .

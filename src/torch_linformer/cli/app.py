@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from torch_linformer.cli.evaluate import evaluate
+from torch_linformer.cli.export import export
 from torch_linformer.cli.info import info
 from torch_linformer.cli.predict import predict
 from torch_linformer.cli.train import train
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, evaluate, predict, info):
+for command in (train, evaluate, predict, export, info):
     app.command()(command)
 
 

@@ -1,0 +1,24 @@
+"""``linformer export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_linformer.cli.options import Debug, Model
+
+
+def export(
+    model: Model,
+    format: Annotated[str, typer.Option("--format", help="onnx | torch")] = "onnx",
+    output: Annotated[
+        Path | None, typer.Option("--output", help="folder to make  [MODEL-FORMAT]", show_default=False)
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a model as one file for onnxruntime or torch alone, compared with the model, beside its tokenizer."""
+    from torch_linformer.training.export import FILES, export_model
+
+    folder = output or Path(f"{model.rstrip('/')}-{format}")
+    difference = export_model(model, folder, format)
+    print(f"{folder / FILES[format]}: its scores are the model's to {difference:.0e} of the largest")

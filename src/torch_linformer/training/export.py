@@ -1,0 +1,120 @@
+"""A trained model as one file that computes without this package, compared with the model before it is kept."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.folder import load_model, load_tokenizer
+
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_TOLERANCE = 1e-4  # of the largest score, in float32
+
+
+class Scores(nn.Module):
+    """Ids and mask ``(B, N)`` to the scores of a model, which is all that an exported file holds."""
+
+    def __init__(self, model: LinformerPreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits
+
+
+def export_model(folder: str, output: Path, format: str) -> float:
+    """Write a model folder as ONNX or as a program of ``torch.export``, with its tokenizer and configuration.
+
+    The file takes any number of rows and any length up to the model's. It is loaded again (by onnxruntime, or by
+    torch) and its scores are compared with the model's before the folder gets its name.
+
+    Args:
+        folder: a trained model.
+        output: folder to make.
+        format: "onnx" (``model.onnx``) or "torch" (``model.pt2``).
+
+    Returns:
+        The largest difference of a score, relative to the largest score.
+
+    Raises:
+        InputError: an unknown format, missing packages, a folder that is taken, or scores that differ.
+    """
+    if format not in FILES:
+        raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
+    missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if format == "onnx" and missing:
+        raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise InputError(f"--output {output}: is not empty; name another folder")
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    scores = Scores(model).float().eval()
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        file = temporary / FILES[format]
+        _write(scores, file)
+        difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
+        if not difference <= _TOLERANCE:
+            raise InputError(
+                f"{folder}: the exported scores differ by {difference:.1e} of the largest; nothing is kept"
+            )
+        tokenizer.save_pretrained(temporary)
+        model.config.save_pretrained(temporary)
+        os.replace(temporary, output)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return difference
+
+
+def _shapes(model: LinformerPreTrainedModel) -> list[tuple[int, int]]:
+    """Batches to compare on: ordinary ones, the smallest and the longest. The first is the one to trace."""
+    longest = model.config.max_position_embeddings
+    return [(2, min(longest, 16)), (1, 1), (3, longest)]
+
+
+def _batch(model: LinformerPreTrainedModel, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Random ids, and a mask whose first row is padded by half."""
+    ids = torch.randint(model.config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, length // 2 + 1 :] = 0
+    return ids, mask
+
+
+def _write(scores: Scores, file: Path) -> None:
+    dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.max_position_embeddings)}
+    program = torch.export.export(
+        scores, _batch(scores.model, *_shapes(scores.model)[0]), dynamic_shapes=(dimensions, dimensions)
+    )
+    if file.suffix == ".pt2":
+        torch.export.save(program, file)
+        return
+    onnx = torch.onnx.export(
+        program, input_names=["input_ids", "attention_mask"], output_names=["logits"], dynamo=True, verbose=False
+    )
+    assert onnx is not None
+    onnx.save(str(file))
+
+
+@torch.no_grad()
+def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
+    """Largest difference between the file's scores of a batch and the model's, relative to the largest score."""
+    ids, mask = _batch(scores.model, rows, length)
+    expected = scores(ids, mask).numpy()
+    if file.suffix == ".pt2":
+        found = torch.export.load(file).module()(ids, mask).numpy()
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        (found,) = session.run(["logits"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    return float(np.abs(found - expected).max() / np.abs(expected).max())

@@ -1,0 +1,28 @@
+import pytest
+import torch
+
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForMaskedLM,
+    LinformerForSequenceClassification,
+)
+from torch_linformer.training.export import export_model
+
+PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
+
+
+@pytest.mark.parametrize(
+    ("model_class", "fields"),
+    [
+        *((LinformerForSequenceClassification, {"projection": projection}) for projection in PROJECTIONS),
+        (LinformerForSequenceClassification, {"attention": "full", "pooling": "mean_max", "norm_first": True}),
+        (LinformerForMaskedLM, {"position_embedding": "sinusoidal", "sharing": "layerwise"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", str(value)),
+)
+def test_onnxruntime_computes_the_same(config, tokenizer, tmp_path, model_class, fields):
+    torch.manual_seed(0)
+    model_class(LinformerConfig(**{**config.to_diff_dict(), **fields})).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "onnx", "onnx") < 1e-5
+    assert {"model.onnx", "tokenizer.json", "config.json"} <= {path.name for path in (tmp_path / "onnx").iterdir()}
