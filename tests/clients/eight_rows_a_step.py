@@ -39,3 +39,6 @@ if trainer.is_world_process_zero():
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     (folder / f"losses {name}.json").write_text(json.dumps(losses), encoding="utf-8")
 trainer.save_model(folder / name)
+# Without an orderly end a process that is still talking to one that is gone may abort.
+trainer.accelerator.wait_for_everyone()
+trainer.accelerator.end_training()

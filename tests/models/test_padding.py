@@ -266,3 +266,12 @@ def test_a_mask_of_another_shape_is_refused(build, rows, shape):
     model = build(LinformerForSequenceClassification)
     with pytest.raises(ValueError, match=r"attention_mask must have shape \(B, N\) = \(4, 11\), got \("):
         model(**rows, attention_mask=torch.ones(shape))
+
+
+@pytest.mark.parametrize("mark", [2, -1, 0.5])
+@torch.no_grad()
+def test_any_mark_but_zero_is_a_real_token(build, token_ids, mark):
+    model = build(LinformerModel)
+    ids, mask = token_ids(2, LENGTH), torch.tensor([[0] * 4 + [1] * 7, [1] * 5 + [0] * 6])
+    expected = model(ids, attention_mask=mask).last_hidden_state
+    assert torch.equal(model(ids, attention_mask=mask * mark).last_hidden_state, expected)
