@@ -52,17 +52,57 @@ def classifier_dropout(config: LinformerConfig) -> float:
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
-class LinformerForSequenceClassification(LinformerPreTrainedModel):
-    """Pooled hidden states to ``num_labels`` numbers a row.
+class LabelledModel(LinformerPreTrainedModel):
+    """A backbone, scores of its hidden states, and a loss where labels are given: what three heads share."""
+
+    linformer: LinformerModel
+    output_class: type[SequenceClassifierOutput] | type[TokenClassifierOutput] | type[MaskedLMOutput]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput:
+        """Logits, and the loss where ``labels`` are given; the other arguments are those of the backbone."""
+        outputs = self.linformer(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+        )
+        logits = self._scores(outputs.last_hidden_state, attention_mask)
+        return self.output_class(
+            loss=None if labels is None else self._loss(logits, labels),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Logits of hidden states ``(B, N, C)``."""
+        raise NotImplementedError
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy, in float32, over the positions that are labelled: those of −100 are not."""
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+
+
+class LinformerForSequenceClassification(LabelledModel):
+    """Pooled hidden states to ``num_labels`` numbers a row, ``(B, num_labels)``.
 
     ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
     ``config.class_weights``), ``multi_label_classification`` (binary cross-entropy) or ``regression`` (mean squared
     error). Where it says nothing, one label means regression, labels that are whole numbers mean one label a row, and
-    other labels several.
+    other labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several labels or numbers.
 
     Raises:
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weigh.
     """
+
+    output_class = SequenceClassifierOutput
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -77,32 +117,12 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         self.classifier = nn.Linear(pooled_width(config), self.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        """Logits ``(B, num_labels)``, and the loss where ``labels`` are given: ``(B,)``, or ``(B, num_labels)`` for
-        several labels or numbers a row."""
-        outputs = self.linformer(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        pooled = pool(outputs.last_hidden_state, attention_mask, self.config.pooling)
-        logits = self.classifier(self.dropout(pooled))
-        return SequenceClassifierOutput(
-            loss=None if labels is None else self._loss(logits.float(), labels),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(pool(hidden, attention_mask, self.config.pooling)))
+        return logits
 
-    def _loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        scores = logits.float()
         problem = self.config.problem_type
         if problem is None and self.num_labels == 1:
             problem = "regression"
@@ -118,8 +138,10 @@ class LinformerForSequenceClassification(LinformerPreTrainedModel):
         return F.cross_entropy(scores, labels.view(-1), weight=weight)
 
 
-class LinformerForTokenClassification(LinformerPreTrainedModel):
-    """One of ``num_labels`` for every token; labels of −100 take no part in the loss."""
+class LinformerForTokenClassification(LabelledModel):
+    """One of ``num_labels`` for every token, ``(B, N, num_labels)``; labels of −100 take no part in the loss."""
+
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -129,28 +151,9 @@ class LinformerForTokenClassification(LinformerPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Logits ``(B, N, num_labels)``, and the mean loss over the tokens that ``labels`` ``(B, N)`` label."""
-        outputs = self.linformer(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(hidden))
+        return logits
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
@@ -256,9 +259,10 @@ class LinformerLMHead(nn.Module):
         return scores
 
 
-class LinformerForMaskedLM(LinformerPreTrainedModel):
-    """Scores of the vocabulary at every position; labels of −100 take no part in the loss."""
+class LinformerForMaskedLM(LabelledModel):
+    """Scores of the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 take no part in the loss."""
 
+    output_class = MaskedLMOutput
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
         "lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"
     }
@@ -275,25 +279,6 @@ class LinformerForMaskedLM(LinformerPreTrainedModel):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head.decoder = new_embeddings
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> MaskedLMOutput:
-        """Logits ``(B, N, vocab_size)``, and the mean loss over labelled positions where ``labels`` are given."""
-        outputs = self.linformer(
-            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-        )
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        logits: Tensor = self.lm_head(hidden)
+        return logits
