@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.training import initial_model
-from torch_linformer.training.initial_model import build_config, build_model
+from torch_linformer.training.initial_model import add_latent_semantics, build_config, build_model
 from torch_linformer.training.parts import load_parts
 from torch_linformer.training.settings import SIZES, TrainSettings
 from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
@@ -59,7 +59,10 @@ def first_model(datasets_cache, tmp_path, write_csv):
         parts = load_parts(settings)
         tokenizer = build_tokenizer(settings.tokenizer, parts.train["text"], max_length=32)
         documents = tokenize_documents(parts.train, tokenizer, 32)
-        return build_model(settings, model_class, tokenizer, parts, documents), tokenizer
+        model = build_model(settings, model_class, tokenizer, parts)
+        if settings.begins_with_lsa:
+            add_latent_semantics(model, documents, settings)
+        return model, tokenizer
 
     return build
 

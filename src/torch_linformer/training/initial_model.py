@@ -23,26 +23,17 @@ def build_model(
     model_class: type[LinformerPreTrainedModel],
     tokenizer: PreTrainedTokenizerFast,
     parts: Parts,
-    documents: Dataset,
 ) -> LinformerPreTrainedModel:
-    """The first weights: random ones that follow from the seed, and word embeddings as the settings ask.
-
-    Args:
-        settings: of the run.
-        model_class: the task's.
-        tokenizer: the run's.
-        parts: for the labels.
-        documents: the tokenised training documents, with a column "input_ids".
-    """
+    """A model of the task's class with random weights that follow from the seed."""
     set_seed(settings.seed)
-    model = model_class(build_config(settings, tokenizer, parts))
-    if settings.begins_with_lsa:
-        _add_latent_semantics(model, documents, settings)
-    return model
+    return model_class(build_config(settings, tokenizer, parts))
 
 
-def _add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
-    """Add the tokens' vectors to the random embeddings, so large that training refines and does not erase them."""
+def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
+    """Add the tokens' vectors to the random embeddings, so large that training refines and does not erase them.
+
+    ``documents`` are the tokenised training documents, with a column "input_ids".
+    """
     weight = cast(nn.Embedding, model.get_input_embeddings()).weight
     order = np.random.default_rng(settings.seed).permutation(len(documents))
     drawn = documents.select(np.sort(order[:_LSA_DOCUMENTS])).with_format("numpy")

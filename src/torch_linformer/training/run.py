@@ -16,7 +16,7 @@ from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
-from torch_linformer.training.initial_model import build_model
+from torch_linformer.training.initial_model import add_latent_semantics, build_model
 from torch_linformer.training.metrics import majority_accuracy, tfidf_floor
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
@@ -80,7 +80,9 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         task: Task = Classification(tokenizer, parts.names)
     else:
         task = MaskedLanguageModelling(tokenizer, settings.seed)
-    model = build_model(settings, task.model_class, tokenizer, parts, data.train)
+    model = build_model(settings, task.model_class, tokenizer, parts)
+    if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
+        add_latent_semantics(model, data.train, settings)
     _describe_model(model, settings, device, precision, screen)
 
     write_json(output / RUN_FILE, identity(settings))  # not before: a mistake in the data leaves no folder
