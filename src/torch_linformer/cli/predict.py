@@ -1,8 +1,6 @@
 """``linformer predict``."""
 
-import json
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -31,8 +29,7 @@ def predict(
     from torch_linformer.training.devices import resolve_device, resolve_precision
     from torch_linformer.training.errors import InputError
     from torch_linformer.training.folder import load_model, load_tokenizer
-    from torch_linformer.training.predict import Classifier, Skipped, documents, open_output
-    from torch_linformer.training.readers import ReadReport, iter_rows, iter_stream
+    from torch_linformer.training.predict import Classifier, label_files, open_output
 
     device = resolve_device(device)
     classifier = Classifier(
@@ -42,37 +39,17 @@ def predict(
         precision=resolve_precision(precision, device),
         batch_size=batch_size,
     )
-    report, skipped = ReadReport(), Skipped()
-
-    def everything() -> Iterator[tuple[str, str]]:
-        for file in files:
-            rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
-            yield from documents(rows, file, text_column, skipped)
-
     for file in files:
-        if file != "-" and not Path(file).exists():
+        if file != "-" and not Path(file).exists():  # before the output is opened
             raise InputError(f"{file}: no such file or folder")
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} documents"), TimeElapsedColumn())
-    written = cut = 0
     with (
         open_output(output) if output else nullcontext(sys.stdout) as stream,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)
-        for record in classifier.predict(everything()):
-            # A file's name may hold what is no text (a lone surrogate): JSON has an escape for it.
-            line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
-            stream.write(line + "\n")
-            progress.advance(task)
-            written, cut = written + 1, cut + record["cut"]
-        if not written:
-            raise InputError(f"{', '.join(files)}: no document with any text")
-        stream.flush()
-    counts = (
-        (f"cut at {classifier.encode.max_length:,} tokens", cut),
-        ("skipped, without text", skipped.empty),
-        ("with bytes that are not UTF-8", report.replaced),
-    )
-    notes = "".join(f", {number:,} {what}" for what, number in counts if number)
-    console.print(f"{written:,} documents labelled{notes}", highlight=False)
+        sentence = label_files(
+            classifier, files, stream, text_column=text_column, on_document=lambda: progress.advance(task)
+        )
+    console.print(sentence, highlight=False)

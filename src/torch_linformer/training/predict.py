@@ -1,6 +1,8 @@
 """A trained classifier on new documents, streaming: a line in, a line out, whatever the size of the input."""
 
-from collections.abc import Iterable, Iterator
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -16,7 +18,7 @@ from torch_linformer.reporting.files import atomic_path
 from torch_linformer.training.columns import find_columns, read_text
 from torch_linformer.training.devices import autocast
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import Row
+from torch_linformer.training.readers import ReadReport, Row, iter_rows, iter_stream
 from torch_linformer.training.tokenizer import DocumentEncoder
 
 BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
@@ -54,6 +56,55 @@ def open_output(path: Path) -> Iterator[TextIO]:
     """A file to write lines to, which appears under its name once all are written, and not at all on an error."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
         yield stream
+
+
+def label_files(
+    classifier: "Classifier",
+    files: Sequence[str],
+    stream: TextIO,
+    *,
+    text_column: str | None = None,
+    on_document: Callable[[], object],
+) -> str:
+    """Write a JSON line for every document of some files ("-" is standard input), in their order.
+
+    Args:
+        classifier: what labels them.
+        files: text files, JSON lines, CSV, Parquet, or folders of such.
+        stream: takes the lines.
+        text_column: the column of the texts; recognised if None.
+        on_document: called after each line.
+
+    Returns:
+        How many documents were labelled, and how many of them were cut, skipped or damaged, as a sentence.
+
+    Raises:
+        InputError: a file is missing or malformed, or none holds a document with text.
+    """
+    report, skipped = ReadReport(), Skipped()
+
+    def everything() -> Iterator[tuple[str, str]]:
+        for file in files:
+            rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
+            yield from documents(rows, file, text_column, skipped)
+
+    written = cut = 0
+    for record in classifier.predict(everything()):
+        # A file's name may hold what is no text (a lone surrogate): JSON has an escape for it.
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+        stream.write(line + "\n")
+        on_document()
+        written, cut = written + 1, cut + record["cut"]
+    if not written:
+        raise InputError(f"{', '.join(files)}: no document with any text")
+    stream.flush()
+    counts = (
+        (f"cut at {classifier.encode.max_length:,} tokens", cut),
+        ("skipped, without text", skipped.empty),
+        ("with bytes that are not UTF-8", report.replaced),
+    )
+    notes = "".join(f", {number:,} {what}" for what, number in counts if number)
+    return f"{written:,} documents labelled{notes}"
 
 
 class Classifier:
