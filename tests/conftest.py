@@ -46,6 +46,18 @@ def one_thread():
         yield
 
 
+@pytest.fixture(scope="session")
+def gradients():
+    """Function: gradients of an output, weighted by seeded random numbers, to each of some tensors."""
+
+    def gradients_of(output, wanted):
+        generator = torch.Generator().manual_seed(1)
+        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
+        return torch.autograd.grad(output, wanted, weights)
+
+    return gradients_of
+
+
 @pytest.fixture
 def no_fresh_process(monkeypatch):
     """Starts of another Python fail at once: a run then lacks its speed figures, and takes seconds less."""
