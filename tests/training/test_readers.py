@@ -112,9 +112,10 @@ def test_a_cell_may_be_a_book(tmp_path):
         ("t.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', ["fine", "caf\ufffd"]),
         ("t.jsonl", b'{"text": "\\ud83d\\ude00"}\n{"text": "\\ud83d!"}', ["😀", "\ufffd!"]),
         ("t.json", b'[{"text": "caf\xe9"}, {"text": "\xc3\xa9"}]', ["caf\ufffd", "é"]),
+        ("t.jsonl", b'{"text": ["a", {"b\xe9": "\\udc00"}]}\n{"text": []}', [["a", {"b\ufffd": "\ufffd"}], []]),
         ("t.txt", b"caf\xe9", ["caf\ufffd"]),
     ],
-    ids=["csv", "jsonl", "escaped-surrogate", "json-array", "text"],
+    ids=["csv", "jsonl", "escaped-surrogate", "json-array", "nested", "text"],
 )
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path, name, content, expected):
     rows, report = read(write(tmp_path / name, content))
@@ -162,7 +163,7 @@ def test_broken_parquet(tmp_path):
 def test_unknown_formats_are_named_by_their_suffix(tmp_path, name):
     fails(
         write(tmp_path / name, "whatever"),
-        "known are .csv, .tsv, .jsonl, .ndjson, .json, .parquet, plain text",
+        "known are .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll, .iob, .iob2, .bio, plain text",
     )
 
 
@@ -238,6 +239,90 @@ def test_streams_are_read_as_they_come():
         assert next(rows).values == {"text": "early"}
 
 
+@pytest.mark.parametrize("suffix", ["conll", "iob", "iob2", "BIO"])
+def test_tokens_and_tags(tmp_path, suffix):
+    path = write(tmp_path / f"t.{suffix}", b"\xef\xbb\xbfa O\r\n\r\ncaf\xe9 B-\xff\r\nd O")
+    rows, report = read(path)
+    assert rows == [
+        ({"tokens": ["a"], "tags": ["O"]}, f"{path}, line 1"),
+        ({"tokens": ["caf\ufffd", "d"], "tags": ["B-\ufffd", "O"]}, f"{path}, line 3"),
+    ]
+    assert report == ReadReport(rows=2, replaced=1)
+    fails(write(tmp_path / f"broken.{suffix}", "a O\nb\n"), ", line 2: expected a token and its tag, found 'b'; put")
+
+
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "café",
+            "paragraphs": [
+                {
+                    "context": "The café is \u00e9legant.",
+                    "qas": [
+                        {"id": "5733be28", "question": "What?", "answers": [{"text": "café", "answer_start": 4}]},
+                        {"id": "5733be29", "question": "Who?", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["one-line", "many-lines"])
+@pytest.mark.parametrize("mark", ["", "\ufeff\r\n "], ids=["plain", "marked"])
+def test_squad(tmp_path, indent, mark):
+    path = write(tmp_path / "dev.json", mark + json.dumps(SQUAD, indent=indent) + "\n")
+    context = "The café is élegant."
+    answers = [{"text": ["café"], "answer_start": [4]}, {"text": [], "answer_start": []}]
+    rows, report = read(path)
+    assert rows == [
+        (
+            {"id": "5733be28", "question": "What?", "context": context, "answers": answers[0]},
+            f"{path}, question 5733be28",
+        ),
+        (
+            {"id": "5733be29", "question": "Who?", "context": context, "answers": answers[1]},
+            f"{path}, question 5733be29",
+        ),
+    ]
+    assert report == ReadReport(rows=2)
+
+
+def test_replaced_bytes_leave_the_places_of_answers_as_they_are(tmp_path):
+    content = json.dumps(SQUAD, ensure_ascii=False).encode("latin-1")
+    rows, report = read(write(tmp_path / "dev.json", content))
+    assert rows[0].values["context"] == "The caf\ufffd is \ufffdlegant."
+    assert rows[0].values["answers"] == {"text": ["caf\ufffd"], "answer_start": [4]}
+    assert report.replaced == 2
+
+
+def test_broken_squad(tmp_path):
+    whole = json.dumps(SQUAD, indent=1)
+    fails(write(tmp_path / "a.json", whole[:-2]), ": not valid JSON (")
+    fails(write(tmp_path / "b.json", json.dumps(SQUAD)[:-2]), "; write one object in the form of SQuAD")
+    fails(write(tmp_path / "c.json", whole + "\n{}"), ": not valid JSON (Extra data: line ")
+    fails(write(tmp_path / "d.json", whole.replace("context", "text")), ".paragraphs[0]: expected an object with 'co")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[{"data": [1, {"paragraphs": 2}]}, {"text": "x"}], [{"data": "paragraphs"}], [{"paragraphs": [{"context": ""}]}]],
+    ids=["more lines", "no articles", "no data"],
+)
+def test_json_lines_that_resemble_squad_stay_lines(tmp_path, rows):
+    path = write(tmp_path / "t.json", "\n".join(map(json.dumps, rows)))
+    assert [row.values for row in read(path)[0]] == rows
+
+
+def test_what_is_nested_too_deeply_is_refused(tmp_path):
+    fails(
+        write(tmp_path / "t.jsonl", '{"a":' + "[" * 900 + "]" * 900 + "}"),
+        ": holds a value nested too deeply to be read; flatten it",
+    )
+
+
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1), st.booleans())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_survives_a_round_trip(tmp_path, texts, escaped):
@@ -252,7 +337,7 @@ def test_any_text_survives_a_round_trip(tmp_path, texts, escaped):
 @given(st.binary(max_size=200))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_read_or_refused(tmp_path, content):
-    for name in ("t.csv", "t.jsonl", "t.json", "t.txt", "t.parquet"):
+    for name in ("t.csv", "t.jsonl", "t.json", "t.txt", "t.parquet", "t.conll"):
         path = Path(write(tmp_path / name, content))
         try:
             rows, _ = read(path)

@@ -20,6 +20,7 @@ from datasets.utils import are_progress_bars_disabled, disable_progress_bars, en
 from datasets.utils import logging as datasets_logging
 
 from torch_linformer.training import columns as columns_module
+from torch_linformer.training import conll, squad
 from torch_linformer.training import corpus as corpus_module
 from torch_linformer.training import readers as readers_module
 from torch_linformer.training.columns import Columns, find_columns, read_label, read_text
@@ -189,7 +190,8 @@ def _store(source: Source, columns: Columns) -> tuple[Dataset, int, int]:
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool")}
     if columns.label is not None:
         features["label"] = Value("string")
-    code = [inspect.getsource(module) for module in (columns_module, corpus_module, readers_module)]
+    modules = (columns_module, conll, corpus_module, readers_module, squad)
+    code = [inspect.getsource(module) for module in modules]
     try:
         with quiet():
             dataset = Dataset.from_generator(

@@ -1,13 +1,15 @@
 """Rows of the user's files, one at a time, whatever the format; nothing is read before it is needed.
 
-| what            | one row                | values                                            |
-|-----------------|------------------------|---------------------------------------------------|
-| .csv .tsv       | one line of the table  | the cells, as text, under the header's names      |
-| .jsonl .ndjson  | one line               | the JSON object on it                             |
-| .json           | one line, or one item  | as above, or an array of objects (read whole)     |
-| .parquet        | one row                | the columns (needs pyarrow)                       |
-| a folder        | one file               | text, and label for a file inside `label/`        |
-| any other file  | the file               | text                                              |
+| what                    | one row                   | values                                         |
+|-------------------------|---------------------------|------------------------------------------------|
+| .csv .tsv               | one line of the table     | the cells, as text, under the header's names   |
+| .jsonl .ndjson          | one line                  | the JSON object on it                          |
+| .json                   | one line, or one item     | as above, or an array of objects (read whole)  |
+| .json of SQuAD          | one question              | id, question, context, answers (read whole)    |
+| .parquet                | one row                   | the columns (needs pyarrow)                    |
+| .conll .iob .iob2 .bio  | one document, or sentence | tokens, tags; which of the two: `conll`        |
+| a folder                | one file                  | text, and label for a file inside `label/`     |
+| any other file          | the file                  | text                                           |
 
 Text is UTF-8, with or without a byte order mark. A byte that is not UTF-8 becomes U+FFFD; how many rows that
 happened in is counted, because silence would hide a file saved in another encoding.
@@ -21,13 +23,16 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from torch_linformer.training.conll import conll_rows
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.squad import find_squad, squad_rows
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
+_CONLL_SUFFIXES = (".conll", ".iob", ".iob2", ".bio")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", *_CONLL_SUFFIXES)
 _BINARY_SUFFIXES = frozenset(
     {".7z", ".arrow", ".bin", ".bz2", ".doc", ".docx", ".epub", ".feather", ".gif", ".gz", ".h5", ".jpeg"}
     | {".jpg", ".npy", ".npz", ".ods", ".odt", ".orc", ".pdf", ".pickle", ".pkl", ".png", ".ppt", ".pptx"}
@@ -122,6 +127,8 @@ def _choose_reader(path: Path) -> Iterator[Row]:
             return _read_json(path)
         case ".parquet":
             return _read_parquet(path)
+        case suffix if suffix in _CONLL_SUFFIXES:
+            return _read_conll(path)
         case _:
             return _read_text(path)
 
@@ -135,12 +142,18 @@ def _counted(rows: Iterator[Row], name: str, report: ReadReport) -> Iterator[Row
             yield Row(clean, where)
     except OSError as error:
         raise unreadable(error.filename or name, error) from None
+    except RecursionError:
+        raise InputError(f"{name}: holds a value nested too deeply to be read; flatten it") from None
 
 
 def _clean(value: object) -> object:
-    if not isinstance(value, str) or value.isascii():
-        return value
-    return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
 
 
 def _read_csv(path: Path, delimiter: str) -> Iterator[Row]:
@@ -169,9 +182,19 @@ def _read_json(path: Path) -> Iterator[Row]:
     with _opened(path) as stream:
         lines = iter(stream)
         first = next((line for line in lines if line.removeprefix(_BYTE_ORDER_MARK).strip()), b"")
-        is_array = first.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"[")
+        first = first.removeprefix(_BYTE_ORDER_MARK).strip()
         stream.seek(0)
-        yield from _read_json_array(stream, str(path)) if is_array else _read_json_lines(stream, str(path))
+        if first.startswith(b"["):
+            yield from _read_json_array(stream, str(path))
+            return
+        # SQuAD is one object, on one line or over many; only a line that may begin it is worth reading it all.
+        if first.startswith(b"{") and (b'"paragraphs"' in first or not first.endswith(b"}")):
+            content = find_squad(stream.read().removeprefix(_BYTE_ORDER_MARK), str(path))
+            if content is not None:
+                yield from starmap(Row, squad_rows(content, str(path)))
+                return
+            stream.seek(0)
+        yield from _read_json_lines(stream, str(path))
 
 
 def _read_json_lines(lines: Iterable[bytes], name: str) -> Iterator[Row]:
@@ -216,6 +239,11 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
+
+
+def _read_conll(path: Path) -> Iterator[Row]:
+    with _opened(path) as stream:
+        yield from starmap(Row, conll_rows(stream, str(path)))
 
 
 def _read_folder(root: Path) -> Iterator[Row]:
