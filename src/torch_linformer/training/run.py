@@ -16,8 +16,8 @@ from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
+from torch_linformer.training.floors import majority_accuracy, tfidf_floor
 from torch_linformer.training.initial_model import add_latent_semantics, build_model
-from torch_linformer.training.metrics import majority_accuracy, tfidf_floor
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
