@@ -119,8 +119,11 @@ def test_tags_without_prefixes_are_counted_by_the_token():
         ("VERB", pytest.approx(2 / 3), 2),
     ]
     assert scores["macro_f1"] == pytest.approx((1 / 2 + 2 / 3) / 2)
-    letters = [["N", "S", "I"]]  # parts of speech too, though two of them look like prefixes
-    assert [entry["label"] for entry in tagging_metrics(letters, letters)["per_label"]] == ["I", "N", "S"]
+
+
+@pytest.mark.parametrize("letters", [["I", "S"], ["B", "N", "S"]])
+def test_parts_of_speech_of_one_letter_are_no_entities(letters):
+    assert [entry["label"] for entry in tagging_metrics([letters], [letters])["per_label"]] == letters
 
 
 def test_nothing_but_outside_tags():
@@ -175,6 +178,7 @@ def test_tags_that_do_not_fit_are_refused(true, predicted, message):
         ([], "Paris", 0.0, 0.0),
         ([], "the .", 1.0, 1.0),
         (["the"], "", 1.0, 1.0),
+        (["the", "Paris"], "", 0.0, 0.0),
     ],
 )
 def test_answers_by_hand(golds, predicted, exact_match, f1):
@@ -182,14 +186,14 @@ def test_answers_by_hand(golds, predicted, exact_match, f1):
 
 
 def test_questions_with_and_without_answers_are_told_apart():
-    scores = answer_metrics([["Paris"], ["Paris, France"], [], []], ["Paris", "in Paris", "", "x"])
+    scores = answer_metrics([["Paris"], ["Paris, France"], [], [], []], ["Paris", "in Paris", "", "x", "y"])
     assert scores == pytest.approx(
         {
-            "exact_match": 2 / 4,
-            "f1": 2.5 / 4,
+            "exact_match": 2 / 5,
+            "f1": 2.5 / 5,
             "has_answer_exact_match": 1 / 2,
             "has_answer_f1": 1.5 / 2,
-            "no_answer_accuracy": 1 / 2,
+            "no_answer_accuracy": 1 / 3,
         }
     )
     assert json.loads(json.dumps(scores)) == scores
