@@ -270,7 +270,7 @@ def test_a_model_that_lacks_tensors(refused, model_copy):
 
 def test_a_model_of_another_task(refused, masked_run):
     message = refused("predict", masked_run.folder, "good.csv")
-    assert message == "LinformerForMaskedLM predicts no labels: give a model trained with --task classify"
+    assert message == "LinformerForMaskedLM predicts nothing of a document: train a model on another --task"
 
 
 def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):

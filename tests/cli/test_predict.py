@@ -51,7 +51,7 @@ def files(tmp_path, monkeypatch, write_csv):
 )
 def test_tables(predict, files, name, place):
     status, records, error = predict(name)
-    assert (status, error) == (0, "3 documents labelled, 1 cut at 24 tokens\n")
+    assert (status, error) == (0, "3 documents read, 1 cut at 24 tokens\n")
     assert [record["document"] for record in records] == [place.format(number) for number in (1, 2, 3)]
     assert [record["label"] for record in records] == ["rain", "sun", "snow"]
     assert [record["cut"] for record in records] == [False, False, True]
@@ -64,7 +64,7 @@ def test_tables(predict, files, name, place):
 def test_every_kind_gives_the_same_and_in_the_order_asked_for(predict, files):
     names = ["2.txt", "t.parquet", "0.txt", "t.csv", "1.txt", "t.jsonl"]
     status, records, error = predict(*names, "--batch-size", "2")
-    assert (status, error) == (0, "12 documents labelled, 4 cut at 24 tokens\n")
+    assert (status, error) == (0, "12 documents read, 4 cut at 24 tokens\n")
     assert [record.pop("document").partition(",")[0] for record in records] == [
         name for name in names for _ in range(1 if name.endswith("txt") else 3)
     ]
@@ -102,7 +102,7 @@ def test_what_is_skipped_and_replaced_is_counted(predict, tmp_path):
     path.write_bytes(b"text,id\nwet mud,1\n,2\n  ,3\ncaf\xe9,4\n")
     status, records, error = predict(path)
     assert status == 0 and [record["document"] for record in records] == [f"{path}, row 1", f"{path}, row 4"]
-    assert error == "2 documents labelled, 2 skipped, without text, 1 with bytes that are not UTF-8\n"
+    assert error == "2 documents read, 2 skipped, without text, 1 with bytes that are not UTF-8\n"
 
 
 def test_a_column_that_is_named(predict, tmp_path, write_csv):
@@ -113,7 +113,7 @@ def test_a_column_that_is_named(predict, tmp_path, write_csv):
 
 def test_output_is_written_as_a_whole(predict, files):
     status, records, error = predict("t.csv", "--output", "new folder/out.jsonl")
-    assert (status, records) == (0, []) and "3 documents labelled" in error
+    assert (status, records) == (0, []) and "3 documents read" in error
     lines = (files / "new folder" / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines and [json.loads(line) for line in lines] == predict("t.csv")[1]
     assert os.listdir("new folder") == ["out.jsonl"]
@@ -165,7 +165,7 @@ def test_it_streams(start_command, classifier_run):
         process.stdin.write(line)
         process.stdin.close()
         records = [json.loads(line) for line in process.stdout]  # through the same buffer as the first line
-        assert process.stderr.read() == "301 documents labelled\n"
+        assert process.stderr.read() == "301 documents read\n"
         assert process.wait() == 0
     assert [record["document"] for record in records] == [f"standard input, line {n}" for n in range(2, 302)]
 

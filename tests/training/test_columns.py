@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from torch_linformer.training.columns import find_columns, read_label, read_text
+from torch_linformer.training.columns import NOT_NAMED, Named, UsualNames, find_columns, read_label, read_text
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.readers import Row
 
@@ -11,8 +11,8 @@ def rows(*values):
     return [Row(row, f"t.csv, row {number}") for number, row in enumerate(values, start=1)]
 
 
-def find(row, *, text=None, label=None, needs_label=True):
-    return find_columns(rows(row), "t.csv", text=text, label=label, needs_label=needs_label)
+def find(row, *, needs_label=True, **named):
+    return find_columns(rows(row), "t.csv", Named(**named), needs_label=needs_label)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def test_named_columns_are_taken():
     assert columns == (
         "content",
         "author",
+        None,
         "texts from column 'content' (as asked), labels from column 'author' (as asked)",
     )
     assert find({"text": "a", "content": "b"}, label="text")[:2] == ("content", "text")
@@ -48,16 +49,43 @@ def test_named_columns_are_taken():
 
 def test_labels_that_are_not_needed_are_not_read():
     row = {"text": "a", "label": "b"}
-    assert find(row, needs_label=False)[1:] == (None, "texts from column 'text' (by its name)")
+    assert find(row, needs_label=False)[1:] == (None, None, "texts from column 'text' (by its name)")
     assert find(row, needs_label=False, label="label").label == "label"
+
+
+ASKED = UsualNames(("context", "text"), ("answers",), ("question", "query"))
+
+
+def test_the_column_of_the_questions():
+    row = {"id": "1", "Query": "who?", "context": "a", "answers": "b"}
+    columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=ASKED, needs_label=True)
+    assert columns[:3] == ("context", "answers", "Query")
+    assert columns.reason.endswith(", questions from column 'Query' (by its name)")
+    named = find_columns(rows(row), "t.csv", Named(text="id", question="context"), usual=ASKED, needs_label=False)
+    assert named[:3] == ("id", None, "context")
+    with pytest.raises(
+        InputError, match="no question column found; name it with --question-column; columns: 'context'"
+    ):
+        find_columns(rows({"context": "a"}), "t.csv", NOT_NAMED, usual=ASKED, needs_label=False)
+    with pytest.raises(InputError, match="no column 'q', which --question-column names"):
+        find_columns(rows(row), "t.csv", Named(question="q"), usual=ASKED, needs_label=False)
+
+
+def test_a_column_for_each_label():
+    row = {"text": "a", "rude": "1", "loud": "0"}
+    options = {"needs_label": True, "several_labels": True}
+    assert find_columns(rows(row), "t.csv", Named(label="rude,loud"), **options).label == "rude,loud"
+    with pytest.raises(InputError, match="no column 'late', which --label-column names"):
+        find_columns(rows(row), "t.csv", Named(label="rude,late"), **options)
+    with pytest.raises(InputError, match="no column 'rude,loud', which --label-column names"):
+        find_columns(rows(row), "t.csv", Named(label="rude,loud"), needs_label=True)
 
 
 def test_columns_are_looked_for_in_all_rows():
     columns = find_columns(
         rows({"note": None}, {"note": "a", "label": None}, {"label": 1, "note": "b"}),
         "t.jsonl",
-        text=None,
-        label=None,
+        NOT_NAMED,
         needs_label=True,
     )
     assert columns[:2] == ("note", "label")

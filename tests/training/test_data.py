@@ -10,6 +10,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_linformer.training.columns import Named
 from torch_linformer.training.corpus import stdlib_documents
 from torch_linformer.training.data import (
     check_labels,
@@ -20,6 +21,7 @@ from torch_linformer.training.data import (
     split_documents,
 )
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.records import TEXT
 
 TABLE = "review,stars\nfirst,5\n,1\nsecond,1\n"
 
@@ -63,17 +65,17 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 def test_other_columns_of_the_same_file(tmp_path):
     path = write(tmp_path / "t.jsonl", json.dumps({"text": "a", "body": "b", "label": 1, "target": 2}))
-    one = load_documents(path, text_column="text", label_column="label")
-    two = load_documents(path, text_column="body", label_column="target")
+    one = load_documents(path, named=Named("text", "label"))
+    two = load_documents(path, named=Named("body", "target"))
     assert (one.dataset[0], two.dataset[0]) == ({"text": "a", "label": "1"}, {"text": "b", "label": "2"})
 
 
 def test_labels_that_are_not_needed(tmp_path):
     path = write(tmp_path / "t.csv", "text,label\nx,\n")
-    documents = load_documents(path, needs_label=False)
+    documents = load_documents(path, TEXT)
     assert documents.dataset.column_names == ["text"] and documents.label_column is None
     with pytest.raises(InputError, match=r"t\.csv, row 1: no label in column 'label'"):
-        load_documents(path, needs_label=False, label_column="label")
+        load_documents(path)
 
 
 def test_a_folder(tmp_path):
@@ -94,8 +96,8 @@ def test_a_folder(tmp_path):
 def test_files_without_labels(tmp_path):
     write(tmp_path / "flat" / "1.txt", "one")
     book = write(tmp_path / "flat" / "book.txt", "two")
-    assert load_documents(str(tmp_path / "flat"), needs_label=False).dataset["text"][:] == ["one", "two"]
-    assert load_documents(book, needs_label=False).notes == [f"{book} as one document"]
+    assert load_documents(str(tmp_path / "flat"), TEXT).dataset["text"][:] == ["one", "two"]
+    assert load_documents(book, TEXT).notes == [f"{book} as one document"]
     for source in (str(tmp_path / "flat"), book):
         with pytest.raises(InputError, match="no labels; put the files of each label into a folder named after"):
             load_documents(source)
@@ -117,7 +119,7 @@ def test_the_standard_library():
     assert documents.notes == [description] and documents.name == "stdlib"
     assert documents.dataset["label"][:] == [document.label for document in corpus]
     assert documents.dataset["text"][7] == corpus[7].text
-    assert load_documents("stdlib", needs_label=False).dataset.column_names == ["text"]
+    assert load_documents("stdlib", TEXT).dataset.column_names == ["text"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from torch_linformer.training import initial_model
 from torch_linformer.training.initial_model import add_latent_semantics, build_config, build_model
 from torch_linformer.training.parts import load_parts
 from torch_linformer.training.settings import SIZES, TrainSettings
-from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
+from torch_linformer.training.tasks import new_task
+from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.training.windows import DocumentEncoder
 
 # Settings become a configuration
 
@@ -17,13 +19,18 @@ from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documen
 def test_balanced_class_weights_by_hand(tmp_path, write_csv):
     labels = ["a"] * 12 + ["b"] * 6 + ["c"] * 2
     data = write_csv(tmp_path / "a.csv", [(f"text {i}", label) for i, label in enumerate(labels)])
-    parts = load_parts(TrainSettings(data=data, test=data, validation=data))
     tokenizer = build_tokenizer("bytes", [], max_length=32)
-    config = build_config(TrainSettings(data=data, class_weights="balanced", max_length=32), tokenizer, parts)
-    assert config.class_weights == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
-    mean = sum(Counter(labels)[name] * weight for name, weight in zip("abc", config.class_weights, strict=True)) / 20
+
+    def weights(**options):
+        settings = TrainSettings(data=data, test=data, validation=data, max_length=32, **options)
+        parts = load_parts(settings)
+        return build_model(settings, new_task(settings, tokenizer, parts), tokenizer, parts).config.class_weights
+
+    balanced = weights(class_weights="balanced")
+    assert balanced == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
+    mean = sum(Counter(labels)[name] * weight for name, weight in zip("abc", balanced, strict=True)) / 20
     assert mean == pytest.approx(1)
-    assert build_config(TrainSettings(data=data, max_length=32), tokenizer, parts).class_weights is None
+    assert weights() is None
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -33,7 +40,7 @@ def test_the_settings_reach_the_configuration(quick, classifier_run, size):
     options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv", "attention": "full"}
     settings = TrainSettings(**{**quick, **options, "size": size})
     tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = build_config(settings, tokenizer, load_parts(settings))
+    config = build_config(settings, tokenizer, {})
     assert (config.hidden_size, config.num_hidden_layers) == (expected.hidden_size, expected.layers)
     assert (config.num_attention_heads, config.intermediate_size) == (expected.heads, expected.feed_forward)
     assert config.k == (numbers if len(numbers) > 1 else 1)
@@ -54,14 +61,14 @@ def first_model(datasets_cache, tmp_path, write_csv):
     rows = [("sand sea warm", "sun")] * 20 + [("mud grey wet", "rain")] * 20
     data = write_csv(tmp_path / "sorted.csv", rows)
 
-    def build(model_class=LinformerForSequenceClassification, **options):
+    def build(**options):
         settings = TrainSettings(**{"data": data, "max_length": 32, "tokenizer": "bpe:300", **options})
         parts = load_parts(settings)
         tokenizer = build_tokenizer(settings.tokenizer, parts.train["text"], max_length=32)
-        documents = tokenize_documents(parts.train, tokenizer, 32)
-        model = build_model(settings, model_class, tokenizer, parts)
+        task = new_task(settings, tokenizer, parts)
+        model = build_model(settings, task, tokenizer, parts)
         if settings.begins_with_lsa:
-            add_latent_semantics(model, documents, settings)
+            add_latent_semantics(model, task.examples(parts.train, DocumentEncoder(tokenizer, 32)).windows, settings)
         return model, tokenizer
 
     return build
@@ -86,7 +93,7 @@ def test_random_embeddings_and_those_of_masked_language_modelling_are_as_the_mod
     torch.manual_seed(0)
     fresh = LinformerForSequenceClassification(first.config)
     assert all(torch.equal(p, q) for p, q in zip(first.parameters(), fresh.parameters(), strict=True))
-    masked, _ = first_model(LinformerForMaskedLM, task="mlm")
+    masked, _ = first_model(task="mlm")
     torch.manual_seed(0)
     fresh = LinformerForMaskedLM(masked.config)
     assert all(torch.equal(p, q) for p, q in zip(masked.parameters(), fresh.parameters(), strict=True))

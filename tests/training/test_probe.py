@@ -1,7 +1,11 @@
 import time
 
 import pytest
+import torch
 
+from torch_linformer import models
+from torch_linformer.models import LinformerConfig
+from torch_linformer.training import probe as probe_module
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 
 CONFIG = {
@@ -16,8 +20,9 @@ CONFIG = {
 }
 
 
-def probe(task="mlm", **config):
-    return Probe(config={**CONFIG, **config}, task=task, batch_size=2, length=16, device="cpu", precision="fp32")
+def probe(model_class="LinformerForMaskedLM", **config):
+    config = {**CONFIG, **config}
+    return Probe(model_class=model_class, config=config, batch_size=2, length=16, device="cpu", precision="fp32")
 
 
 def test_a_model_that_cannot_run_has_no_cost_and_its_twin_has_one():
@@ -28,8 +33,27 @@ def test_a_model_that_cannot_run_has_no_cost_and_its_twin_has_one():
     assert 50 < full.peak_memory_mb < 20_000  # a process with torch in it, in megabytes
 
 
+@pytest.mark.parametrize(
+    ("model_class", "config"),
+    [
+        ("LinformerForMaskedLM", {}),
+        ("LinformerForTokenClassification", {}),
+        ("LinformerForQuestionAnswering", {}),
+        ("LinformerForSequenceClassification", {"num_labels": 3}),
+        ("LinformerForSequenceClassification", {"num_labels": 3, "problem_type": "multi_label_classification"}),
+        ("LinformerForSequenceClassification", {"num_labels": 1, "problem_type": "regression"}),
+    ],
+)
+def test_every_model_has_something_to_learn(model_class, config):
+    config = LinformerConfig(**{**CONFIG, **config})
+    ids = torch.randint(1, 50, (2, 16))
+    model = getattr(models, model_class)(config)
+    targets = probe_module._targets(probe(model_class), config, ids)
+    assert torch.isfinite(model(input_ids=ids, **targets).loss)
+
+
 @pytest.mark.usefixtures("no_fresh_process")
 def test_without_fresh_processes_there_are_no_costs_and_no_waiting():
     started = time.monotonic()
-    assert measure_beside_full_attention(probe("classify")) == (None, None)
+    assert measure_beside_full_attention(probe("LinformerForSequenceClassification")) == (None, None)
     assert time.monotonic() - started < 5

@@ -33,7 +33,10 @@ def test_slots_are_one_number_or_one_a_layer():
             "--sharing layerwise has one projection for all layers: --k must be one number",
         ),
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
-        ({"task": "translate"}, "--task must be one of classify, mlm, got 'translate'"),
+        (
+            {"task": "translate"},
+            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, got 'translate'",
+        ),
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
         ({"batch_size": 0}, "--batch-size must be a number above 0, got 0"),
@@ -63,7 +66,13 @@ VALUES = {
     "label_column": ('"kind"', "kind"),  # an underscore does as well
     "validation": ("0.25", "0.25"),
     "test": ('"test.csv"', "test.csv"),
+    "question_column": ('"asked"', "asked"),
     "task": ('"mlm"', "mlm"),
+    "from": ('"models/first"', "models/first"),
+    "overflow": ('"windows"', "windows"),
+    "stride": ("5", 5),
+    "packing": ("false", False),
+    "whole-words": ("true", True),
     "tokenizer": ('"bytes"', "bytes"),
     "max-length": ("100", 100),
     "k": ("[" + ", ".join(["9"] * LAYERS) + "]", ",".join(["9"] * LAYERS)),
@@ -88,10 +97,11 @@ VALUES = {
 def test_a_file_gives_every_option(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("".join(f"{name} = {toml}\n" for name, (toml, _) in VALUES.items()))
-    settings = TrainSettings(**read_config(str(path)))
-    expected = {name.replace("-", "_"): value for name, (_, value) in VALUES.items()}
-    assert dataclasses.asdict(settings) == expected
-    assert type(settings.epochs) is float
+    options = read_config(str(path))
+    names = {"from": "from_model"}
+    assert options == {names.get(name, name.replace("-", "_")): value for name, (_, value) in VALUES.items()}
+    assert set(options) == {item.name for item in dataclasses.fields(TrainSettings)}
+    assert type(options["epochs"]) is float
 
 
 def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
@@ -109,6 +119,7 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
         ("batch-size = 2.5", "batch-size must be a whole number, got 2.5"),
         ('batch-size = "2"', "batch-size must be a whole number, got '2'"),
         ("epochs = true", "epochs must be a number or text, got True"),
+        ("packing = 1", "packing must be true or false, got 1"),
         ("data = [1, 2]", "data must be a number or text, got [1, 2]"),
         ("resume = 1", "resume must be true or false, got 1"),
         ("epochs = ", "not valid TOML: "),

@@ -5,16 +5,15 @@ import time
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
-from torch_linformer.training.data import load_documents
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.tokenizer import DocumentEncoder, build_tokenizer, tokenize_documents
+from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.training.windows import DocumentEncoder
 
 TEXTS = [
     "the cat sat on the mat\n",
@@ -78,48 +77,6 @@ def test_any_text_round_trips(tokenizer, text):
     assert ids[0] == CLS and ids[-1] == SEP and not {PAD, CLS, SEP, MASK} & set(ids[1:-1])
     assert tokenizer.decode(ids[1:-1]) == text
     assert encoded["length"] == encoded["num_tokens"] == [len(ids)]
-
-
-def test_special_tokens_in_a_document_are_text(tokenizer):
-    text = "a <mask> b<pad></sep><cls>"
-    ids = DocumentEncoder(tokenizer, 100)([text])["input_ids"][0]
-    assert not {PAD, CLS, SEP, MASK} & set(ids[1:-1]) and tokenizer.decode(ids[1:-1]) == text
-
-
-@given(text=ANY_TEXT, max_length=st.integers(3, 40))
-@settings(max_examples=60, deadline=None)
-def test_the_cut_keeps_both_ends(tokenizer, text, max_length):
-    whole = DocumentEncoder(tokenizer, 1_000)([text])["input_ids"][0]
-    encoded = DocumentEncoder(tokenizer, max_length)([text])
-    ids = encoded["input_ids"][0]
-    assert ids == (whole if len(whole) <= max_length else [*whole[: max_length - 1], SEP])
-    assert encoded["length"] == [len(ids)] and encoded["num_tokens"] == [len(whole)]
-
-
-def test_the_encoder_leaves_the_tokenizer_alone():
-    tokenizer = word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "[PAD]", "a", "b"], pad_token="[PAD]")
-    before = tokenizer.backend_tokenizer.to_str()
-    encoded = DocumentEncoder(tokenizer, 6)(["a b a b", "b"])
-    assert encoded["input_ids"] == [[0, 0, 4, 5, 4, 1], [0, 0, 5, 1]]
-    assert encoded["num_tokens"] == [7, 4]
-    assert tokenizer.backend_tokenizer.to_str() == before
-
-
-@pytest.mark.parametrize(("template", "expected"), [(None, [0, 0, 0]), ("$A [EOS]", [0, 0, 7])])
-def test_tokenizers_with_other_special_tokens_or_none(template, expected):
-    backend = Tokenizer(models.WordLevel({"ACGT": 0, "[EOS]": 7}))  # no token for anything else
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    if template:
-        backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("[EOS]", 7)])
-    encoder = DocumentEncoder(PreTrainedTokenizerFast(tokenizer_object=backend), 3)
-    assert encoder(["ACGT " * 5])["input_ids"] == [expected]
-
-
-@pytest.mark.parametrize("max_length", [2, 1, 0, -5])
-def test_no_room_for_text(tokenizer, max_length):
-    with pytest.raises(InputError, match=f"^{max_length} tokens leave no room for text beside the special tokens"):
-        DocumentEncoder(tokenizer, max_length)
-    assert DocumentEncoder(tokenizer, 3)(["abc"])["length"] == [3]
 
 
 def test_bpe_is_the_same_in_every_process():
@@ -196,24 +153,3 @@ def test_a_lone_file_with_the_usual_names(tmp_path):
     tokenizer = build_tokenizer(str(path), [], max_length=8)
     ids = (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id)
     assert ids == (0, 1, 2, 4) and len(tokenizer) == 6
-
-
-def test_a_dataset_of_token_ids(tokenizer, tmp_path, capfd):
-    path = tmp_path / "t.csv"
-    path.write_text("text,label\nshort,a\n" + "long text " * 10 + ",b\n")
-    dataset = load_documents(str(path)).dataset
-    encoded = tokenize_documents(dataset, tokenizer, 16)
-    expected = DocumentEncoder(tokenizer, 16)(dataset["text"][:])
-    assert encoded[:] == {"label": ["a", "b"], **expected}
-    assert encoded["length"][1] == 16 < encoded["num_tokens"][1]
-    again = tokenize_documents(load_documents(str(path)).dataset, tokenizer, 16)
-    assert again.cache_files == encoded.cache_files and again._fingerprint == encoded._fingerprint
-    assert tokenize_documents(dataset, tokenizer, 15)["length"][1] == 15
-    assert capfd.readouterr() == ("", "")
-
-
-def test_token_ids_of_part_of_a_dataset(tokenizer):
-    dataset = Dataset.from_dict({"text": TEXTS}).select([4, 2])
-    encoded = tokenize_documents(dataset, tokenizer, 9)
-    assert encoded.column_names == ["input_ids", "length", "num_tokens"]
-    assert encoded[:] == DocumentEncoder(tokenizer, 9)([TEXTS[4], TEXTS[2]])

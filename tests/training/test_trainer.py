@@ -1,6 +1,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -8,6 +9,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.training.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.training.examples import Examples
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Classification
 from torch_linformer.training.tokenizer import build_tokenizer
@@ -99,13 +101,25 @@ class Recorder(TrainerCallback):
         self.rates.append(optimizer.param_groups[0]["lr"])
 
 
+class Recorded(Classification):
+    """A task whose batches for training are recorded."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.recorder = Recorder(self.collate)
+
+    def collator(self, training):
+        return self.recorder if training else self.collate
+
+
 @pytest.fixture
 def documents():
-    """26 distinct documents of 3 to 9 tokens."""
+    """26 distinct documents of 3 to 9 tokens, one window each."""
     ids = [[1, *[4 + i] * (1 + i % 7), 2] for i in range(26)]
-    return Dataset.from_dict(
-        {"input_ids": ids, "length": [len(each) for each in ids], "labels": [i % 2 for i in range(26)]}
-    )
+    labels, lengths = [i % 2 for i in range(26)], [len(each) for each in ids]
+    columns = {"document": list(range(26)), "input_ids": ids, "length": lengths, "labels": labels}
+    labelled = Dataset.from_dict({"label": ["ab"[label] for label in labels]})
+    return Examples(labelled, Dataset.from_dict(columns), np.array(lengths))
 
 
 @pytest.fixture
@@ -122,8 +136,8 @@ def build_trainer(tmp_path, documents):
             max_position_embeddings=9,
             k=3,
         )
-        task = Classification(build_tokenizer("bytes", [], max_length=9), ["a", "b"])
-        recorder = Recorder(task.collator(training=True))
+        task = Recorded(build_tokenizer("bytes", [], max_length=9), ["a", "b"])
+        recorder = task.recorder
         trainer = DocumentTrainer(
             model=LinformerForSequenceClassification(config),
             args=TrainingArguments(
@@ -138,11 +152,9 @@ def build_trainer(tmp_path, documents):
                 remove_unused_columns=False,
                 **{"save_strategy": "no", **arguments},
             ),
-            data_collator=recorder,
-            train_dataset=documents,
-            eval_dataset=documents,
-            eval_collator=task.collator(training=False),
-            preprocess_logits_for_metrics=task.preprocess_logits,
+            task=task,
+            train_dataset=documents.windows,
+            validation=documents,
             minutes=minutes,
         )
         trainer.add_callback(recorder)
@@ -196,13 +208,13 @@ def test_time_spent_by_earlier_processes_counts(build_trainer):
 def test_tokens_without_padding_are_counted(build_trainer, documents):
     trainer, _, _ = build_trainer(14)  # two epochs of seven batches
     trainer.train()
-    assert trainer.spent.tokens == 2 * sum(documents["length"])
+    assert trainer.spent.tokens == 2 * documents.num_tokens.sum()
 
 
 def test_the_trainer_reads_in_the_order_of_the_sampler(build_trainer, documents):
     trainer, recorder, _ = build_trainer(17)
     trainer.train()
-    texts, lengths = documents["input_ids"][:], documents["length"][:]
+    texts, lengths = documents.windows["input_ids"][:], documents.windows["length"][:]
     for epoch, batches in enumerate((recorder.batches[:7], recorder.batches[7:14])):
         expected = order(lengths, batch_size=4, seed=trainer.args.seed, epoch=epoch)
         assert [ids for batch in batches for ids in batch] == [texts[i] for i in expected]
@@ -211,10 +223,24 @@ def test_the_trainer_reads_in_the_order_of_the_sampler(build_trainer, documents)
 
 def test_evaluation_has_a_collator_of_its_own_and_sorts_by_length(build_trainer, documents):
     trainer, recorder, _ = build_trainer(1)
-    output = trainer.predict(documents)
+    windows = documents.windows
+    output = trainer.predict(windows)
     assert not recorder.batches and trainer.data_collator is recorder
-    assert sorted(output.label_ids.tolist()) == sorted(documents["labels"])
-    lengths = [batch["attention_mask"].sum(dim=1) for batch in trainer.get_test_dataloader(documents)]
-    assert torch.cat(lengths).tolist() == sorted(documents["length"], reverse=True)
+    assert sorted(output.label_ids.tolist()) == sorted(windows["labels"])
+    lengths = [batch["attention_mask"].sum(dim=1) for batch in trainer.get_test_dataloader(windows)]
+    assert torch.cat(lengths).tolist() == sorted(windows["length"], reverse=True)
     trainer.train()
     assert recorder.batches
+
+
+def test_scores_are_those_of_each_document_read_alone(build_trainer, documents):
+    """The order of evaluation is another: an answer must still meet its own document."""
+    trainer, _, _ = build_trainer(30)
+    trainer.train()
+    model = trainer.model.eval()
+    with torch.no_grad():
+        alone = [int(model(torch.tensor([ids])).logits.argmax()) for ids in documents.windows["input_ids"]]
+    right = [prediction == label for prediction, label in zip(alone, documents.windows["labels"], strict=True)]
+    assert 0 < sum(right) < 26 or len(set(alone)) > 1  # otherwise any order would do
+    assert trainer.evaluate()["eval_accuracy"] == pytest.approx(sum(right) / 26)
+    assert trainer.scores_of(documents)["accuracy"] == pytest.approx(sum(right) / 26)

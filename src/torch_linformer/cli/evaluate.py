@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from torch_linformer.cli.options import BatchSize, Debug, Device, LabelColumn, Model, Precision, TextColumn
+from torch_linformer.cli.options import (
+    BatchSize,
+    Debug,
+    Device,
+    LabelColumn,
+    Model,
+    Overflow,
+    Precision,
+    QuestionColumn,
+    Stride,
+    TextColumn,
+)
 
 
 def evaluate(
@@ -13,6 +24,9 @@ def evaluate(
     data: Annotated[str, typer.Option("--data", help="documents with labels, as for train")],
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
+    question_column: QuestionColumn = None,
+    overflow: Overflow = "cut",
+    stride: Stride = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="file for the scores  [MODEL/evaluation.json]", show_default=False),
@@ -22,7 +36,8 @@ def evaluate(
     precision: Precision = "auto",
     debug: Debug = False,
 ) -> None:
-    """Score a trained model on documents with labels."""
+    """Score a trained model on documents with labels, tags, numbers or answers, as it was trained on."""
+    from torch_linformer.training.columns import Named
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
     from torch_linformer.training.screen import Screen
@@ -31,8 +46,9 @@ def evaluate(
     task, scores = score(
         model,
         data,
-        text_column=text_column,
-        label_column=label_column,
+        named=Named(text_column, label_column, question_column),
+        overflow=overflow,
+        stride=stride,
         batch_size=batch_size,
         device=device,
         precision=precision,

@@ -10,6 +10,7 @@ def info(model: Model, debug: Debug = False) -> None:
 
     from torch_linformer.training.folder import load_model, load_tokenizer
     from torch_linformer.training.screen import Screen
+    from torch_linformer.training.tasks import task_of
 
     loaded, tokenizer = load_model(model), load_tokenizer(model)
     config = loaded.config
@@ -22,13 +23,13 @@ def info(model: Model, debug: Debug = False) -> None:
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", f"{len(tokenizer):,} tokens"),
     ]
-    if type(loaded).__name__ == "LinformerForSequenceClassification":
-        labels = config.label_names
+    task = task_of(loaded, tokenizer)
+    if labels := task.names:
         rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))
     metrics = Path(model) / "metrics.json"
     if metrics.is_file():
         scores = json.loads(metrics.read_text(encoding="utf-8"))
-        for name in ("accuracy", "macro_f1", "perplexity", "bits_per_byte"):
+        for name in task.headline:
             if scores.get(name) is not None:  # an infinite perplexity is null
                 rows.append((f"held-out {name.replace('_', '-')}", f"{scores[name]:.4f}"))
     Screen().table(model, ("", ""), rows)

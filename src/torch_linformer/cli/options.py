@@ -6,6 +6,13 @@ import typer
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text", show_default=False)]
+QuestionColumn = Annotated[
+    str | None, typer.Option("--question-column", help="column that holds the question", show_default=False)
+]
+Overflow = Annotated[str, typer.Option("--overflow", help="longer documents: cut | windows")]
+Stride = Annotated[
+    int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]", show_default=False)
+]
 LabelColumn = Annotated[
     str | None, typer.Option("--label-column", help="column that holds the label", show_default=False)
 ]

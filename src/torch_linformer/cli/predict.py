@@ -7,13 +7,29 @@ from typing import Annotated
 
 import typer
 
-from torch_linformer.cli.options import BatchSize, Debug, Device, Model, Precision, TextColumn
+from torch_linformer.cli.options import (
+    BatchSize,
+    Debug,
+    Device,
+    Model,
+    Overflow,
+    Precision,
+    QuestionColumn,
+    Stride,
+    TextColumn,
+)
 
 
 def predict(
     model: Model,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
     text_column: TextColumn = None,
+    question_column: QuestionColumn = None,
+    question: Annotated[
+        str | None, typer.Option("--question", help="asked of every document", show_default=False)
+    ] = None,
+    overflow: Overflow = "cut",
+    stride: Stride = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="file for the lines  [standard output]", show_default=False)
     ] = None,
@@ -22,19 +38,22 @@ def predict(
     precision: Precision = "auto",
     debug: Debug = False,
 ) -> None:
-    """Label documents: a JSON line each, with label, probabilities, tokens and whether it was cut."""
+    """Say what the model knows of documents: a JSON line each, with its answer, its tokens and whether it was cut."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from torch_linformer.training.columns import Named
     from torch_linformer.training.devices import resolve_device, resolve_precision
     from torch_linformer.training.errors import InputError
     from torch_linformer.training.folder import load_model, load_tokenizer
-    from torch_linformer.training.predict import Classifier, label_files, open_output
+    from torch_linformer.training.predict import Predictor, open_output, predict_files
 
     device = resolve_device(device)
-    classifier = Classifier(
+    predictor = Predictor(
         load_model(model),
         load_tokenizer(model),
+        overflow=overflow,
+        stride=stride,
         device=device,
         precision=resolve_precision(precision, device),
         batch_size=batch_size,
@@ -49,7 +68,12 @@ def predict(
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)
-        sentence = label_files(
-            classifier, files, stream, text_column=text_column, on_document=lambda: progress.advance(task)
+        sentence = predict_files(
+            predictor,
+            files,
+            stream,
+            named=Named(text_column, question=question_column),
+            question=question,
+            on_document=lambda: progress.advance(task),
         )
     console.print(sentence, highlight=False)

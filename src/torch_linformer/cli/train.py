@@ -45,7 +45,13 @@ def _parameters() -> list[inspect.Parameter]:
             text += f": {' | '.join(item.metadata['choices'])}"
         if item.default is not None:
             text += f"  [{item.default}]"
-        option = typer.Option(flag(item.name), help=text, show_default=False)
+        names = flag(item.name)
+        if hints[item.name] is bool:
+            names, text = (
+                f"{names}/--no-{names.removeprefix('--')}",
+                f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]",
+            )
+        option = typer.Option(names, help=text, show_default=False)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options", show_default=False)]
     resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]

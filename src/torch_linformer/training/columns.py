@@ -1,4 +1,4 @@
-"""Which column holds the documents and which one the labels, and what a cell of each may hold."""
+"""Which column holds the documents, which one the labels and which one the questions, and what a cell may hold."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,44 +23,81 @@ LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
 
 
 class Columns(NamedTuple):
-    """The column of the texts, that of the labels (None: labels are not read), and in words why these two."""
+    """The columns of the texts, the labels and the questions (None: not read), and in words why these."""
 
     text: str
     label: str | None
+    question: str | None
     reason: str
 
 
-def find_columns(
-    rows: Sequence[Row], source: str, *, text: str | None, label: str | None, needs_label: bool
-) -> Columns:
-    """Choose the text and label columns from the first rows of a table.
+class Named(NamedTuple):
+    """The columns that a user has named."""
 
-    A column that is named is taken. Otherwise the one whose name is in `TEXT_COLUMNS` (`LABEL_COLUMNS`),
-    whatever its case; otherwise the only candidate: for the texts the only column of strings that are not
-    all numbers, for the labels the only other column. Without `needs_label`, labels are read only if `label`
-    names their column.
+    text: str | None = None
+    label: str | None = None
+    question: str | None = None
+
+
+class UsualNames(NamedTuple):
+    """What the columns are called in most files, in lower case; without a name for questions there are none."""
+
+    text: tuple[str, ...] = TEXT_COLUMNS
+    label: tuple[str, ...] = LABEL_COLUMNS
+    question: tuple[str, ...] = ()
+
+
+NOT_NAMED, USUAL = Named(), UsualNames()
+
+
+def find_columns(
+    rows: Sequence[Row],
+    source: str,
+    named: Named,
+    *,
+    usual: UsualNames = USUAL,
+    needs_label: bool,
+    several_labels: bool = False,
+) -> Columns:
+    """Choose the columns from the first rows of a table.
+
+    A column that is named is taken. Otherwise the one whose name is usual, whatever its case; otherwise the only
+    candidate: for the texts the only column of strings that are not all numbers, for the labels the only other
+    column. Without `needs_label`, labels are read only if their column is named.
+
+    Args:
+        rows: some rows of the table.
+        source: the table's name, for messages.
+        named: columns the user has named.
+        usual: usual names.
+        needs_label: look for labels.
+        several_labels: the user's label column may be several, divided by commas.
 
     Raises:
         InputError: a column that is named is not there, or there is no candidate, or more than one; the
             message lists the columns.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    for given, option in ((text, "--text-column"), (label, "--label-column")):
+    text, label, question = named
+    wanted = [(text, "--text-column"), (question, "--question-column")]
+    labels = label.split(",") if label and several_labels and label not in names else [label]
+    for given, option in [*wanted, *((each, "--label-column") for each in labels)]:
         if given is not None and given not in names:
             raise InputError(f"{source}: no column {given!r}, which {option} names; columns: {_list(names)}")
     if text is not None and text == label:
         raise InputError(f"{source}: column {text!r} cannot be both text and label; columns: {_list(names)}")
-    text_reason = label_reason = "as asked"
+    reasons = ["as asked"] * 3
+    if usual.question and question is None:
+        question, reasons[2] = _choose(names, usual.question, [], taken=(), source=source, what="question")
     if text is None:
-        others = [name for name in names if name not in _known(names, LABEL_COLUMNS)]
+        others = [name for name in names if name not in _known(names, usual.label)]
         strings = [name for name in others if _is_text(rows, name)]
-        text, text_reason = _choose(names, TEXT_COLUMNS, strings, taken=label, source=source, what="text")
-    reason = f"texts from column {text!r} ({text_reason})"
+        text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what="text")
     if label is None and needs_label:
-        label, label_reason = _choose(names, LABEL_COLUMNS, names, taken=text, source=source, what="label")
-    if label is not None:
-        reason += f", labels from column {label!r} ({label_reason})"
-    return Columns(text, label, reason)
+        label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what="label")
+    columns = zip(("texts", "labels", "questions"), (text, label, question), reasons, strict=True)
+    reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
+    return Columns(text, label, question, reason)
 
 
 def read_text(row: Row, column: str) -> str:
@@ -104,12 +141,12 @@ def _choose(
     known: tuple[str, ...],
     candidates: list[str],
     *,
-    taken: str | None,
+    taken: tuple[str | None, ...],
     source: str,
     what: str,
 ) -> tuple[str, str]:
     for found, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
-        found = [name for name in found if name != taken]
+        found = [name for name in found if name not in taken]
         if len(found) == 1:
             return found[0], reason
         if found:

@@ -23,9 +23,11 @@ from torch_linformer.training import columns as columns_module
 from torch_linformer.training import conll, squad
 from torch_linformer.training import corpus as corpus_module
 from torch_linformer.training import readers as readers_module
-from torch_linformer.training.columns import Columns, find_columns, read_label, read_text
+from torch_linformer.training import records as records_module
+from torch_linformer.training.columns import NOT_NAMED, Columns, Named, find_columns
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.readers import ReadReport
+from torch_linformer.training.records import LABELLED, Record
 from torch_linformer.training.sources import Source, find_source
 
 _SAMPLE_ROWS = 100  # rows looked at to tell the columns apart
@@ -38,7 +40,7 @@ class Documents:
     """The documents of one source.
 
     Attributes:
-        dataset: memory-mapped, with the column "text" and, where labels were read, "label"; both strings.
+        dataset: memory-mapped, with the column "text" and those of the record.
         name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
         text_column: the column the texts came from; None if the source has no named columns.
         label_column: the column the labels came from; None if the source has no named columns or no labels.
@@ -58,10 +60,9 @@ class Documents:
 
 def load_documents(
     source: str,
+    record: Record = LABELLED,
     *,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    needs_label: bool = True,
+    named: Named = NOT_NAMED,
     split: str = "train",
 ) -> Documents:
     """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
@@ -71,9 +72,8 @@ def load_documents(
     Args:
         source: a path; or "stdlib", the source files of this Python's standard library; or, if there is no
             such path, a name on the Hugging Face hub, `name` or `owner/name`, perhaps with `:configuration`.
-        text_column: the column of the texts.
-        label_column: the column of the labels.
-        needs_label: look for labels; without it they are read only if `label_column` names their column.
+        record: what is read of each row.
+        named: columns that are known.
         split: the part of a data set of the hub.
 
     Raises:
@@ -84,10 +84,18 @@ def load_documents(
     sample = list(islice(origin.rows(ReadReport()), _SAMPLE_ROWS))
     if not sample:
         raise InputError(f"{source}: holds no rows")
+    needs_label = bool(record.features)
     if origin.note and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
-    columns = find_columns(sample, source, text=text_column, label=label_column, needs_label=needs_label)
-    dataset, empty, replaced = _store(origin, columns)
+    columns = find_columns(
+        sample,
+        source,
+        named,
+        usual=record.usual,
+        needs_label=needs_label,
+        several_labels=record.several_labels,
+    )
+    dataset, empty, replaced = _store(origin, record, columns)
     if not len(dataset):
         raise InputError(f"{source}: no row of the {empty:,} has any text in column {columns.text!r}")
     notes = [origin.note or columns.reason]
@@ -134,7 +142,7 @@ def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bo
     """
     generator = np.random.default_rng(seed)
     if stratified and "label" in dataset.column_names:
-        _, groups = np.unique(_labels(dataset), return_inverse=True)
+        _, groups = np.unique(dataset.select_columns("label")[:]["label"], return_inverse=True)
     else:
         groups = np.zeros(len(dataset), dtype=np.int64)
     members = [np.flatnonzero(groups == group) for group in range(groups.max(initial=-1) + 1)]
@@ -146,15 +154,18 @@ def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bo
     return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)
 
 
-def label_names(dataset: Dataset) -> list[str]:
+def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
     """Return the distinct labels in order: by number if all are whole numbers, otherwise by alphabet.
 
+    A column "label" of lists gives the labels in all of them.
+
     Raises:
-        InputError: there are fewer than two.
+        InputError: there are fewer than `at_least`.
     """
-    names = sorted(set(_labels(dataset)))
-    if len(names) < 2:
-        raise InputError(f"every document has the label {names[0]!r}: a classifier needs two labels at least")
+    names = sorted({label for labels in _label_lists(dataset) for label in labels})
+    if len(names) < at_least:
+        found = f"every document has the label {names[0]!r}" if names else "no document has a label"
+        raise InputError(f"{found}: a classifier needs {('one label', 'two labels')[at_least - 1]} at least")
     if all(re.fullmatch(r"-?\d+", name) for name in names):
         names.sort(key=int)
     return names
@@ -162,7 +173,8 @@ def label_names(dataset: Dataset) -> list[str]:
 
 def check_labels(names: list[str], dataset: Dataset, source: str) -> None:
     """Raise an `InputError` if `dataset`, read from `source`, holds a label that is not in `names`."""
-    for label, number in sorted(Counter(_labels(dataset)).items()):
+    holding = Counter(label for labels in _label_lists(dataset) for label in set(labels))
+    for label, number in sorted(holding.items()):
         if label not in names:
             known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
             raise InputError(
@@ -184,20 +196,18 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _store(source: Source, columns: Columns) -> tuple[Dataset, int, int]:
+def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, int, int]:
     """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
     # The two marks are stored with each row, so that the counts come out of a cached file as well.
-    features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool")}
-    if columns.label is not None:
-        features["label"] = Value("string")
-    modules = (columns_module, conll, corpus_module, readers_module, squad)
+    features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
+    modules = (columns_module, conll, corpus_module, readers_module, records_module, squad)
     code = [inspect.getsource(module) for module in modules]
     try:
         with quiet():
             dataset = Dataset.from_generator(
-                lambda: _records(source, columns),
+                lambda: _records(source, record, columns),
                 features=Features(features),
-                fingerprint=Hasher.hash([source.version, columns.text, columns.label, code]),
+                fingerprint=Hasher.hash([source.version, tuple(columns), str(features), code]),
                 writer_batch_size=_WRITER_BATCH,
             )
     except DatasetGenerationError as error:
@@ -209,16 +219,13 @@ def _store(source: Source, columns: Columns) -> tuple[Dataset, int, int]:
     return dataset.select(np.flatnonzero(~empty)) if empty.any() else dataset, int(empty.sum()), replaced
 
 
-def _records(source: Source, columns: Columns) -> Iterator[dict[str, object]]:
+def _records(source: Source, record: Record, columns: Columns) -> Iterator[dict[str, object]]:
     report = ReadReport()
     replaced = 0
     for row in source.rows(report):
-        text = read_text(row, columns.text)
-        record = {"text": text, "empty": not text, "replaced": report.replaced > replaced}
-        if columns.label is not None:
-            record["label"] = read_label(row, columns.label) if text else ""
+        values = record.read(row, columns)
+        yield {**values, "empty": not values["text"], "replaced": report.replaced > replaced}
         replaced = report.replaced
-        yield record
 
 
 def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
@@ -230,8 +237,10 @@ def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
     return np.minimum(quotas, sizes - 1)
 
 
-def _labels(dataset: Dataset) -> list[str]:
-    return dataset.select_columns("label")[:]["label"]
+def _label_lists(dataset: Dataset) -> list[list[str]]:
+    """The labels of each document, one or several."""
+    labels = dataset.select_columns("label")[:]["label"]
+    return [each if isinstance(each, list) else [each] for each in labels]
 
 
 def _count(number: int) -> str:

@@ -6,23 +6,24 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from torch_linformer.models import LinformerForMaskedLM
 from torch_linformer.reporting.files import write_json
+from torch_linformer.training.columns import NOT_NAMED, Named
 from torch_linformer.training.data import check_labels, load_documents
 from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.tasks import Classification, MaskedLanguageModelling, Task
-from torch_linformer.training.tokenizer import tokenize_documents
+from torch_linformer.training.tasks import Task, task_of
 from torch_linformer.training.trainer import DocumentTrainer
+from torch_linformer.training.windows import DocumentEncoder
 
 
 def evaluate(
     folder: str,
     data: str,
     *,
-    text_column: str | None = None,
-    label_column: str | None = None,
+    named: Named = NOT_NAMED,
+    overflow: str = "cut",
+    stride: int | None = None,
     batch_size: int = 16,
     device: str = "auto",
     precision: str = "auto",
@@ -38,26 +39,21 @@ def evaluate(
     device = resolve_device(device)
     precision = resolve_precision(precision, device)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    mlm = isinstance(model, LinformerForMaskedLM)
-    documents = load_documents(data, text_column=text_column, label_column=label_column, needs_label=not mlm)
+    task = task_of(model, tokenizer, seed)
+    documents = load_documents(data, task.record, named=named)
     for note in documents.notes:
         screen.say(note)
-    if mlm:
-        task: Task = MaskedLanguageModelling(tokenizer, seed)
-    else:
-        names = model.config.label_names
-        check_labels(names, documents.dataset, data)
-        task = Classification(tokenizer, names)
-    tokenized = tokenize_documents(documents.dataset, tokenizer, model.config.max_position_embeddings)
+    if task.names:
+        check_labels(task.names, documents.dataset, data)
+    encoder = DocumentEncoder(
+        tokenizer, model.config.max_position_embeddings, overflow=overflow, stride=stride, offsets=task.offsets
+    )
     with tempfile.TemporaryDirectory() as scratch:
         trainer = DocumentTrainer(
-            model=model,
-            args=evaluation_arguments(Path(scratch), batch_size, device, precision),
-            eval_collator=task.collator(training=False),
-            preprocess_logits_for_metrics=task.preprocess_logits,
+            model=model, args=evaluation_arguments(Path(scratch), batch_size, device, precision), task=task
         )
-        prediction = trainer.predict(task.prepare(tokenized))
-    return task, {**task.metrics(prediction.predictions, prediction.label_ids), "documents": len(tokenized)}
+        scores = trainer.scores_of(task.examples(documents.dataset, encoder))
+    return task, {**scores, "documents": len(documents.dataset)}
 
 
 def evaluation_arguments(scratch: Path, batch_size: int, device: str, precision: str) -> TrainingArguments:

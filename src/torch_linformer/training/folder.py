@@ -10,13 +10,23 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForMaskedLM,
+    LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
+    LinformerForTokenClassification,
     LinformerPreTrainedModel,
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.sources import ask_hub
 
-MODEL_CLASSES = {cls.__name__: cls for cls in (LinformerForSequenceClassification, LinformerForMaskedLM)}
+MODEL_CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        LinformerForSequenceClassification,
+        LinformerForTokenClassification,
+        LinformerForQuestionAnswering,
+        LinformerForMaskedLM,
+    )
+}
 
 
 def load_config(path: str) -> LinformerConfig:

@@ -10,23 +10,53 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.folder import load_model
 from torch_linformer.training.latent_semantics import token_vectors
 from torch_linformer.training.parts import Parts
 from torch_linformer.training.settings import SIZES, TrainSettings
+from torch_linformer.training.tasks import Task
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimiser would need to undo the vectors
 
 
 def build_model(
-    settings: TrainSettings,
-    model_class: type[LinformerPreTrainedModel],
-    tokenizer: PreTrainedTokenizerFast,
-    parts: Parts,
+    settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast, parts: Parts
 ) -> LinformerPreTrainedModel:
-    """A model of the task's class with random weights that follow from the seed."""
+    """A model for the task: all of random weights that follow from the seed, or with those of another model.
+
+    Raises:
+        InputError: the other model cannot read so many tokens.
+    """
     set_seed(settings.seed)
-    return model_class(build_config(settings, tokenizer, parts))
+    labels = {**task.config, "class_weights": _class_weights(settings, parts)}
+    if settings.from_model is None:
+        return task.model_class(build_config(settings, tokenizer, labels))
+    source = load_model(settings.from_model)
+    try:
+        source.resize_max_len(settings.length, mode="keep")
+    except ValueError as error:
+        raise InputError(f"--max-length {settings.length}: {error}") from None
+    types = {"type_vocab_size": max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))}
+    model = task.model_class(
+        LinformerConfig(**{**source.config.to_diff_dict(), "architectures": None, **labels, **types})
+    )
+    _carry_over(source, model)
+    return model
+
+
+def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
+    """The weights of one model in another; the token types may be more, and the head is taken if it says the same.
+
+    A regression's head is not: it speaks in the unit of its own documents.
+    """
+    same_head = type(source) is type(model) and source.config.id2label == model.config.id2label
+    whole = same_head and model.config.problem_type != "regression"
+    weights = (model if whole else model.base_model).state_dict()
+    with torch.no_grad():
+        for name, weight in (source if whole else source.base_model).state_dict().items():
+            weights[name][: len(weight)] = weight
 
 
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
@@ -43,35 +73,32 @@ def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, se
         weight[model.config.pad_token_id] = 0
 
 
-def build_config(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts: Parts) -> LinformerConfig:
-    """The configuration of the model that ``settings`` ask for."""
+def build_config(
+    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, labels: dict[str, Any]
+) -> LinformerConfig:
+    """The configuration of the new model that ``settings`` ask for, with what it says of the task."""
     size = SIZES[settings.size]
-    labels: dict[str, Any] = {}
-    if settings.task == "classify":
-        labels = {
-            "id2label": dict(enumerate(parts.names)),
-            "label2id": {name: number for number, name in enumerate(parts.names)},
-            "class_weights": _class_weights(settings, parts),
-        }
     return LinformerConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size.hidden_size,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.feed_forward,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=0.0,
-        position_embedding=size.position_embedding,
-        type_vocab_size=0,
-        max_position_embeddings=settings.max_length,
-        pad_token_id=tokenizer.pad_token_id,
-        k=settings.slots,
-        sharing=settings.sharing,
-        projection=settings.projection,
-        attention=settings.attention,
-        pooling="mean_max",
-        norm_first=True,
-        **labels,
+        **{
+            "vocab_size": len(tokenizer),
+            "hidden_size": size.hidden_size,
+            "num_hidden_layers": size.layers,
+            "num_attention_heads": size.heads,
+            "intermediate_size": size.feed_forward,
+            "hidden_dropout_prob": size.dropout,
+            "attention_probs_dropout_prob": 0.0,
+            "position_embedding": settings.positions,
+            "type_vocab_size": 0,
+            "max_position_embeddings": settings.length,
+            "pad_token_id": tokenizer.pad_token_id,
+            "k": settings.slots,
+            "sharing": settings.sharing,
+            "projection": settings.projection,
+            "attention": settings.attention,
+            "pooling": "mean_max",
+            "norm_first": True,
+            **labels,
+        }
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
+from torch_linformer.training.columns import Named
 from torch_linformer.training.data import (
     Documents,
     check_labels,
@@ -13,11 +14,14 @@ from torch_linformer.training.data import (
     split_documents,
 )
 from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.tasks import TASKS
+
+_LABELS = {"classify": 2, "multilabel": 1, "token-classify": 2}  # how many different ones a task needs
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Datasets with the columns "text" and, for classification, "label"; the label names; what the screen says."""
+    """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says."""
 
     train: Dataset
     validation: Dataset
@@ -36,9 +40,9 @@ def load_parts(settings: TrainSettings) -> Parts:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
+    names = label_names(documents.dataset, _LABELS[settings.task]) if settings.task in _LABELS else []
     train, test = _part(settings, documents.dataset, "test", notes)
     train, validation = _part(settings, train, "validation", notes)
-    names = label_names(train) if settings.task == "classify" else []
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
@@ -46,12 +50,8 @@ def load_parts(settings: TrainSettings) -> Parts:
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:
-    return load_documents(
-        source,
-        text_column=settings.text_column,
-        label_column=settings.label_column,
-        needs_label=settings.task == "classify",
-    )
+    named = Named(settings.text_column, settings.label_column, settings.question_column)
+    return load_documents(source, TASKS[settings.task].record, named=named)
 
 
 def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:

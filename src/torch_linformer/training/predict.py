@@ -1,4 +1,4 @@
-"""A trained classifier on new documents, streaming: a line in, a line out, whatever the size of the input."""
+"""A trained model on new documents, streaming: a line in, a line out, whatever the size of the input."""
 
 import json
 import sys
@@ -7,22 +7,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import atomic_path
-from torch_linformer.training.columns import find_columns, read_text
+from torch_linformer.training.columns import NOT_NAMED, Named, find_columns, read_text
 from torch_linformer.training.devices import autocast
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.readers import ReadReport, Row, iter_rows, iter_stream
-from torch_linformer.training.tokenizer import DocumentEncoder
+from torch_linformer.training.records import TEXT, Record
+from torch_linformer.training.tasks import Task, task_of
+from torch_linformer.training.windows import DocumentEncoder
 
 BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
 SAMPLE_ROWS = 100  # rows looked at to tell which column holds the text
+
+
+class Document(NamedTuple):
+    """A text, where it came from, and what is asked of it, if anything is."""
+
+    where: str
+    text: str
+    question: str | None = None
 
 
 @dataclass
@@ -32,21 +42,29 @@ class Skipped:
     empty: int = 0
 
 
-def documents(rows: Iterable[Row], source: str, text_column: str | None, skipped: Skipped) -> Iterator[tuple[str, str]]:
-    """(where, text) of every row that has text; the text column is recognised as in training.
+def documents(
+    rows: Iterable[Row], source: str, record: Record, named: Named, skipped: Skipped, question: str | None = None
+) -> Iterator[Document]:
+    """Every row that has text; the columns are recognised as in training. ``question`` is asked of every text.
 
     Raises:
-        InputError: the text column is missing or cannot be told.
+        InputError: a column is missing or cannot be told, or a row has no question where one is needed.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
     if not sample:
         return
-    columns = find_columns(sample, source, text=text_column, label=None, needs_label=False)
+    usual = record.usual if question is None else record.usual._replace(question=())
+    if usual.question and named.question is None and "text" in sample[0].values and len(sample[0].values) == 1:
+        raise InputError(f"{source}: a text without a question; ask one of every document with --question")
+    columns = find_columns(sample, source, named, usual=usual, needs_label=False)
     for row in chain(sample, rows):
         text = read_text(row, columns.text)
+        asked = question if columns.question is None else read_text(row, columns.question)
+        if asked == "":
+            raise InputError(f"{row.where}: no question in column {columns.question!r}; fill it in or remove the row")
         if text:
-            yield row.where, text
+            yield Document(row.where, text, asked)
         else:
             skipped.empty += 1
 
@@ -58,38 +76,42 @@ def open_output(path: Path) -> Iterator[TextIO]:
         yield stream
 
 
-def label_files(
-    classifier: "Classifier",
+def predict_files(
+    predictor: "Predictor",
     files: Sequence[str],
     stream: TextIO,
     *,
-    text_column: str | None = None,
+    named: Named = NOT_NAMED,
+    question: str | None = None,
     on_document: Callable[[], object],
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
     Args:
-        classifier: what labels them.
+        predictor: what answers them.
         files: text files, JSON lines, CSV, Parquet, or folders of such.
         stream: takes the lines.
-        text_column: the column of the texts; recognised if None.
+        named: the columns that are known.
+        question: asked of every document.
         on_document: called after each line.
 
     Returns:
-        How many documents were labelled, and how many of them were cut, skipped or damaged, as a sentence.
+        How many documents there were, and how many of them were cut, skipped or damaged, as a sentence.
 
     Raises:
         InputError: a file is missing or malformed, or none holds a document with text.
     """
+    if question is not None and not predictor.record.usual.question:
+        raise InputError("--question is for models trained with --task qa; this one answers without")
     report, skipped = ReadReport(), Skipped()
 
-    def everything() -> Iterator[tuple[str, str]]:
+    def everything() -> Iterator[Document]:
         for file in files:
             rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
-            yield from documents(rows, file, text_column, skipped)
+            yield from documents(rows, file, predictor.record, named, skipped, question)
 
     written = cut = 0
-    for record in classifier.predict(everything()):
+    for record in predictor.predict(everything()):
         # A file's name may hold what is no text (a lone surrogate): JSON has an escape for it.
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
         stream.write(line + "\n")
@@ -99,19 +121,28 @@ def label_files(
         raise InputError(f"{', '.join(files)}: no document with any text")
     stream.flush()
     counts = (
-        (f"cut at {classifier.encode.max_length:,} tokens", cut),
+        (f"cut at {predictor.encode.max_length:,} tokens", cut),
         ("skipped, without text", skipped.empty),
         ("with bytes that are not UTF-8", report.replaced),
     )
     notes = "".join(f", {number:,} {what}" for what, number in counts if number)
-    return f"{written:,} documents labelled{notes}"
+    return f"{written:,} document{'' if written == 1 else 's'} read{notes}"
 
 
-class Classifier:
-    """A model, its tokenizer, and where and how they compute.
+class Predictor:
+    """A model, its tokenizer and task, and where and how they compute.
+
+    Args:
+        model: a trained model.
+        tokenizer: its tokenizer.
+        overflow: "cut", or "windows" to read all of a long document.
+        stride: tokens that neighbouring windows share.
+        device: where it computes.
+        precision: in which precision.
+        batch_size: windows at once.
 
     Raises:
-        InputError: the model is no classifier.
+        InputError: the model answers nothing about a document.
     """
 
     def __init__(
@@ -119,50 +150,63 @@ class Classifier:
         model: LinformerPreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
+        overflow: str = "cut",
+        stride: int | None = None,
         device: str,
         precision: str,
         batch_size: int,
     ) -> None:
-        if not isinstance(model, LinformerForSequenceClassification):
-            raise InputError(f"{type(model).__name__} predicts no labels: give a model trained with --task classify")
+        self.task = task_of(model, tokenizer)
+        if type(self.task).describe is Task.describe:
+            raise InputError(f"{type(model).__name__} predicts nothing of a document: train a model on another --task")
         self.model = cast(nn.Module, model).to(device).eval()
-        self.encode = DocumentEncoder(tokenizer, model.config.max_position_embeddings)
-        self.tokenizer, self.batch_size = tokenizer, batch_size
-        self.device, self.precision = device, precision
-        self.names = model.config.label_names
+        self.encode = DocumentEncoder(
+            tokenizer,
+            model.config.max_position_embeddings,
+            overflow=overflow,
+            stride=stride,
+            offsets=self.task.offsets,
+        )
+        self.batch_size, self.device, self.precision = batch_size, device, precision
 
-    def predict(self, documents: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-        """A record for each (where, text), in their order; batches are put together by length."""
+    @property
+    def record(self) -> Record:
+        """What is read of a row: nothing that the task would only learn from."""
+        return self.task.record if self.task.record.usual.question else TEXT
+
+    def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
+        """A record for each document, in their order; batches are put together by length."""
         for group in _groups(documents, self.batch_size * BATCHES_AHEAD):
-            encoded = self.encode([text for _, text in group])
-            order = sorted(range(len(group)), key=lambda i: encoded["length"][i])
-            probabilities: dict[int, list[float]] = {}
-            for start in range(0, len(order), self.batch_size):
-                batch = order[start : start + self.batch_size]
-                rows = self._probabilities([encoded["input_ids"][i] for i in batch])
-                probabilities.update(zip(batch, rows, strict=True))
-            for i, (where, _) in enumerate(group):
-                yield self._record(where, probabilities[i], encoded["num_tokens"][i], encoded["length"][i])
+            texts = [document.text for document in group]
+            questions = [str(document.question) for document in group] if group[0].question is not None else None
+            windows = self.encode(texts, questions)
+            answers = self.task.answers(self._read(windows), windows, self.task.documents(texts, questions))
+            tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
+            read = dict(zip(windows["document"], windows["length"], strict=True))
+            for number, document in enumerate(group):
+                cut = self.encode.overflow == "cut" and tokens[number] > read[number]
+                question = {} if document.question is None else {"question": document.question}
+                answer = self.task.describe(answers[number], document.text)
+                yield {"document": document.where, **question, **answer, "tokens": tokens[number], "cut": cut}
 
     @torch.inference_mode()
-    def _probabilities(self, ids: list[list[int]]) -> list[list[float]]:
-        batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self.device)
-        with autocast(self.device, self.precision):
-            logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        return torch.softmax(logits.float(), dim=-1).tolist()
+    def _read(self, windows: dict[str, list]) -> list[Any]:
+        """What the task keeps of the logits of each window."""
+        order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
+        reduced: list[Any] = [None] * len(order)
+        names = ("input_ids", "text_from")
+        for start in range(0, len(order), self.batch_size):
+            numbers = order[start : start + self.batch_size]
+            batch = self.task.collate([{name: windows[name][i] for name in names} for i in numbers])
+            with autocast(self.device, self.precision):
+                outputs = self.model(**{name: tensor.to(self.device) for name, tensor in batch.items()})
+            kept = self.task.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
+            for i, row in zip(numbers, kept.cpu().numpy(), strict=True):
+                reduced[i] = row
+        return reduced
 
-    def _record(self, where: str, probabilities: list[float], num_tokens: int, length: int) -> dict[str, Any]:
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        return {
-            "document": where,
-            "label": self.names[best],
-            "probabilities": {name: round(p, 6) for name, p in zip(self.names, probabilities, strict=True)},
-            "tokens": num_tokens,
-            "cut": num_tokens > length,
-        }
 
-
-def _groups(documents: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+def _groups(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
     iterator = iter(documents)
     while group := list(islice(iterator, size)):
         yield group

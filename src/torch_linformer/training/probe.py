@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer import models
+from torch_linformer.models import LinformerConfig
 from torch_linformer.training.devices import autocast
 
 STEPS = 3  # timed, after one that is not
@@ -23,8 +24,8 @@ STEPS = 3  # timed, after one that is not
 class Probe:
     """A training step to measure: a model, a batch of full length, a device and a precision."""
 
+    model_class: str
     config: dict[str, Any]
-    task: str
     batch_size: int
     length: int
     device: str
@@ -97,15 +98,27 @@ def _serve() -> None:
 
 def _build(probe: Probe) -> tuple[nn.Module, dict[str, torch.Tensor], torch.optim.Optimizer]:
     config = LinformerConfig(**probe.config)
-    model_class = LinformerForSequenceClassification if probe.task == "classify" else LinformerForMaskedLM
-    model: nn.Module = model_class(config)
+    model: nn.Module = getattr(models, probe.model_class)(config)
     model.to(probe.device).train()
     shape = (probe.batch_size, probe.length)
     ids = torch.randint(1, config.vocab_size, shape, device=probe.device)
-    labels = torch.zeros(probe.batch_size, dtype=torch.long, device=probe.device)
-    batch = {"input_ids": ids, "labels": labels if probe.task == "classify" else ids}
-    batch["attention_mask"] = torch.ones_like(ids)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **_targets(probe, config, ids)}
     return model, batch, torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+
+def _targets(probe: Probe, config: LinformerConfig, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Something to learn, of the shape that the model expects."""
+    first = torch.zeros_like(ids[:, 0])
+    match probe.model_class:
+        case "LinformerForMaskedLM":
+            return {"labels": ids}
+        case "LinformerForTokenClassification":
+            return {"labels": torch.zeros_like(ids)}
+        case "LinformerForQuestionAnswering":
+            return {"start_positions": first, "end_positions": first}
+    if config.problem_type in ("regression", "multi_label_classification"):
+        return {"labels": torch.zeros(len(ids), len(config.label_names), device=ids.device)}
+    return {"labels": first}
 
 
 def _timed_step(

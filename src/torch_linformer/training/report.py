@@ -28,6 +28,22 @@ from torch_linformer.training.tasks import Task
 
 PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"
 
+FLOORS = {
+    "tfidf": "TF-IDF + logistic regression",
+    "tfidf_ridge": "TF-IDF + ridge regression",
+    "majority": "majority class",
+    "mean": "mean of the training values",
+    "frequent_tag": "most frequent tag of each word",
+}
+_PIPELINE_TAGS = {
+    "classify": "text-classification",
+    "multilabel": "text-classification",
+    "regress": "text-classification",
+    "token-classify": "token-classification",
+    "qa": "question-answering",
+    "mlm": "fill-mask",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -40,7 +56,7 @@ class Outcome:
     tokenizer: PreTrainedTokenizerFast
     task: Task
     scores: dict[str, Any]
-    floors: dict[str, float]
+    floors: dict[str, dict[str, float]]
     costs: tuple[Cost | None, Cost | None]
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
@@ -54,7 +70,7 @@ class Outcome:
         ours, full = (asdict(cost) if cost else {} for cost in self.costs)
         return {
             **self.scores,
-            **self.floors,
+            **{f"{floor}_{name}": score for floor, scores in self.floors.items() for name, score in scores.items()},
             "train_seconds": self.spent.seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
             "tokens_per_second": ours.get("tokens_per_second"),
@@ -105,11 +121,10 @@ def _score_columns(outcome: Outcome) -> tuple[str, ...]:
 def _score_rows(outcome: Outcome) -> list[Sequence[object]]:
     name = "Linformer" if outcome.settings.attention == "linformer" else "full attention"
     rows: list[Sequence[object]] = [(name, *(f"{outcome.scores[key]:.4f}" for key in outcome.task.headline))]
-    floors = outcome.floors
-    if floors:
-        tfidf = (f"{floors[f'tfidf_{key}']:.4f}" for key in ("accuracy", "macro_f1"))
-        rows.append(("TF-IDF + logistic regression", *tfidf))
-        rows.append(("majority class", f"{floors['majority_accuracy']:.4f}", None))
+    for floor, scores in outcome.floors.items():
+        rows.append(
+            (FLOORS[floor], *(f"{scores[key]:.4f}" if key in scores else None for key in outcome.task.headline))
+        )
     return rows
 
 
@@ -151,18 +166,19 @@ def _report(outcome: Outcome) -> str:
         ),
         Section(
             heading="Length of the training documents",
-            figure=length_histogram(outcome.num_tokens.tolist(), settings.max_length),
-            caption="Tokens before cutting; what lies right of the line is cut.",
+            figure=length_histogram(outcome.num_tokens.tolist(), settings.length),
+            caption=f"Tokens of whole documents; a model reads as many at once as the line says. Longer ones are "
+            f"{'cut' if settings.overflow == 'cut' else 'read window by window'}.",
         ),
         Section(
             heading="Learning curve",
-            figure=learning_curve(outcome.history, f"eval_{outcome.task.best_metric}" if outcome.floors else None),
+            figure=learning_curve(outcome.history, f"eval_{outcome.task.best_metric}"),
             caption="The weights that were best on the validation documents are the ones kept.",
         ),
         *_label_sections(outcome),
         Section(
             heading="Beside full attention",
-            text=f"One training step of {settings.batch_size} × {settings.max_length:,} tokens, each model in a fresh "
+            text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
             "process, stepping in turn. Peak memory is that of the process, or of the GPU where there is one.",
             columns=("", "tokens/s", "peak memory, MB"),
             rows=_cost_rows(outcome),
@@ -180,35 +196,31 @@ def _report(outcome: Outcome) -> str:
 
 
 def _floor_note(outcome: Outcome, key: str) -> str:
-    floors = outcome.floors
-    lines = []
-    if f"tfidf_{key}" in floors:
-        lines.append(f"TF-IDF {floors[f'tfidf_{key}']:.4f}")
-    if f"majority_{key}" in floors:
-        lines.append(f"majority {floors[f'majority_{key}']:.4f}")
-    return "\n".join(lines)
+    return "\n".join(f"{FLOORS[floor]} {scores[key]:.4f}" for floor, scores in outcome.floors.items() if key in scores)
 
 
 def _label_sections(outcome: Outcome) -> list[Section]:
-    if not outcome.parts.names:
-        return []
-    rows = [
-        (row["label"], *(format_percent(row[key]) for key in ("precision", "recall", "f1")), row["support"])
-        for row in outcome.scores["per_label"]
-    ]
-    return [
-        Section(
-            heading="Confusion matrix",
-            figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.parts.names),
-            caption="Held-out documents: a row is a true label, a column what was predicted.",
-        ),
-        Section(heading="Labels", columns=("label", "precision", "recall", "F1", "documents"), rows=rows),
-    ]
+    sections = []
+    if "confusion_matrix" in outcome.scores:
+        sections.append(
+            Section(
+                heading="Confusion matrix",
+                figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.parts.names),
+                caption="Held-out documents: a row is a true label, a column what was predicted.",
+            )
+        )
+    if "per_label" in outcome.scores:
+        rows = [
+            (row["label"], *(format_percent(row[key]) for key in ("precision", "recall", "f1")), row["support"])
+            for row in outcome.scores["per_label"]
+        ]
+        sections.append(Section(heading="Labels", columns=("label", "precision", "recall", "F1", "support"), rows=rows))
+    return sections
 
 
 def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
     rows = [(flag(name), str(value)) for name, value in asdict(outcome.settings).items() if value is not None]
-    return [*rows, ("K", str(outcome.settings.slots)), ("device", outcome.device), ("precision", outcome.precision)]
+    return [*rows, ("K", str(outcome.model.config.k)), ("device", outcome.device), ("precision", outcome.precision)]
 
 
 def _machine(outcome: Outcome) -> dict[str, str]:
@@ -225,20 +237,19 @@ def _machine(outcome: Outcome) -> dict[str, str]:
 
 
 def _model_card(outcome: Outcome) -> str:
-    task = "text-classification" if outcome.parts.names else "fill-mask"
     model_class = type(outcome.model).__name__
     columns = " | ".join(("", *_score_columns(outcome)))
     rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
     return f"""---
 library_name: transformers
-pipeline_tag: {task}
+pipeline_tag: {_PIPELINE_TAGS[outcome.settings.task]}
 tags: [linformer, long-documents]
 ---
 
 # {outcome.settings.data}
 
-A {outcome.settings.size} {outcome.settings.attention} model of {outcome.model.num_parameters():,} parameters that reads
-{outcome.settings.max_length:,} tokens of a document, trained by `{outcome.command or "torch_linformer"}`.
+A {outcome.model.config.attention} model of {outcome.model.num_parameters():,} parameters that reads
+{outcome.settings.length:,} tokens at once, trained by `{outcome.command or "torch_linformer"}`.
 
 Scores on {len(outcome.parts.test):,} held-out documents:
 
@@ -253,7 +264,7 @@ from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("PATH OF THIS FOLDER")
 model = torch_linformer.{model_class}.from_pretrained("PATH OF THIS FOLDER")
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
-logits = model(**inputs).logits
+outputs = model(**inputs)
 ```
 
 Made with torch-linformer {torch_linformer.__version__}. Source of the method: {PAPER}.

@@ -1,6 +1,7 @@
 """One training run, from documents to a model folder with its report."""
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -11,35 +12,29 @@ from safetensors.torch import load_model
 from torch import nn
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments
 
-from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
-from torch_linformer.training.floors import majority_accuracy, tfidf_floor
+from torch_linformer.training.examples import Examples
+from torch_linformer.training.folder import load_config, load_tokenizer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.settings import TrainSettings, size_of_width
 from torch_linformer.training.sources import find_source
-from torch_linformer.training.tasks import Classification, MaskedLanguageModelling, Task
-from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
+from torch_linformer.training.tasks import Task, new_task
+from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
+from torch_linformer.training.windows import DocumentEncoder
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
-
-
-@dataclass(frozen=True)
-class Tokenized:
-    """The three parts as token ids, and the tokens of every training document before anything was cut."""
-
-    train: Dataset
-    validation: Dataset
-    test: Dataset
-    num_tokens: np.ndarray
+EVALUATED_ROWS = 1_000  # of text at most that masked-language modelling is scored on
+TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
 
 
 def train(settings: TrainSettings, *, resume: bool = False, command: str = "", screen: Screen | None = None) -> Path:
@@ -62,6 +57,7 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    run = identity(settings)
     checkpoint = open_run(output, settings, resume, screen)
     if (output / "metrics.json").exists():
         screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
@@ -70,25 +66,28 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
+    settings = _with_the_first_model(settings)
     parts = load_parts(settings)
     for note in parts.notes:
         screen.say(note)
     tokenizer = _tokenizer(settings, parts, checkpoint)
-    data = _tokenize(parts, tokenizer, settings.max_length)
-    _describe_data(parts, data, settings, screen)
-    if settings.task == "classify":
-        task: Task = Classification(tokenizer, parts.names)
-    else:
-        task = MaskedLanguageModelling(tokenizer, settings.seed)
-    model = build_model(settings, task.model_class, tokenizer, parts)
+    task = new_task(settings, tokenizer, parts)
+    encoder = DocumentEncoder(
+        tokenizer, settings.length, overflow=settings.overflow, stride=settings.stride, offsets=task.offsets
+    )
+    train = task.examples(parts.train, encoder)
+    validation, test = (task.examples(part, encoder, EVALUATED_ROWS) for part in (parts.validation, parts.test))
+    _describe_data(parts, train, settings, screen)
+    model = build_model(settings, task, tokenizer, parts)
     if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
-        add_latent_semantics(model, data.train, settings)
+        add_latent_semantics(model, train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
 
-    write_json(output / RUN_FILE, identity(settings))  # not before: a mistake in the data leaves no folder
-    trainer = _trainer(settings, output, task, model, tokenizer, data, device, precision)
+    write_json(output / RUN_FILE, run)  # not before: a mistake in the data leaves no folder
+    trainer = _trainer(settings, output, task, model, tokenizer, train, validation, device, precision)
     spent = _fit(trainer, output, checkpoint, screen)
-    prediction = trainer.predict(task.prepare(data.test))
+    task.finish(model)
+    scores = trainer.scores_of(test)
     screen.say("measuring the floor and a training step beside full attention")
     outcome = Outcome(
         settings=settings,
@@ -97,11 +96,11 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         model=model,
         tokenizer=tokenizer,
         task=task,
-        scores=task.metrics(prediction.predictions, prediction.label_ids),
-        floors=_floors(parts, settings.seed) if parts.names else {},
-        costs=_costs(settings, model.config, device, precision),
+        scores=scores,
+        floors=task.floors(parts.train, parts.test, settings.seed),
+        costs=_costs(settings, model, device, precision),
         history=trainer.state.log_history,
-        num_tokens=data.num_tokens,
+        num_tokens=train.num_tokens,
         spent=spent,
         device=device,
         precision=precision,
@@ -112,47 +111,73 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     return output
 
 
+def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
+    """The settings with what follows from the model that the training begins with, if it does with one."""
+    if settings.from_model is None:
+        return settings
+    config = load_config(settings.from_model)
+    return dataclasses.replace(
+        settings,
+        max_length=settings.max_length or config.max_position_embeddings,
+        learning_rate=settings.learning_rate or size_of_width(config.hidden_size).learning_rate,
+    )
+
+
 def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
     if checkpoint is not None:
-        return build_tokenizer(str(checkpoint), (), max_length=settings.max_length)
-    return build_tokenizer(settings.tokenizer, parts.train["text"], max_length=settings.max_length)
-
-
-def _tokenize(parts: Parts, tokenizer: PreTrainedTokenizerFast, max_length: int) -> Tokenized:
-    train, validation, test = (
-        tokenize_documents(part, tokenizer, max_length) for part in (parts.train, parts.validation, parts.test)
+        return build_tokenizer(str(checkpoint), (), max_length=settings.length)
+    if settings.from_model is not None:
+        load_tokenizer(settings.from_model)  # says what is wrong with the model's folder, where something is
+    return build_tokenizer(
+        settings.from_model or settings.tokenizer, _texts(parts.train, settings.seed), max_length=settings.length
     )
-    return Tokenized(train, validation, test, num_tokens=np.asarray(train["num_tokens"]))
 
 
-def _describe_data(parts: Parts, data: Tokenized, settings: TrainSettings, screen: Screen) -> None:
-    tokens = data.num_tokens
-    cut = tokens > settings.max_length
+def _texts(documents: Dataset, seed: int) -> Iterator[str]:
+    """Documents in random order, up to as much text as a tokenizer learns from."""
+    characters = 0
+    for number in np.random.default_rng(seed).permutation(len(documents)):
+        text = documents[int(number)]["text"]
+        yield text
+        characters += len(text)
+        if characters > TOKENIZER_CHARACTERS:
+            return
+
+
+def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, screen: Screen) -> None:
+    tokens = train.num_tokens
+    long = tokens > settings.length
     screen.say(
-        f"{format_count(len(data.train))} documents to train on, {format_count(len(data.validation))} for validation, "
-        f"{format_count(len(data.test))} held out"
+        f"{format_count(len(parts.train))} documents to train on, {format_count(len(parts.validation))} for "
+        f"validation, {format_count(len(parts.test))} held out"
     )
     if parts.names:
         labels = ", ".join(parts.names[:20]) + (", …" if len(parts.names) > 20 else "")
         screen.say(f"{len(parts.names)} labels: {labels}")
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
-    lost = format_percent(float((tokens - np.minimum(tokens, settings.max_length)).sum() / tokens.sum()))
+    lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
+    fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
+    if settings.overflow == "windows":
+        fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
     screen.say(
-        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(cut.mean())} are cut "
-        f"at --max-length {settings.max_length}, which leaves out {lost} of all tokens"
+        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
     )
 
 
 def _describe_model(
     model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: Screen
 ) -> None:
-    attention = f"K {settings.slots}, sharing {settings.sharing}, projection {settings.projection}"
-    if settings.attention == "full":
+    config = model.config
+    attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
+    if config.attention == "full":
         attention = "full attention"
-    embeddings = "latent semantics of the documents" if settings.begins_with_lsa else "random"
+    if settings.from_model:
+        name, first = f"from {settings.from_model}", "only its head is new"
+    else:
+        name = settings.size
+        first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
     screen.say(
-        f"model {settings.size}: {format_count(model.num_parameters())} parameters, {attention}, "
-        f"first word embeddings {embeddings}; {device}, {precision}"
+        f"model {name}: {format_count(model.num_parameters())} parameters, {attention}, {first}; {device}, {precision}"
     )
 
 
@@ -162,12 +187,12 @@ def _trainer(
     task: Task,
     model: LinformerPreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    data: Tokenized,
+    train: Examples,
+    validation: Examples,
     device: str,
     precision: str,
 ) -> DocumentTrainer:
-    train, validation = task.prepare(data.train), task.prepare(data.validation)
-    steps = settings.steps(len(train))
+    steps = settings.steps(len(train.windows))
     interval = max(1, -(-steps // EVALUATIONS))
     arguments = TrainingArguments(
         output_dir=str(output),
@@ -195,13 +220,10 @@ def _trainer(
     return DocumentTrainer(
         model=model,
         args=arguments,
-        data_collator=task.collator(training=True),
-        train_dataset=train,
-        eval_dataset=validation,
+        task=task,
+        train_dataset=train.windows,
+        validation=validation,
         processing_class=tokenizer,
-        compute_metrics=task.headline_metrics,
-        eval_collator=task.collator(training=False),
-        preprocess_logits_for_metrics=task.preprocess_logits,
         minutes=settings.minutes,
     )
 
@@ -232,25 +254,14 @@ def _fit(trainer: DocumentTrainer, output: Path, checkpoint: Path | None, screen
     return spent
 
 
-def _floors(parts: Parts, seed: int) -> dict[str, float]:
-    """What a model must beat: the most frequent label, and TF-IDF with logistic regression."""
-    train, test = parts.train, parts.test
-    floor = tfidf_floor(train["text"], train["label"], test["text"], test["label"], seed=seed)
-    return {
-        "majority_accuracy": majority_accuracy(train["label"], test["label"]),
-        "tfidf_accuracy": floor["accuracy"],
-        "tfidf_macro_f1": floor["macro_f1"],
-    }
-
-
 def _costs(
-    settings: TrainSettings, config: LinformerConfig, device: str, precision: str
+    settings: TrainSettings, model: LinformerPreTrainedModel, device: str, precision: str
 ) -> tuple[Cost | None, Cost | None]:
     probe = Probe(
-        config=config.to_diff_dict(),
-        task=settings.task,
+        model_class=type(model).__name__,
+        config=model.config.to_diff_dict(),
         batch_size=settings.batch_size,
-        length=settings.max_length,
+        length=settings.length,
         device=device,
         precision=precision,
     )

@@ -51,10 +51,11 @@ class Screen:
             self.say(f"step {step}/{self.steps}: {line}")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
         scores = ", ".join(
-            f"{name.removeprefix('eval_').replace('_', '-')} {metrics[name]:.4f}"
-            for name in ("eval_loss", "eval_accuracy", "eval_macro_f1", "eval_perplexity")
-            if name in metrics
+            f"{name.removeprefix('eval_').replace('_', '-')} {value:.4f}"
+            for name, value in metrics.items()
+            if name not in timing
         )
         self.say(f"step {step}: validation {scores}")
 

@@ -32,8 +32,12 @@ SIZES = {
     "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
 }
 
+TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm")
+OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+MAX_LENGTH = 2048
 EPOCHS = 5.0
+_OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "embeddings", "size")
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -46,20 +50,26 @@ def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
 class TrainSettings:
     """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
 
-    data: str = option("stdlib", "CSV, TSV, JSON lines, Parquet, a folder of a folder per label, or a dataset's name")
-    text_column: str | None = option(None, "column that holds the text")
-    label_column: str | None = option(None, "column that holds the label")
+    data: str = option("stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL, Parquet, a folder, or a dataset's name")
+    text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
+    label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
+    question_column: str | None = option(None, "column that holds the question")
     validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
-    task: str = option("classify", "what to learn", ("classify", "mlm"))
+    task: str = option("classify", "what to learn", TASKS)
+    from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
     tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
-    max_length: int = option(2048, "tokens read of each document")
+    max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
+    overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
+    stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
+    packing: bool = option(True, "mlm: put short documents into one row, where they see each other")
+    whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
     k: str | None = option(None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4)]")
     sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
     # Segment means generalise best from a few thousand documents (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
-    embeddings: str = option("lsa", "first word embeddings of a classifier: the documents' SVD", ("lsa", "random"))
+    embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
@@ -81,11 +91,31 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+        if self.stride is not None and self.stride < 0:
+            raise InputError(f"--stride must be at least 0, got {self.stride}")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
-        if self.max_length < 4:
-            raise InputError(f"--max-length must be at least 4, got {self.max_length}")
+        if self.length < 4:
+            raise InputError(f"--max-length must be at least 4, got {self.length}")
+        self._check_task()
         self.slots  # noqa: B018 - its checks
+
+    def _check_task(self) -> None:
+        """Options that the task, or the model to begin with, would ignore are mistakes."""
+        wanted = {
+            "packing": ("mlm",),
+            "whole_words": ("mlm",),
+            "question_column": ("qa",),
+            "class_weights": ("classify",),
+        }
+        for item in dataclasses.fields(self):
+            given = getattr(self, item.name) != item.default
+            if given and self.task not in wanted.get(item.name, TASKS):
+                raise InputError(f"{flag(item.name)} goes with --task {wanted[item.name][0]}, not {self.task}")
+            if given and self.from_model and item.name in _OF_NEW_MODELS:
+                raise InputError(f"{flag(item.name)} is for a new model; --from {self.from_model} has its own")
+        if self.task == "mlm" and self.overflow == "windows":
+            raise InputError("--overflow windows is not for --task mlm, which reads all of every document anyway")
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""
@@ -96,6 +126,17 @@ class TrainSettings:
         return max(1, round((self.epochs or EPOCHS) * math.ceil(documents / self.batch_size)))
 
     @property
+    def length(self) -> int:
+        """Tokens that a new model reads at once."""
+        return self.max_length or MAX_LENGTH
+
+    @property
+    def positions(self) -> str:
+        """How a new model knows where a token stands; tagging and answering cannot do without."""
+        needed = self.task in ("token-classify", "qa")
+        return "learned" if needed else SIZES[self.size].position_embedding
+
+    @property
     def peak_rate(self) -> float:
         """The highest learning rate of the training."""
         return self.learning_rate or SIZES[self.size].learning_rate
@@ -103,21 +144,22 @@ class TrainSettings:
     @property
     def begins_with_lsa(self) -> bool:
         """Whether the word embeddings start from the documents; what masked tokens ask for is another matter."""
-        return self.task == "classify" and self.embeddings == "lsa"
+        whole_documents = self.task in ("classify", "multilabel", "regress")
+        return whole_documents and self.embeddings == "lsa" and self.from_model is None
 
     @property
     def slots(self) -> int | list[int]:
         """K of the model: one number, or one a layer."""
         layers = SIZES[self.size].layers
         if self.k is None:
-            return min(256, self.max_length // 4)
+            return min(256, self.length // 4)
         try:
             numbers = [int(part) for part in str(self.k).split(",")]
         except ValueError:
             raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
         for number in numbers:
-            if not 1 <= number <= self.max_length:
-                raise InputError(f"--k must lie between 1 and --max-length {self.max_length}, got {number}")
+            if not 1 <= number <= self.length:
+                raise InputError(f"--k must lie between 1 and --max-length {self.length}, got {number}")
         if len(numbers) == 1:
             return numbers[0]
         if self.sharing == "layerwise":
@@ -127,9 +169,15 @@ class TrainSettings:
         return numbers
 
 
+def size_of_width(width: int) -> Size:
+    """The size whose learning rate suits a model of that width: the widest that is no wider, or else the smallest."""
+    fitting = [size for size in SIZES.values() if size.hidden_size <= width]
+    return max(fitting, key=lambda size: size.hidden_size, default=SIZES["tiny"])
+
+
 def flag(name: str) -> str:
     """``max_length`` as it stands on the command line."""
-    return "--" + name.replace("_", "-")
+    return "--from" if name == "from_model" else "--" + name.replace("_", "-")
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -147,7 +195,7 @@ def read_config(path: str) -> dict[str, Any]:
     known = {item.name: item for item in dataclasses.fields(TrainSettings)}
     options = {}
     for key, value in values.items():
-        name = key.replace("-", "_")
+        name = "from_model" if key == "from" else key.replace("-", "_")
         if name == "resume":  # no setting: it does not change what the run is
             if not isinstance(value, bool):
                 raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
@@ -164,6 +212,10 @@ def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
     wanted = str(item.type)
     if isinstance(value, list) and item.name == "k":
         return ",".join(map(str, value))
+    if wanted == str(bool):
+        if not isinstance(value, bool):
+            raise InputError(f"{where} must be true or false, got {value!r}")
+        return value
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError(f"{where} must be a number or text, got {value!r}")
     if "float" in wanted and isinstance(value, (int, float)):

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import datasets
 from datasets import ClassLabel
@@ -112,7 +113,7 @@ def _hub(source: str, name: str, config: str | None, split: str) -> Source:
         raise InputError(
             f"{source}: no such file or folder, nor within reach as a Hugging Face data set ({reason})"
         ) from None
-    classes = {column: kind for column, kind in dataset.features.items() if isinstance(kind, ClassLabel)}
+    classes = {column: kind for column, kind in dataset.features.items() if _class_label(kind)}
 
     def rows(report: ReadReport) -> Iterator[Row]:
         for number, values in enumerate(dataset, start=1):
@@ -123,5 +124,15 @@ def _hub(source: str, name: str, config: str | None, split: str) -> Source:
     return Source(name.rpartition("/")[2], rows, dataset._fingerprint)
 
 
-def _class_name(kind: ClassLabel, number: int | None) -> str | None:
-    return None if number is None or number < 0 else kind.int2str(number)  # -1 marks a missing label
+def _class_label(kind: Any) -> ClassLabel | None:
+    """The classes of a column of class numbers, or of lists of them."""
+    kind = getattr(kind, "feature", kind)
+    return kind if isinstance(kind, ClassLabel) else None
+
+
+def _class_name(kind: Any, number: Any) -> Any:
+    if isinstance(number, list):
+        return [_class_name(kind, each) for each in number]
+    classes = _class_label(kind)
+    assert classes is not None
+    return None if number is None or number < 0 else classes.int2str(number)  # -1 marks a missing label

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from torch_linformer.training.checkpoints import Spent, seal
+from torch_linformer.training.examples import Examples
 from torch_linformer.training.screen import Screen
+from torch_linformer.training.tasks.task import Columns, Task
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
@@ -64,9 +66,17 @@ class LengthGroupedSampler(Sampler[int]):
 class DocumentTrainer(Trainer):
     """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens."""
 
-    def __init__(self, *args: Any, eval_collator: Any, minutes: float | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.eval_collator = eval_collator
+    def __init__(
+        self, *, task: Task, validation: Examples | None = None, minutes: float | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(
+            eval_dataset=None if validation is None else validation.windows,
+            data_collator=task.collator(training=True),
+            preprocess_logits_for_metrics=task.reduce,
+            compute_metrics=self._headline,
+            **kwargs,
+        )
+        self.task, self.validation = task, validation
         self.seconds_allowed = None if minutes is None else minutes * 60
         self.before = Spent()  # by the processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
@@ -105,6 +115,23 @@ class DocumentTrainer(Trainer):
         self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
         return super().training_step(model, inputs, *args, **kwargs)
 
+    def scores_of(self, examples: Examples) -> dict[str, Any]:
+        """Every score of the model on some documents."""
+        self.compute_metrics = None  # the headline of the validation documents
+        return self._scores(self.predict(examples.windows).predictions, examples)
+
+    def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
+        assert self.validation is not None
+        scores = self._scores(prediction.predictions, self.validation)
+        return {name: scores[name] for name in self.task.headline}
+
+    def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
+        # The Trainer has read the windows in another order.
+        reduced = predictions[np.argsort(_longest_first(examples.windows), kind="stable")]
+        answers = self.task.answers(reduced, cast(Columns, examples.windows), examples.documents)
+        return self.task.scores(answers, examples.documents)
+
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         with self._evaluating():
             return super().get_eval_dataloader(eval_dataset)
@@ -115,7 +142,7 @@ class DocumentTrainer(Trainer):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        training_collator, self.data_collator = self.data_collator, self.eval_collator
+        training_collator, self.data_collator = self.data_collator, self.task.collator(training=False)
         try:
             yield
         finally:
@@ -126,8 +153,12 @@ class DocumentTrainer(Trainer):
         return LengthGroupedSampler(dataset["length"][:], self.args.train_batch_size, self.args.seed)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        # By length: a batch then holds little padding. Scores do not depend on the order.
-        return np.argsort(eval_dataset["length"][:], kind="stable")[::-1].tolist()
+        return _longest_first(eval_dataset).tolist()
+
+
+def _longest_first(windows: Any) -> np.ndarray:
+    """The order in which windows are evaluated: a batch then holds little padding."""
+    return np.argsort(windows["length"][:], kind="stable")[::-1]
 
 
 class RunCallback(TrainerCallback):

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -8,14 +7,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.tasks import (
-    MASK_SHARE,
-    Classification,
-    MaskedLanguageModelling,
-    MaskingCollator,
-    token_bytes,
-)
-from torch_linformer.training.tokenizer import build_tokenizer, tokenize_documents
+from torch_linformer.training.tasks.masking import MASK_SHARE, MaskedLanguageModelling, MaskingCollator, token_bytes
+from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.training.windows import DocumentEncoder
 
 PAD, CLS, SEP, MASK = range(4)
 TEXTS = ["the cat sat on the mat", "the naïve cat", "a rat"] * 5
@@ -37,43 +31,10 @@ def wordpiece():
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 
 
-@pytest.fixture(scope="module")
-def encoded(tokenizer):
-    return tokenize_documents(Dataset.from_dict({"text": TEXTS}), tokenizer, 32)
-
-
 def example(document, length=4_000):
     """A long document of ordinary tokens between two special ones, the same for the same number."""
     ids = 4 + torch.arange(length - 2) % 250
     return {"input_ids": [CLS, *ids.tolist(), SEP], "document": document}
-
-
-# Classification
-
-
-def test_labels_become_numbers_and_documents_are_padded(tokenizer, encoded):
-    task = Classification(tokenizer, ["cat", "rat"])
-    labelled = encoded.select(range(3)).add_column("label", ["cat", "cat", "rat"])
-    prepared = task.prepare(labelled)
-    assert prepared.column_names == ["input_ids", "length", "labels"] and prepared["labels"][:] == [0, 0, 1]
-    batch = task.collator(training=True)([prepared[0], prepared[2]])
-    assert batch["labels"].tolist() == [0, 1]
-    length = len(prepared[2]["input_ids"])
-    assert batch["input_ids"].shape == (2, len(prepared[0]["input_ids"]))
-    assert batch["input_ids"][1].tolist()[:length] == prepared[2]["input_ids"]
-    assert (batch["input_ids"][1, length:] == PAD).all()
-    assert batch["attention_mask"].sum(dim=1).tolist() == [len(prepared[0]["input_ids"]), length]
-
-
-def test_scores_of_a_classifier(tokenizer):
-    task = Classification(tokenizer, ["cat", "rat"])
-    logits = torch.tensor([[2.0, 1.0], [0.0, 1.0], [0.3, 0.2]])
-    predicted = task.preprocess_logits(logits, torch.tensor([0, 0, 0]))
-    assert predicted.tolist() == [0, 1, 0]
-    scores = task.metrics(predicted.numpy(), np.array([0, 1, 1]))
-    assert scores["accuracy"] == pytest.approx(2 / 3)
-    assert scores["confusion_matrix"] == [[1, 0], [1, 1]]
-    assert task.larger_is_better and task.best_metric in scores and set(task.headline) <= set(scores)
 
 
 # Masks
@@ -144,10 +105,33 @@ def test_labels_stand_beside_their_tokens_on_either_padding_side(side):
     assert chosen.any() and torch.equal(batch["labels"][0, place][chosen], original[chosen])
 
 
-def test_validation_has_masks_of_its_own_that_do_not_change(tokenizer, encoded):
+def test_whole_words_are_masked_or_not(tokenizer):
+    """Words of four tokens: each is chosen as a whole, as often as a token would be."""
+    ids = 4 + torch.arange(4_000) % 250
+    words = (torch.arange(4_000) // 4).tolist()
+    examples = [
+        {"input_ids": [CLS, *ids.tolist(), SEP], "words": [-1, *words, -1], "document": document}
+        for document in range(5)
+    ]
+    chosen = MaskingCollator(tokenizer, seed=0, epoch=0)(examples)["labels"] != -100
+    assert not chosen[:, [0, -1]].any()
+    by_word = chosen[:, 1:-1].reshape(-1, 4)
+    assert torch.equal(by_word.any(dim=1), by_word.all(dim=1))
+    assert by_word[:, 0].float().mean() == pytest.approx(MASK_SHARE, abs=0.02)
+
+
+def test_rows_are_packed_and_limited_as_told(tokenizer):
+    documents = Dataset.from_dict({"text": TEXTS})
+    encoder = DocumentEncoder(tokenizer, 24)
+    packed = MaskedLanguageModelling(tokenizer, seed=5).examples(documents, encoder)
+    alone = MaskedLanguageModelling(tokenizer, seed=5, packing=False, whole_words=True).examples(documents, encoder)
+    assert len(packed.windows) < len(alone.windows) == len(TEXTS) == len(packed.num_tokens)
+    assert "words" in alone.windows[0] and "words" not in packed.windows[0]
+    assert len(MaskedLanguageModelling(tokenizer, seed=5).examples(documents, encoder, 3).windows) == 3
+
+
+def test_validation_has_masks_of_its_own_that_do_not_change(tokenizer):
     task = MaskedLanguageModelling(tokenizer, seed=5)
-    prepared = task.prepare(encoded)
-    assert prepared["document"][:] == list(range(len(TEXTS)))
     examples = [example(0)]
     validation = task.collator(training=False)(examples)
     assert torch.equal(task.collator(training=False)(examples)["labels"], validation["labels"])
@@ -176,11 +160,11 @@ def test_scores_of_masked_language_modelling_by_hand(wordpiece):
         probability[place] = (1 - p) / 8
         probability[(*place, target)] = p
     # Constant offsets of the logits change nothing.
-    sums = task.preprocess_logits(probability.log() + 3.0, labels)
+    sums = task.reduce(probability.log() + 3.0, labels)
     assert sums.shape == (2, 3)
     assert sums[0].tolist() == pytest.approx([math.log(8), 2, 4 + 6])
     assert sums[1].tolist() == pytest.approx([math.log(8), 1, 3])
-    scores = task.metrics(sums.numpy(), labels.numpy())
+    scores = task.scores(task.answers(sums.numpy(), {}, {}), None)
     assert scores["perplexity"] == pytest.approx(4)  # the geometric mean of 2, 4 and 8
     assert scores["bits_per_byte"] == pytest.approx((1 + 2 + 3) / 13)
     assert not task.larger_is_better and task.best_metric in scores

@@ -1,0 +1,69 @@
+"""What can be learnt: one file a kind of task, and the way from its name or from a trained model to it."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.tasks.answering import Answering
+from torch_linformer.training.tasks.masking import MaskedLanguageModelling
+from torch_linformer.training.tasks.tagging import Tagging
+from torch_linformer.training.tasks.task import Task
+from torch_linformer.training.tasks.whole_documents import Classification, MultiLabel, Regression
+
+if TYPE_CHECKING:
+    from torch_linformer.training.parts import Parts
+
+TASKS: dict[str, type[Task]] = {
+    "classify": Classification,
+    "multilabel": MultiLabel,
+    "regress": Regression,
+    "token-classify": Tagging,
+    "qa": Answering,
+    "mlm": MaskedLanguageModelling,
+}
+
+
+def new_task(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts: "Parts") -> Task:
+    """The task that the settings and the training documents set."""
+    kind = TASKS[settings.task]
+    if kind is MaskedLanguageModelling:
+        options = {"packing": settings.packing, "whole_words": settings.whole_words}
+        return MaskedLanguageModelling(tokenizer, settings.seed, **options)
+    if kind is Regression:
+        values = np.asarray(parts.train["label"][:])
+        return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
+    return kind(tokenizer, parts.names)
+
+
+def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Task:
+    """The task that a trained model has learnt."""
+    if isinstance(model, MaskedLanguageModelling.model_class):
+        return MaskedLanguageModelling(tokenizer, seed)
+    if isinstance(model, Answering.model_class):
+        return Answering(tokenizer)
+    if isinstance(model, Tagging.model_class):
+        return Tagging(tokenizer, model.config.label_names)
+    match model.config.problem_type:
+        case "regression":
+            return Regression(tokenizer)
+        case "multi_label_classification":
+            return MultiLabel(tokenizer, model.config.label_names)
+        case _:
+            return Classification(tokenizer, model.config.label_names)
+
+
+__all__ = [
+    "TASKS",
+    "Answering",
+    "Classification",
+    "MaskedLanguageModelling",
+    "MultiLabel",
+    "Regression",
+    "Tagging",
+    "Task",
+    "new_task",
+    "task_of",
+]

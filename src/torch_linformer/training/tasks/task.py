@@ -1,0 +1,105 @@
+"""What a task adds to a run: how its documents are read, its model, its batches, its answers and its scores."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import Dataset
+from torch import Tensor
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.training.examples import Examples
+from torch_linformer.training.records import Record
+from torch_linformer.training.windows import DocumentEncoder, tokenize_documents
+
+Columns = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
+
+
+class Task(ABC):
+    """What a run needs to know of a task.
+
+    Documents become windows of token ids (:mod:`torch_linformer.training.windows`), a model answers each window, and
+    the answers of a document's windows become its own, which is scored. Training, ``linformer evaluate`` and
+    ``linformer predict`` go this way alike.
+
+    Attributes:
+        record: how a document is read from a row.
+        model_class: the model that learns it.
+        best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
+        headline: the scores that head the report.
+        offsets: whether the windows must tell which characters a token stands for.
+
+    Args:
+        tokenizer: pads batches.
+        names: the labels, if the task has any.
+    """
+
+    record: ClassVar[Record]
+    model_class: ClassVar[type[LinformerPreTrainedModel]]
+    best_metric: ClassVar[str]
+    larger_is_better: ClassVar[bool] = True
+    headline: ClassVar[tuple[str, ...]]
+    offsets: ClassVar[bool] = False
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = ()) -> None:
+        self.tokenizer, self.names = tokenizer, list(names)
+        self.pad = DataCollatorWithPadding(tokenizer)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the configuration of a new model says of the task."""
+        return {}
+
+    def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
+        """Documents tokenised, with the targets of each window; found in a cache if they were made before.
+
+        ``most`` windows at most, where a task can leave some out.
+        """
+        windows = tokenize_documents(documents, encoder)
+        _, first = np.unique(windows["document"][:], return_index=True)
+        return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
+
+    def label(self, windows: Dataset, documents: Dataset) -> Dataset:
+        """The windows with the targets that the collator reads."""
+        raise NotImplementedError
+
+    def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+        """What makes a batch of windows."""
+        return self.collate
+
+    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """A padded batch; with its targets if the windows have them."""
+        return dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
+
+    @abstractmethod
+    def reduce(self, logits: Any, labels: Any) -> Tensor:
+        """The small part of a batch's logits that the answers need."""
+
+    @abstractmethod
+    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> Any:
+        """One answer a document, from what :meth:`reduce` left of its windows."""
+
+    @abstractmethod
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        """Every score of the answers."""
+
+    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+        """What a model must beat, by name (:data:`torch_linformer.training.report.FLOORS`), and its headline scores."""
+        return {}
+
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
+        """Texts without anything known of them, as the columns that :meth:`answers` reads."""
+        return {"text": list(texts)}
+
+    def describe(self, answer: Any, text: str) -> dict[str, Any]:
+        """An answer as ``linformer predict`` writes it.
+
+        Raises:
+            NotImplementedError: the task predicts nothing of a document.
+        """
+        raise NotImplementedError
+
+    def finish(self, model: LinformerPreTrainedModel) -> None:  # noqa: B027 - most tasks have none
+        """The last touch to the trained model."""
