@@ -1,7 +1,7 @@
 """The pipelines "text-classification" and "feature-extraction" of transformers, from the saved folder of a classifier.
 
 Install: pip install "torch-linformer[train]"
-Run: python examples/pipelines.py
+Run: python examples/pipeline_text_classification.py
 """
 
 import tempfile
