@@ -60,4 +60,4 @@ build: setup  ## build the wheel and the sdist into dist/
 
 clean:  ## remove what builds and tests left behind; .venv and runs stay
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find examples src tests -name __pycache__ -type d -prune -exec rm -rf {} +

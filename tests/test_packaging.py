@@ -88,7 +88,13 @@ def test_sdist_holds_what_it_takes_to_work_on_the_project(built):
         "README.md",
         "constraints.txt",
     ]
-    files += ["docs/log.md", "pyproject.toml", "src/torch_linformer/py.typed", "tests/test_packaging.py"]
+    files += [
+        "docs/log.md",
+        "examples/peft_lora.py",
+        "pyproject.toml",
+        "src/torch_linformer/py.typed",
+        "tests/test_packaging.py",
+    ]
     assert set(files) <= names
     left_in = {name.split("/")[0] for name in names} & {".git", ".venv", "build", "dist", "runs"}
     assert not left_in
