@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from torch_linformer.training.columns import Named
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.predict import Document, Predictor
+from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.settings import TrainSettings
 
 SAME = {"device": "cpu", "precision": "fp32"}

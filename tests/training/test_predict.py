@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from torch_linformer.training.columns import NOT_NAMED, Named
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.predict import BATCHES_AHEAD, Document, Predictor, Skipped, documents
-from torch_linformer.training.readers import Row
-from torch_linformer.training.records import ASKED, TEXT
+from torch_linformer.training.reading.columns import NOT_NAMED, Named
+from torch_linformer.training.reading.files import Row
+from torch_linformer.training.reading.records import ASKED, TEXT
 
 
 @pytest.fixture(scope="module")

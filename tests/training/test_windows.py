@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.training.data import load_documents
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.documents import load_documents
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.windows import DocumentEncoder, tokenize_documents
 
@@ -97,6 +97,14 @@ def test_a_dataset_of_token_ids(tokenizer, tmp_path, capfd):
     in_windows = tokenize_documents(dataset, DocumentEncoder(tokenizer, 16, overflow="windows"))
     assert in_windows["document"][:2] == [0, 1] and set(in_windows["document"]) == {0, 1} and len(in_windows) > 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_documents_are_numbered_from_one_batch_to_the_next(tokenizer):
+    dataset = Dataset.from_dict({"text": [f"{number}" for number in range(2_300)]})
+    encoder = DocumentEncoder(tokenizer, 9)
+    encoded = tokenize_documents(dataset, encoder)
+    assert encoded["document"][:] == list(range(2_300))
+    assert encoded["input_ids"][2_222] == encoder(["2222"])["input_ids"][0]
 
 
 def test_token_ids_of_part_of_a_dataset(tokenizer):

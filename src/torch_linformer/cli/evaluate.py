@@ -37,9 +37,9 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score a trained model on documents with labels, tags, numbers or answers, as it was trained on."""
-    from torch_linformer.training.columns import Named
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
+    from torch_linformer.training.reading.columns import Named
     from torch_linformer.training.screen import Screen
 
     screen = Screen()

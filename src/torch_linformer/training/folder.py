@@ -16,7 +16,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
 )
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.sources import ask_hub
+from torch_linformer.training.reading.sources import ask_hub
 
 MODEL_CLASSES = {
     cls.__name__: cls

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from torch_linformer.training.columns import Named
-from torch_linformer.training.data import (
+from torch_linformer.training.reading.columns import Named
+from torch_linformer.training.reading.documents import (
     Documents,
     check_labels,
     label_names,
@@ -36,7 +36,7 @@ def load_parts(settings: TrainSettings) -> Parts:
     Validation is a part of the training documents; the test documents are taken out first.
 
     Raises:
-        InputError: for anything that is wrong with the data (see :mod:`torch_linformer.training.data`).
+        InputError: for anything that is wrong with the data (see :mod:`torch_linformer.training.reading.documents`).
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)

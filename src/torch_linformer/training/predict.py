@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import atomic_path
-from torch_linformer.training.columns import NOT_NAMED, Named, find_columns, read_text
 from torch_linformer.training.devices import autocast
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import ReadReport, Row, iter_rows, iter_stream
-from torch_linformer.training.records import TEXT, Record
+from torch_linformer.training.reading.columns import NOT_NAMED, Named, find_columns, read_text
+from torch_linformer.training.reading.files import Row
+from torch_linformer.training.reading.readers import ReadReport, iter_rows, iter_stream
+from torch_linformer.training.reading.records import TEXT, Record
 from torch_linformer.training.tasks import Task, task_of
 from torch_linformer.training.windows import DocumentEncoder
 

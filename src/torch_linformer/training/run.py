@@ -22,11 +22,11 @@ from torch_linformer.training.folder import load_config, load_tokenizer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
+from torch_linformer.training.reading.sources import find_source
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import TrainSettings, size_of_width
-from torch_linformer.training.sources import find_source
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.sources import ask_hub
+from torch_linformer.training.reading.sources import ask_hub
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 _MIN_BPE_SIZE = len(SPECIAL_TOKENS) + 256

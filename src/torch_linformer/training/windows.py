@@ -9,8 +9,8 @@ from datasets.fingerprint import Hasher
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.training.data import quiet
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.settings import OVERFLOW
 
 _BATCH_BYTES = 4_000_000  # text per batch; an encoding takes about a hundred bytes of memory a token

@@ -3,7 +3,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from torch_linformer.training.records import join_words
+from torch_linformer.training.reading.records import join_words
 from torch_linformer.training.tasks import Tagging
 from torch_linformer.training.tasks.tagging import pad_targets
 from torch_linformer.training.tokenizer import build_tokenizer

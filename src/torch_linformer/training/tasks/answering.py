@@ -9,9 +9,9 @@ from datasets import Dataset
 from torch import Tensor
 
 from torch_linformer.models import LinformerForQuestionAnswering
-from torch_linformer.training.data import quiet
 from torch_linformer.training.metrics import answer_metrics
-from torch_linformer.training.records import ASKED
+from torch_linformer.training.reading.documents import quiet
+from torch_linformer.training.reading.records import ASKED
 from torch_linformer.training.tasks.task import Columns, Task
 
 _BEST = 20  # first and last tokens looked at in each window

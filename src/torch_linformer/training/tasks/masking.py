@@ -14,7 +14,7 @@ from torch_linformer.training.errors import InputError
 from torch_linformer.training.examples import Examples
 from torch_linformer.training.metrics import masked_lm_metrics
 from torch_linformer.training.packing import PackedRows
-from torch_linformer.training.records import TEXT
+from torch_linformer.training.reading.records import TEXT
 from torch_linformer.training.tasks.task import Columns, Task
 from torch_linformer.training.windows import DocumentEncoder
 

@@ -10,10 +10,10 @@ from datasets import Dataset
 from torch import Tensor
 
 from torch_linformer.models import LinformerForTokenClassification
-from torch_linformer.training.data import quiet
 from torch_linformer.training.floors import most_frequent_tag_floor
 from torch_linformer.training.metrics import tagging_metrics
-from torch_linformer.training.records import TAGGED
+from torch_linformer.training.reading.documents import quiet
+from torch_linformer.training.reading.records import TAGGED
 from torch_linformer.training.tasks.task import Columns, Task
 from torch_linformer.training.tasks.whole_documents import label_config
 

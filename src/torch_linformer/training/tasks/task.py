@@ -11,7 +11,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.training.examples import Examples
-from torch_linformer.training.records import Record
+from torch_linformer.training.reading.records import Record
 from torch_linformer.training.windows import DocumentEncoder, tokenize_documents
 
 Columns = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists

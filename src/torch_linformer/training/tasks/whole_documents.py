@@ -18,7 +18,7 @@ from torch_linformer.training.floors import (
     tfidf_regression_floor,
 )
 from torch_linformer.training.metrics import classification_metrics, multilabel_metrics, regression_metrics
-from torch_linformer.training.records import LABELLED, SCORED, SEVERAL
+from torch_linformer.training.reading.records import LABELLED, SCORED, SEVERAL
 from torch_linformer.training.tasks.task import Columns, Task
 
 

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.squad import find_squad, squad_rows
+from torch_linformer.training.reading.squad import find_squad, squad_rows
 
 ANSWER = {"text": "b", "answer_start": 2}
 QUESTION = {"id": "q1", "question": "What?", "answers": [ANSWER]}

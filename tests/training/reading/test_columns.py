@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from torch_linformer.training.columns import NOT_NAMED, Named, UsualNames, find_columns, read_label, read_text
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import Row
+from torch_linformer.training.reading.columns import NOT_NAMED, Named, UsualNames, find_columns, read_label, read_text
+from torch_linformer.training.reading.files import Row
 
 
 def rows(*values):

@@ -13,14 +13,14 @@ from datasets import ClassLabel
 from datasets.fingerprint import Hasher
 from huggingface_hub import HfApi, constants
 
-from torch_linformer.training.corpus import stdlib_documents
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import (
-    TABLE_SUFFIXES,
+from torch_linformer.training.reading.corpus import stdlib_documents
+from torch_linformer.training.reading.files import TABLE_SUFFIXES, Row
+from torch_linformer.training.reading.readers import (
     ReadReport,
-    Row,
     folder_files,
     iter_rows,
+    shard_suffix,
     unreadable,
 )
 
@@ -47,8 +47,10 @@ class Source:
     note: str | None = None
 
 
-def find_source(source: str, split: str) -> Source:
+def find_source(source: str, split: str, *, whole: bool = True) -> Source:
     """Find what `source` names: "stdlib", an existing path, or else the part `split` of a hub data set.
+
+    Unless they are to be `whole`, long files of text come in pieces (`iter_rows`).
 
     Raises:
         InputError: none of these is there, or it cannot be read.
@@ -58,7 +60,7 @@ def find_source(source: str, split: str) -> Source:
     path, hub_name = Path(source), _HUB_NAME.fullmatch(source)
     if hub_name and not os.path.exists(source) and path.suffix.lower() not in _FILE_SUFFIXES:
         return _hub(source, hub_name["name"], hub_name["config"], split)
-    return _local(path)
+    return _local(path, whole)
 
 
 def _stdlib() -> Source:
@@ -72,7 +74,7 @@ def _stdlib() -> Source:
     return Source(STDLIB, rows, Hasher.hash(documents), description)
 
 
-def _local(path: Path) -> Source:
+def _local(path: Path, whole: bool) -> Source:
     iter_rows(path)  # raises if there is nothing
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -86,12 +88,12 @@ def _local(path: Path) -> Source:
         (str(file.resolve()), state.st_size, state.st_mtime_ns) for file, state in zip(files, states, strict=True)
     ]
     note = None
-    if path.is_dir():
+    if path.is_dir() and shard_suffix(files) is None:
         note = f"{len(files):,} files of {path}, labelled with the names of their folders"
-    elif path.suffix.lower() not in TABLE_SUFFIXES:
-        note = f"{path} as one document"
+    elif path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
+        note = f"{path} as one document" if whole else f"{path} as text"
     name = path.resolve().name if path.is_dir() else path.stem
-    return Source(name, lambda report: iter_rows(path, report), version, note)
+    return Source(name, lambda report: iter_rows(path, report, whole=whole), version, note)
 
 
 def ask_hub(kind: str, name: str) -> None:

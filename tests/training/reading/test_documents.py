@@ -10,9 +10,11 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_linformer.training.columns import Named
-from torch_linformer.training.corpus import stdlib_documents
-from torch_linformer.training.data import (
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading import readers
+from torch_linformer.training.reading.columns import Named
+from torch_linformer.training.reading.corpus import stdlib_documents
+from torch_linformer.training.reading.documents import (
     check_labels,
     label_names,
     load_documents,
@@ -20,8 +22,7 @@ from torch_linformer.training.data import (
     quiet,
     split_documents,
 )
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.records import TEXT
+from torch_linformer.training.reading.records import TEXT
 
 TABLE = "review,stars\nfirst,5\n,1\nsecond,1\n"
 
@@ -97,7 +98,7 @@ def test_files_without_labels(tmp_path):
     write(tmp_path / "flat" / "1.txt", "one")
     book = write(tmp_path / "flat" / "book.txt", "two")
     assert load_documents(str(tmp_path / "flat"), TEXT).dataset["text"][:] == ["one", "two"]
-    assert load_documents(book, TEXT).notes == [f"{book} as one document"]
+    assert load_documents(book, TEXT).notes == [f"{book} as text"]
     for source in (str(tmp_path / "flat"), book):
         with pytest.raises(InputError, match="no labels; put the files of each label into a folder named after"):
             load_documents(source)
@@ -263,3 +264,17 @@ def test_labels_that_training_did_not_see():
     with pytest.raises(InputError) as raised:
         check_labels(["a", "b"], labelled({"a": 3, "c": 2}), "test.csv")
     assert str(raised.value) == "test.csv: 2 documents with label 'c', which no training document has (a, b)"
+
+
+def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
+    for name in ("1.csv", "2.csv"):
+        write(tmp_path / "shards" / name, f"text,label\n{name},a\n")
+    documents = load_documents(str(tmp_path / "shards"))
+    assert documents.dataset["text"][:] == ["1.csv", "2.csv"] and documents.label_column == "label"
+    assert documents.notes == ["texts from column 'text' (by its name), labels from column 'label' (by its name)"]
+    monkeypatch.setattr(readers, "_PIECE_BYTES", 8)
+    book = write(tmp_path / "book.txt", "one line\nanother line\nthe end")
+    assert len(load_documents(book, TEXT).dataset) == 3
+    assert load_documents(book, TEXT).notes == [f"{book} as text"]
+    labelled = write(tmp_path / "labelled" / "a" / "book.txt", "one line\nanother line\nthe end")
+    assert len(load_documents(str(tmp_path / "labelled")).dataset) == 1 and labelled

@@ -4,9 +4,9 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetInfo, Features, SplitDict, SplitInfo, Value
 
-from torch_linformer.training.data import load_documents
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.sources import find_source
+from torch_linformer.training.reading.documents import load_documents
+from torch_linformer.training.reading.sources import find_source
 
 
 @pytest.mark.parametrize("source", ["reviews", "owner/reviews", "owner/reviews:english"])

@@ -3,8 +3,8 @@ import tracemalloc
 
 import pytest
 
-from torch_linformer.training.conll import conll_rows
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.conll import conll_rows
 
 
 def read(content):

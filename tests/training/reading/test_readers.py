@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import ReadReport, iter_rows, iter_stream
+from torch_linformer.training.reading import readers
+from torch_linformer.training.reading.readers import ReadReport, iter_rows, iter_stream
 
 
 def write(path, content):
@@ -344,3 +345,34 @@ def test_any_bytes_are_read_or_refused(tmp_path, content):
         except InputError:
             continue
         json.dumps([row.values for row in rows], ensure_ascii=False).encode()  # raises if a surrogate is left
+
+
+# Pieces and shards
+
+
+def test_a_long_text_comes_in_pieces_if_it_need_not_be_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_PIECE_BYTES", 10)
+    text = "short\nlonger line\n" + "é" * 30 + "\n\nend"
+    path = tmp_path / "book.txt"
+    path.write_text(text, encoding="utf-8")
+    pieces = [str(row.values["text"]) for row in iter_rows(path, whole=False)]
+    assert "".join(pieces) == text and len(pieces) > 3
+    assert pieces[0] == "short\nlonger line\n"  # to the end of the line that ten bytes reach into
+    assert "\ufffd" not in "".join(pieces)  # no character is cut in two
+    (whole,) = iter_rows(path)
+    assert whole.values == {"text": text}
+    folder = tmp_path / "a"
+    folder.mkdir()
+    path.rename(folder / "book.txt")
+    assert [row.values["text"] for row in iter_rows(tmp_path, whole=False)] == pieces
+
+
+def test_a_folder_of_tables_is_one_table(tmp_path):
+    for name, texts in (("b.jsonl", ["3"]), ("a.JSONL", ["1", "2"])):
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    rows = list(iter_rows(tmp_path))
+    assert [row.values["text"] for row in rows] == ["1", "2", "3"]
+    assert rows[2].where == f"{tmp_path / 'b.jsonl'}, line 1"
+    (tmp_path / "notes.txt").write_text("mixed: every file is a text")
+    assert len(list(iter_rows(tmp_path))) == 3
+    assert next(iter(iter_rows(tmp_path))).values["text"].startswith('{"text"')

@@ -3,11 +3,11 @@ import math
 
 import pytest
 
-from torch_linformer.training.columns import Columns
-from torch_linformer.training.data import load_documents
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import Row
-from torch_linformer.training.records import ASKED, SCORED, SEVERAL, TAGGED, join_words
+from torch_linformer.training.reading.columns import Columns
+from torch_linformer.training.reading.documents import load_documents
+from torch_linformer.training.reading.files import Row
+from torch_linformer.training.reading.records import ASKED, SCORED, SEVERAL, TAGGED, join_words
 
 PLAIN = Columns("text", "label", None, "")
 QUESTION = Columns("context", "answers", "question", "")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import torch_linformer
-from torch_linformer.training.corpus import MIN_FILES, package_documents, stdlib_documents
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.corpus import MIN_FILES, package_documents, stdlib_documents
 
 
 def write(path, content):
@@ -83,7 +83,7 @@ def test_the_standard_library_of_this_python():
 
 def test_corpus_and_readers_need_only_the_standard_library():
     """Without site-packages there is nothing else they could import."""
-    code = "from torch_linformer.training import corpus, readers; print(len(corpus.stdlib_documents()[0]))"
+    code = "from torch_linformer.training.reading import corpus, readers; print(len(corpus.stdlib_documents()[0]))"
     source = Path(torch_linformer.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],

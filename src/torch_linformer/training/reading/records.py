@@ -10,7 +10,8 @@ from typing import Any
 from datasets import Sequence as ListOf
 from datasets import Value
 
-from torch_linformer.training.columns import (
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
     USUAL,
@@ -19,8 +20,7 @@ from torch_linformer.training.columns import (
     read_label,
     read_text,
 )
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import Row
+from torch_linformer.training.reading.files import Row
 
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell
 _TRUE, _FALSE = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none")

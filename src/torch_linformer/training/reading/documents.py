@@ -19,16 +19,16 @@ from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.training import columns as columns_module
-from torch_linformer.training import conll, squad
-from torch_linformer.training import corpus as corpus_module
-from torch_linformer.training import readers as readers_module
-from torch_linformer.training import records as records_module
-from torch_linformer.training.columns import NOT_NAMED, Columns, Named, find_columns
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import ReadReport
-from torch_linformer.training.records import LABELLED, Record
-from torch_linformer.training.sources import Source, find_source
+from torch_linformer.training.reading import columns as columns_module
+from torch_linformer.training.reading import conll, files, squad, tables
+from torch_linformer.training.reading import corpus as corpus_module
+from torch_linformer.training.reading import readers as readers_module
+from torch_linformer.training.reading import records as records_module
+from torch_linformer.training.reading.columns import NOT_NAMED, Columns, Named, find_columns
+from torch_linformer.training.reading.readers import ReadReport
+from torch_linformer.training.reading.records import LABELLED, Record
+from torch_linformer.training.reading.sources import Source, find_source
 
 _SAMPLE_ROWS = 100  # rows looked at to tell the columns apart
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
@@ -80,11 +80,11 @@ def load_documents(
         InputError: the source is missing, unreadable or malformed, its columns cannot be told apart, a label
             is missing, or no document is left.
     """
-    origin = find_source(source, split)
+    needs_label = bool(record.features)
+    origin = find_source(source, split, whole=needs_label)
     sample = list(islice(origin.rows(ReadReport()), _SAMPLE_ROWS))
     if not sample:
         raise InputError(f"{source}: holds no rows")
-    needs_label = bool(record.features)
     if origin.note and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
     columns = find_columns(
@@ -200,7 +200,7 @@ def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, i
     """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
     # The two marks are stored with each row, so that the counts come out of a cached file as well.
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
-    modules = (columns_module, conll, corpus_module, readers_module, records_module, squad)
+    modules = (columns_module, conll, corpus_module, files, readers_module, records_module, squad, tables)
     code = [inspect.getsource(module) for module in modules]
     try:
         with quiet():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.readers import Row
+from torch_linformer.training.reading.files import Row
 
 TEXT_COLUMNS = (
     "text",

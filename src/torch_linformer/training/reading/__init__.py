@@ -1,0 +1,1 @@
+"""Documents out of the files that people have: formats, columns, and what a task reads of a row."""
