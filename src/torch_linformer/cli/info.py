@@ -11,7 +11,10 @@ def info(model: Model, debug: Debug = False) -> None:
     from torch_linformer.training.folder import load_model, load_tokenizer
     from torch_linformer.training.screen import Screen
 
-    loaded, tokenizer = load_model(model), load_tokenizer(model)
+    loaded = load_model(model)
+    # Imported weights come without one.
+    has_tokenizer = not Path(model).is_dir() or (Path(model) / "tokenizer.json").is_file()
+    tokenizer = f"{len(load_tokenizer(model)):,} tokens" if has_tokenizer else "none"
     config = loaded.config
     attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
     rows = [
@@ -20,7 +23,7 @@ def info(model: Model, debug: Debug = False) -> None:
         ("attention", attention if config.attention == "linformer" else "full"),
         ("longest input", f"{config.max_position_embeddings:,} tokens"),
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
-        ("tokenizer", f"{len(tokenizer):,} tokens"),
+        ("tokenizer", tokenizer),
     ]
     if type(loaded).__name__ == "LinformerForSequenceClassification":
         labels = config.label_names

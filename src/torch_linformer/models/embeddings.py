@@ -9,7 +9,10 @@ from torch_linformer.models.configuration import LinformerConfig
 
 
 class LinformerEmbeddings(nn.Module):
-    """Sum of the embeddings, normalised unless ``embedding_norm`` is off. Expects real tokens first: position i is the i-th real token."""
+    """Sum of the embeddings, normalised unless the configuration says otherwise.
+
+    Expects real tokens first: position i is the i-th real token.
+    """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()

@@ -6,10 +6,11 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from torch_linformer.models import LinformerForMaskedLM
+from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.data import check_labels, load_documents
 from torch_linformer.training.devices import resolve_device, resolve_precision
+from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Classification, MaskedLanguageModelling, Task
@@ -39,6 +40,8 @@ def evaluate(
     precision = resolve_precision(precision, device)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     mlm = isinstance(model, LinformerForMaskedLM)
+    if not mlm and not isinstance(model, LinformerForSequenceClassification):
+        raise InputError(f"{folder}: holds a {type(model).__name__}, for which there are no scores yet")
     documents = load_documents(data, text_column=text_column, label_column=label_column, needs_label=not mlm)
     for note in documents.notes:
         screen.say(note)

@@ -1,9 +1,6 @@
 """A trained model as one file that computes without this package, compared with the model before it is kept."""
 
 import importlib.util
-import os
-import secrets
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
+from torch_linformer.training.new_folder import check_free, new_folder
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -54,13 +52,12 @@ def export_model(folder: str, output: Path, format: str) -> float:
     missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise InputError(f"--output {output}: is not empty; name another folder")
+    check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     scores = Scores(model).float().eval()
-    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
-    temporary.mkdir(parents=True)
-    try:
+    if isinstance(model, (LinformerModel, LinformerForQuestionAnswering)):
+        raise InputError(f"{folder}: holds a {type(model).__name__}, which has no logits to export")
+    with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)
         difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
@@ -70,9 +67,6 @@ def export_model(folder: str, output: Path, format: str) -> float:
             )
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return difference
 
 

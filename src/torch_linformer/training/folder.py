@@ -10,13 +10,25 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForMaskedLM,
+    LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
     LinformerPreTrainedModel,
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.sources import ask_hub
 
-MODEL_CLASSES = {cls.__name__: cls for cls in (LinformerForSequenceClassification, LinformerForMaskedLM)}
+MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
+    cls.__name__: cls
+    for cls in (
+        LinformerModel,
+        LinformerForMaskedLM,
+        LinformerForQuestionAnswering,
+        LinformerForSequenceClassification,
+        LinformerForTokenClassification,
+    )
+}
 
 
 def load_config(path: str) -> LinformerConfig:
