@@ -147,8 +147,7 @@ class LinformerAttention(FullAttention):
             keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
             values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
         if self.slot_bias_k is not None and self.slot_bias_v is not None:
-            # Under autocast the slots are narrower than the parameters, and the queries as narrow as the slots.
-            keys, values = keys + self.slot_bias_k.to(keys.dtype), values + self.slot_bias_v.to(values.dtype)
+            keys, values = keys + self.slot_bias_k, values + self.slot_bias_v
         return keys, values, slot_padding
 
     def _compresses_first(

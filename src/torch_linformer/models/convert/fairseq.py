@@ -132,12 +132,15 @@ def _config(
     activation = options.get("activation_fn", "gelu")
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation_fn must be one of {', '.join(ACTIVATIONS)}, the checkpoint has {activation!r}")
+    stated = options.get("encoder_attention_heads")
+    if num_heads is not None and stated not in (None, num_heads):
+        raise ValueError(f"num_heads (--heads) is {stated} by the checkpoint's own options, got {num_heads}")
     head = tensors.get("lm_head.decoder.weight")
     return LinformerConfig(
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=layers,
-        num_attention_heads=heads_for(hidden_size, options.get("encoder_attention_heads") or num_heads),
+        num_attention_heads=heads_for(hidden_size, num_heads if stated is None else stated),
         intermediate_size=len(tensors[f"{first}linear1.bias"]),
         hidden_act=ACTIVATIONS[activation],
         hidden_dropout_prob=float(options.get("dropout", 0.0)),
