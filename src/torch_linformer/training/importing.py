@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.convert import (
@@ -88,7 +88,8 @@ def _find(source: str) -> None:
         return
     try:
         ask_hub("model", source)
-    except Exception:  # the hub and the network share no base class of errors
+        AutoConfig.from_pretrained(source)
+    except Exception:  # the hub, the network and transformers share no base class of errors
         raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
 
 

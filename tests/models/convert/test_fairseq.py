@@ -139,6 +139,14 @@ def test_options_come_out_of_the_checkpoint(token_ids, tmp_path, options):
     assert_close(model(ids[None]).logits[0], scores, rtol=0, atol=1e-10)
 
 
+def test_the_accurate_gelu_is_the_one_with_tanh(token_ids):
+    state = checkpoint_of("kv")
+    model = from_fairseq({"model": state, "args": argparse.Namespace(**{**OPTIONS, "activation_fn": "gelu_accurate"})})
+    (ids,) = token_ids(1, 11)
+    _, scores = scores_by_the_formula(state, ids, "kv", activation=lambda x: F.gelu(x, approximate="tanh"))
+    assert_close(model(ids[None]).logits[0], scores, rtol=0, atol=1e-10)
+
+
 def test_names_of_older_versions():
     newer = from_fairseq(checkpoint_of("headwise"), num_heads=HEADS)
     older = from_fairseq(checkpoint_of("headwise", prefix="decoder", norm="emb_layer_norm"), num_heads=HEADS)

@@ -33,7 +33,9 @@ def test_a_namespace_is_read(tmp_path):
 
 def test_a_pickle_that_would_run_code_is_refused_and_named(tmp_path):
     torch.save({"weights": torch.ones(2), "x": Custom()}, tmp_path / "evil.pt")
-    with pytest.raises(ValueError, match=r"evil\.pt: refused, because it holds .*Custom, and loading that would run co"):
+    with pytest.raises(
+        ValueError, match=r"evil\.pt: refused, because it holds .*Custom, and loading that would run co"
+    ):
         read_checkpoint(tmp_path / "evil.pt")
 
 
