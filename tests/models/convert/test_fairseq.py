@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(change, options, message):
 
 def test_options_that_do_not_fit_are_refused():
     checkpoint = {"model": checkpoint_of("kv"), "args": argparse.Namespace(**{**OPTIONS, "activation_fn": "linear"})}
-    with pytest.raises(ValueError, match="activation_fn must be one of gelu, gelu_accurate, relu, .* 'linear'"):
+    with pytest.raises(ValueError, match=r"activation_fn must be one of gelu, gelu_accurate, relu, .* 'linear'"):
         from_fairseq(checkpoint)
     checkpoint["args"] = argparse.Namespace(**OPTIONS)
     with pytest.raises(ValueError, match=r"num_heads \(--heads\) is 3 by the checkpoint's own options, got 5"):

@@ -104,6 +104,13 @@ def test_learned_maps_begin_as_the_means(original, name):
     assert all(p.requires_grad for p in few.parameters())
 
 
+def test_learned_maps_take_a_short_row_as_it_is(original):
+    """A factor for the length would move the means away from the tokens they are made of."""
+    projection = from_bert(original("BertModel"), k=LENGTH, projection="linear").encoder.layers[0].self_attn.proj_k
+    tokens = torch.randn(1, 10, 15)
+    assert_close(projection(tokens)[:, :10], tokens)
+
+
 def test_segment_means_written_out():
     third, half = 1 / 3, 1 / 2
     expected = [[third, 0], [third, 0], [third, 0], [0, half], [0, half]]
