@@ -1,5 +1,8 @@
 """Weights of the package `linformer-pytorch` (tatp22): the outputs are the original's."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 import torch
 from linformer_pytorch import Linformer, LinformerEncDec, LinformerLM
@@ -64,6 +67,13 @@ def test_a_language_model(build, sharing, options):
     assert (ours(ids).logits - theirs(ids)).abs().max() < 1e-10
 
 
+def test_padding_is_what_the_mask_makes_of_it_there(build):
+    theirs = build(LinformerLM, num_tokens=37, parameter_sharing="headwise")
+    ids, real = torch.randint(37, (2, LENGTH)), torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
+    found = from_linformer_pytorch(theirs)(ids, attention_mask=real).logits
+    assert (found - theirs(ids, input_mask=real))[real].abs().max() < 1e-10
+
+
 def test_a_language_model_without_logits(build):
     theirs = build(LinformerLM, num_tokens=37, return_emb=True)
     ours = from_linformer_pytorch(theirs.state_dict())
@@ -122,3 +132,11 @@ def test_names_that_do_not_fit_are_listed():
         from_linformer_pytorch({**state, "extra": torch.ones(2)})
     with pytest.raises(ValueError, match="not the weights of a linformer-pytorch model: missing "):
         from_linformer_pytorch(torch.nn.Linear(2, 3).state_dict())
+
+
+@pytest.mark.parametrize("model_class", [Linformer, LinformerLM])
+def test_every_option_stands_in_the_documentation(model_class):
+    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+    section = page.partition("## linformer-pytorch")[2].partition("\n## ")[0]
+    missing = [name for name in inspect.signature(model_class).parameters if f"`{name}" not in section]
+    assert not missing

@@ -1,8 +1,11 @@
 """Weights of the package `linformer` (lucidrains): the outputs are the original's."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 import torch
-from linformer import Linformer, LinformerLM
+from linformer import Linformer, LinformerLM, LinformerSelfAttention
 
 from torch_linformer.models import LinformerForMaskedLM, LinformerModel
 from torch_linformer.models.convert import from_lucidrains
@@ -82,3 +85,11 @@ def test_what_does_not_fit_is_refused():
         from_lucidrains({**changed, "extra": torch.ones(2)}, num_heads=3)
     with pytest.raises(ValueError, match="not the weights of a lucidrains/linformer model: missing "):
         from_lucidrains(torch.nn.Linear(2, 3).state_dict(), num_heads=3)
+
+
+@pytest.mark.parametrize("model_class", [Linformer, LinformerLM, LinformerSelfAttention])
+def test_every_option_stands_in_the_documentation(model_class):
+    page = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+    section = page.partition("## lucidrains/linformer")[2].partition("\n## ")[0]
+    missing = [name for name in inspect.signature(model_class).parameters if f"`{name}" not in section]
+    assert not missing
