@@ -60,7 +60,7 @@ PROJECTED = {  # with emb_dim: linear maps beside the embeddings and the logits,
 
 
 def from_linformer_pytorch(
-    source: Mapping[str, Any] | nn.Module, *, activation: str | None = None, dropout: float = 0.0
+    source: Mapping[str, Any] | nn.Module, *, activation: str | None = None
 ) -> LinformerPreTrainedModel:
     """A ``Linformer`` or ``LinformerLM`` of the package ``linformer-pytorch`` 0.19.
 
@@ -73,7 +73,6 @@ def from_linformer_pytorch(
             ``causal``, ``full_attention``, ``decoder_mode`` or ``activation``: the module does, so that what cannot
             be expressed is refused. With a state dict they are taken to be off.
         activation: ``gelu`` or ``relu``; by default the module's, or with a state dict ``gelu``.
-        dropout: for training on.
 
     Returns:
         A ``LinformerForMaskedLM`` for a language model; a ``LinformerModel`` for one without logits (``return_emb``),
@@ -99,7 +98,7 @@ def from_linformer_pytorch(
     sharing = _sharing(stacks)
     tensors = _layers(state, stem, stacks, sharing)
     fields = _dimensions(state, stem, stacks) | {"hidden_act": activation or "gelu", "sharing": sharing}
-    fields |= {**PLAIN, "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    fields |= PLAIN
     if not language_model:
         config = LinformerConfig(**{**fields, **NO_VOCABULARY})
         tensors["embeddings.word_embeddings.weight"] = torch.zeros(1, config.hidden_size)

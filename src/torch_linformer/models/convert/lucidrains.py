@@ -48,9 +48,7 @@ LANGUAGE_MODEL = {
 }
 
 
-def from_lucidrains(
-    state_dict: Mapping[str, Any], *, num_heads: int | None = None, dropout: float = 0.0
-) -> LinformerPreTrainedModel:
+def from_lucidrains(state_dict: Mapping[str, Any], *, num_heads: int | None = None) -> LinformerPreTrainedModel:
     """A ``Linformer`` or ``LinformerLM`` of the package ``linformer`` 0.2.
 
     Outputs are the original's, at every length. ``one_kv_head`` becomes ``num_key_value_heads=1``. With ``share_kv``
@@ -59,7 +57,6 @@ def from_lucidrains(
     Args:
         state_dict: of either class, or a checkpoint that holds one.
         num_heads: the original's ``heads``; only ``one_kv_head`` lets the weights tell it.
-        dropout: for training on; the weights do not tell it.
 
     Returns:
         A ``LinformerForMaskedLM`` for a language model (its head scores every position), else a ``LinformerModel``
@@ -81,7 +78,7 @@ def from_lucidrains(
     check_names("lucidrains/linformer", state, names)
 
     tensors = {our_name: state[their_name] for their_name, our_name in names.items()}
-    config = _config(state, theirs, layers, share_kv, num_heads, dropout)
+    config = _config(state, theirs, layers, share_kv, num_heads)
     for layer in range(layers):
         _complete(tensors, f"{ours}encoder.layers.{layer}.self_attn.", share_kv)
     if language_model:
@@ -91,7 +88,7 @@ def from_lucidrains(
 
 
 def _config(
-    state: Mapping[str, Tensor], prefix: str, layers: int, share_kv: bool, num_heads: int | None, dropout: float
+    state: Mapping[str, Tensor], prefix: str, layers: int, share_kv: bool, num_heads: int | None
 ) -> LinformerConfig:
     layer = f"{prefix}net.layers.0."
     query_width, hidden_size = state[f"{layer}0.fn.to_q.weight"].shape
@@ -105,7 +102,6 @@ def _config(
     if "token_emb.weight" in state:
         vocabulary = {"vocab_size": state["token_emb.weight"].shape[0], "lm_head_transform": False}
     fields: dict[str, Any] = {**PLAIN, **vocabulary, **head_dim_field(hidden_size, heads, query_width // heads)}
-    fields |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     return LinformerConfig(
         hidden_size=hidden_size,
         num_hidden_layers=layers,
