@@ -37,6 +37,14 @@ PUBLIC_NAMES = {
         "__version__",
     ],
     "torch_linformer.functional": ["johnson_lindenstrauss_k", "linformer_attention", "project_sequence"],
+    "torch_linformer.models.convert": [
+        "from_bert",
+        "from_fairseq",
+        "from_linformer_pytorch",
+        "from_lucidrains",
+        "from_roberta",
+        "read_checkpoint",
+    ],
     "torch_linformer.nn": [
         "LinformerAttention",
         "LinformerEncoder",

@@ -42,6 +42,13 @@ def check_accelerate_loop(found):
     assert found["largest difference of a score once loaded"] == 0
 
 
+def check_import_weights(found):
+    assert found["lucidrains, largest difference"] < 1e-5
+    assert found["linformer-pytorch, largest difference"] < 1e-5
+    slots = [found[f"MiniLM with {k} slots for 512 tokens, largest difference"] for k in (512, 256, 128)]
+    assert slots[0] < 1e-4 < slots[1] < slots[2]
+
+
 def check_int8_quantisation(found):
     assert found["of which int8"] == found["linear layers"] == 13
     assert found["accuracy in float32"] > 0.85 and abs(found["accuracy lost"]) <= 0.02

@@ -4,7 +4,10 @@ import torch
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForMaskedLM,
+    LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
 )
 from torch_linformer.training.export import export_model
 
@@ -17,6 +20,9 @@ PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
         *((LinformerForSequenceClassification, {"projection": projection}) for projection in PROJECTIONS),
         (LinformerForSequenceClassification, {"attention": "full", "pooling": "mean_max", "norm_first": True}),
         (LinformerForMaskedLM, {"position_embedding": "sinusoidal", "sharing": "layerwise"}),
+        (LinformerForQuestionAnswering, {}),
+        (LinformerForTokenClassification, {"type_vocab_size": 0}),
+        (LinformerModel, {"slot_bias": True, "final_norm": False, "norm_first": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", str(value)),
 )

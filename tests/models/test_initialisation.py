@@ -28,6 +28,7 @@ MODELS = {
     "conv": {"projection": "conv", "sharing": "none"},
     "mean": {"projection": "mean"},
     "full": {"attention": "full"},
+    "slot_bias": {"slot_bias": True},
 }
 
 

@@ -81,6 +81,9 @@ def attend_literally(module, query, key, value, padding=None, length_scaling=Tru
         values = head_channels(module.v_proj(value[row]), module.num_kv_heads)
         slots_k = [slots_of_row(proj_k, x, head, real, length_scaling) for head, x in enumerate(keys)]
         slots_v = [slots_of_row(proj_v, x, head, real, length_scaling) for head, x in enumerate(values)]
+        if module.slot_bias_k is not None:
+            slots_k = [slots + bias for slots, bias in zip(slots_k, module.slot_bias_k, strict=True)]
+            slots_v = [slots + bias for slots, bias in zip(slots_v, module.slot_bias_v, strict=True)]
         outputs_of_row, weights_of_row = [], []
         for head, queries_ND in enumerate(queries):
             kv_head = head // (module.num_heads // module.num_kv_heads)

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer
 
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
 from torch_linformer.training import export
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.export import export_model
@@ -25,9 +26,30 @@ def test_a_program_of_torch(classifier_run, masked_run, tmp_path, task):
     tokenizer, model = AutoTokenizer.from_pretrained(tmp_path / "program"), load_model(str(folder)).eval()
     for texts in (["wet mud"], ["sea", "ice cold white the of", "the naïve sand of the warm sea"]):
         rows = tokenizer(texts, padding=True, return_tensors="pt")
-        found = program(rows["input_ids"], rows["attention_mask"])
+        (found,) = program(rows["input_ids"], rows["attention_mask"])
         assert torch.allclose(found, model(rows["input_ids"], rows["attention_mask"]).logits, atol=1e-5)
     assert AutoConfig.from_pretrained(tmp_path / "program").id2label == model.config.id2label
+
+
+@pytest.mark.parametrize(
+    "model_class", [LinformerModel, LinformerForQuestionAnswering, LinformerForTokenClassification]
+)
+@torch.no_grad()
+def test_what_other_models_say(classifier_run, tmp_path, model_class):
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(classifier_run.folder)
+    config.type_vocab_size = 2
+    model = model_class(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
+    program = torch.export.load(tmp_path / "program" / "model.pt2").module()
+    rows = AutoTokenizer.from_pretrained(tmp_path / "program")(["who?"], ["wet mud"], return_tensors="pt")
+    found = program(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
+    for one, other in zip(found, model(**rows).to_tuple(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    untyped = program(rows["input_ids"], rows["attention_mask"], torch.zeros_like(rows["input_ids"]))
+    assert not torch.allclose(found[0], untyped[0], atol=1e-3)  # the types count
 
 
 def refusal(*arguments):

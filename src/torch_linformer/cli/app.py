@@ -11,6 +11,7 @@ import typer
 
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.export import export
+from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.predict import predict
 from torch_linformer.cli.train import train
@@ -26,8 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, evaluate, predict, export, info):
-    app.command()(command)
+for command in (train, evaluate, predict, import_, export, info):
+    app.command(command.__name__.rstrip("_"))(command)
 
 
 def run(arguments: list[str] | None = None) -> None:

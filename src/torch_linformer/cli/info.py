@@ -10,9 +10,12 @@ def info(model: Model, debug: Debug = False) -> None:
 
     from torch_linformer.training.folder import load_model, load_tokenizer
     from torch_linformer.training.screen import Screen
-    from torch_linformer.training.tasks import task_of
+    from torch_linformer.training.tasks import TASKS
 
-    loaded, tokenizer = load_model(model), load_tokenizer(model)
+    loaded = load_model(model)
+    # Imported weights come without one.
+    has_tokenizer = not Path(model).is_dir() or (Path(model) / "tokenizer.json").is_file()
+    tokenizer = f"{len(load_tokenizer(model)):,} tokens" if has_tokenizer else "none"
     config = loaded.config
     attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
     rows = [
@@ -21,15 +24,15 @@ def info(model: Model, debug: Debug = False) -> None:
         ("attention", attention if config.attention == "linformer" else "full"),
         ("longest input", f"{config.max_position_embeddings:,} tokens"),
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
-        ("tokenizer", f"{len(tokenizer):,} tokens"),
+        ("tokenizer", tokenizer),
     ]
-    task = task_of(loaded, tokenizer)
-    if labels := task.names:
+    if "Classification" in type(loaded).__name__ and config.problem_type != "regression":
+        labels = config.label_names
         rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))
     metrics = Path(model) / "metrics.json"
     if metrics.is_file():
         scores = json.loads(metrics.read_text(encoding="utf-8"))
-        for name in task.headline:
+        for name in dict.fromkeys(name for task in TASKS.values() for name in task.headline):
             if scores.get(name) is not None:  # an infinite perplexity is null
                 rows.append((f"held-out {name.replace('_', '-')}", f"{scores[name]:.4f}"))
     Screen().table(model, ("", ""), rows)

@@ -16,6 +16,7 @@ from torch_linformer.functional.projection import check_length
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.padding import LeftJustified
+from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.encoder import Encoder, EncoderLayer, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
@@ -45,7 +46,8 @@ def build_encoder(config: LinformerConfig) -> Encoder:
         "norm_first": config.norm_first,
         "gated": config.gated,
     }
-    width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+    attention: dict[str, Any] = {"num_kv_heads": config.num_key_value_heads, "head_dim": config.head_dim}
+    width, heads = config.hidden_size, config.num_attention_heads
     if config.attention == "linformer":
         return LinformerLayerStack(
             width,
@@ -55,18 +57,21 @@ def build_encoder(config: LinformerConfig) -> Encoder:
             k=config.k,
             sharing=cast(Sharing, config.sharing),
             projection=cast(Projection, config.projection),
-            num_kv_heads=kv_heads,
             length_scaling=config.length_scaling,
+            slot_bias=config.slot_bias,
+            final_norm=config.final_norm,
             attention_dropout=config.attention_probs_dropout_prob,
+            **attention,
             **options,
         )
     layers = [
         CheckpointedLayer(
-            FullAttention(width, heads, num_kv_heads=kv_heads, dropout=config.attention_probs_dropout_prob), **options
+            FullAttention(width, heads, dropout=config.attention_probs_dropout_prob, **attention), **options
         )
         for _ in range(config.num_hidden_layers)
     ]
-    return Encoder(layers, nn.LayerNorm(width, eps=config.layer_norm_eps) if config.norm_first else None)
+    has_norm = config.norm_first and config.final_norm
+    return Encoder(layers, nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else None)
 
 
 class LinformerPreTrainedModel(PreTrainedModel):
@@ -91,6 +96,10 @@ class LinformerPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, SequenceProjection) and module.weight is not None:
             init.normal_(module.weight, mean=0.0, std=module.init_std)
+        if isinstance(module, LinformerAttention):
+            for slot_bias in (module.slot_bias_k, module.slot_bias_v):
+                if slot_bias is not None:
+                    init.zeros_(slot_bias)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.

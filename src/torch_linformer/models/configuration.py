@@ -22,16 +22,21 @@ class LinformerConfig(PreTrainedConfig):
     Args beyond the usual ones of transformers:
         max_position_embeddings: longest input in tokens, ``max_len`` of the projections.
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
+        head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
         k: slots K, one number or one a layer.
         sharing: ``none``, ``headwise``, ``kv`` or ``layerwise``.
         projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max``.
         length_scaling: False leaves the length factor of the projections out.
+        slot_bias: learned terms on the compressed keys and values, as some imported models have.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
         position_embedding: ``learned``, ``sinusoidal`` or ``none``; positions count real tokens.
         pooling: what a classifier reads: ``mean``, ``cls`` (the first real token), ``max``, or ``mean_max`` (both,
             side by side); padding takes no part.
+        embedding_norm: False leaves the norm of the embeddings out.
         norm_first: pre-norm layers and a final norm.
+        final_norm: False leaves that final norm out.
         gated: gated feed-forward.
+        lm_head_transform: False makes the head of a language model one linear map.
         class_weights: weight of each label in the classification loss.
 
     Raises:
@@ -45,6 +50,7 @@ class LinformerConfig(PreTrainedConfig):
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     num_key_value_heads: int | None = None
+    head_dim: int | None = None
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
@@ -61,18 +67,22 @@ class LinformerConfig(PreTrainedConfig):
     sharing: str = "headwise"
     projection: str = "linear"
     length_scaling: bool = True
+    slot_bias: bool = False
     attention: str = "linformer"
     position_embedding: str = "learned"
     pooling: str = "mean"
+    embedding_norm: bool = True
     norm_first: bool = False
+    final_norm: bool = True
     gated: bool = False
+    lm_head_transform: bool = True
     class_weights: list[float] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        if self.hidden_size % self.num_attention_heads:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )

@@ -9,7 +9,10 @@ from torch_linformer.models.configuration import LinformerConfig
 
 
 class LinformerEmbeddings(nn.Module):
-    """Sum of the embeddings, normalised. Expects real tokens first: position i is the i-th real token."""
+    """Sum of the embeddings, normalised unless the configuration says otherwise.
+
+    Expects real tokens first: position i is the i-th real token.
+    """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
@@ -20,7 +23,7 @@ class LinformerEmbeddings(nn.Module):
         )
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.sinusoidal = config.position_embedding == "sinusoidal"
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -41,7 +44,7 @@ class LinformerEmbeddings(nn.Module):
             if token_type_ids is None:
                 token_type_ids = torch.zeros_like(position_ids)
             embeddings = embeddings + self.token_type_embeddings(token_type_ids)
-        output: Tensor = self.dropout(self.norm(embeddings))
+        output: Tensor = self.dropout(embeddings if self.norm is None else self.norm(embeddings))
         return output
 
 

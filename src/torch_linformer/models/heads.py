@@ -245,17 +245,24 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
 
 
 class LinformerLMHead(nn.Module):
-    """Dense, activation, norm, then the scores of every token (its weight tied to the word embeddings)."""
+    """Dense, activation, norm, then the scores of every token (its weight tied to the word embeddings).
+
+    Without ``config.lm_head_transform`` the scores alone.
+    """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.transforms = config.lm_head_transform
+        if self.transforms:
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.activation = ACT2FN[config.hidden_act]
+            self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        scores: Tensor = self.decoder(self.norm(self.activation(self.dense(hidden))))
+        if self.transforms:
+            hidden = self.norm(self.activation(self.dense(hidden)))
+        scores: Tensor = self.decoder(hidden)
         return scores
 
 

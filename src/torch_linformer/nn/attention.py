@@ -38,6 +38,8 @@ class LinformerAttention(FullAttention):
         sharing: ``none`` (E and F for every key/value head), ``headwise`` (one E, one F) or ``kv`` (one E = F,
             ``proj_v`` is None). ``layerwise`` spans layers: see :class:`LinformerEncoder`.
         length_scaling: False leaves s out.
+        slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
+            :math:`\bar K` and :math:`\bar V`. The paper has none: models trained elsewhere do.
         batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
 
     Raises:
@@ -45,6 +47,9 @@ class LinformerAttention(FullAttention):
 
     Source: arXiv 2006.04768, section 4.
     """
+
+    slot_bias_k: nn.Parameter | None
+    slot_bias_v: nn.Parameter | None
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class LinformerAttention(FullAttention):
         projection: Projection | None = "linear",
         sharing: Sharing = "headwise",
         length_scaling: bool = True,
+        slot_bias: bool = False,
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -98,6 +104,10 @@ class LinformerAttention(FullAttention):
             self.proj_k = SequenceProjection(max_len, k, **options)
             if sharing != "kv" and projection not in PARAMETERLESS:
                 self.proj_v = SequenceProjection(max_len, k, **options)
+        shape = (self.num_kv_heads, k, self.head_dim)
+        for name in ("slot_bias_k", "slot_bias_v"):
+            bias_HKD = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)) if slot_bias else None
+            self.register_parameter(name, bias_HKD)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -105,6 +115,9 @@ class LinformerAttention(FullAttention):
         for projection in (getattr(self, "proj_k", None), getattr(self, "proj_v", None)):
             if projection is not None:
                 projection.reset_parameters()
+        for slot_bias in (getattr(self, "slot_bias_k", None), getattr(self, "slot_bias_v", None)):
+            if slot_bias is not None:
+                nn.init.zeros_(slot_bias)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
@@ -128,15 +141,13 @@ class LinformerAttention(FullAttention):
             slots_k = proj_k(key, padding)
             slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding)
             ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
-            keys = _project_slots(self.k_proj, slots_k, proj_k, ones, padding)
-            values = _project_slots(self.v_proj, slots_v, proj_v, ones, padding)
-            return (
-                self._split_heads(keys, self.num_kv_heads),
-                self._split_heads(values, self.num_kv_heads),
-                slot_padding,
-            )
-        keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
-        values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
+            keys = self._split_heads(_project_slots(self.k_proj, slots_k, proj_k, ones, padding), self.num_kv_heads)
+            values = self._split_heads(_project_slots(self.v_proj, slots_v, proj_v, ones, padding), self.num_kv_heads)
+        else:
+            keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
+            values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
+        if self.slot_bias_k is not None and self.slot_bias_v is not None:
+            keys, values = keys + self.slot_bias_k, values + self.slot_bias_v
         return keys, values, slot_padding
 
     def _compresses_first(

@@ -136,6 +136,7 @@ class LinformerEncoderLayer(EncoderLayer):
         num_kv_heads: heads of keys and values.
         head_dim: width of one head.
         length_scaling: False leaves the length factor out.
+        slot_bias: as in :class:`LinformerAttention`.
         attention_dropout: on the attention weights, if it is to differ from ``dropout``.
         gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
 
@@ -162,6 +163,7 @@ class LinformerEncoderLayer(EncoderLayer):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         length_scaling: bool = True,
+        slot_bias: bool = False,
         attention_dropout: float | None = None,
         gated: bool = False,
         device: torch.device | str | None = None,
@@ -179,6 +181,7 @@ class LinformerEncoderLayer(EncoderLayer):
             projection=projection,
             sharing=sharing,
             length_scaling=length_scaling,
+            slot_bias=slot_bias,
             batch_first=batch_first,
             device=device,
             dtype=dtype,
@@ -253,6 +256,7 @@ class LinformerEncoder(Encoder):
         num_layers: layers.
         k: one number, or one a layer (nonuniform K).
         sharing: also ``layerwise``: one E = F for the whole stack, owned here as ``shared_projection``.
+        final_norm: False leaves the final norm of a pre-norm stack out.
 
     Raises:
         ValueError: for arguments out of range; for several ``k`` with ``sharing="layerwise"``.
@@ -282,6 +286,8 @@ class LinformerEncoder(Encoder):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         length_scaling: bool = True,
+        slot_bias: bool = False,
+        final_norm: bool = True,
         attention_dropout: float | None = None,
         gated: bool = False,
         device: torch.device | str | None = None,
@@ -308,6 +314,7 @@ class LinformerEncoder(Encoder):
                 num_kv_heads=num_kv_heads,
                 head_dim=head_dim,
                 length_scaling=length_scaling,
+                slot_bias=slot_bias,
                 attention_dropout=attention_dropout,
                 gated=gated,
                 device=device,
@@ -315,7 +322,9 @@ class LinformerEncoder(Encoder):
             )
             for layer_k in layer_ks
         ]
-        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) if norm_first else None
+        norm = None
+        if norm_first and final_norm:
+            norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
         shared = None
         if layerwise:
             shared = SequenceProjection(

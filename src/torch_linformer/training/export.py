@@ -1,9 +1,6 @@
 """A trained model as one file that computes without this package, compared with the model before it is kept."""
 
 import importlib.util
-import os
-import secrets
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
+from torch_linformer.training.new_folder import check_free, new_folder
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -21,15 +19,25 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
 class Scores(nn.Module):
-    """Ids and mask ``(B, N)`` to the scores of a model, which is all that an exported file holds."""
+    """Ids, mask and, where the model knows them, token types ``(B, N)`` to what a model says of them.
+
+    That is ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
+    """
 
     def __init__(self, model: LinformerPreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
+        self.inputs = ["input_ids", "attention_mask", *types]
+        self.outputs = ["logits"]
+        if isinstance(model, LinformerForQuestionAnswering):
+            self.outputs = ["start_logits", "end_logits"]
+        elif isinstance(model, LinformerModel):
+            self.outputs = ["last_hidden_state"]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        found = self.model(**dict(zip(self.inputs, inputs, strict=True)))
+        return tuple(found[name] for name in self.outputs)
 
 
 def export_model(folder: str, output: Path, format: str) -> float:
@@ -54,13 +62,10 @@ def export_model(folder: str, output: Path, format: str) -> float:
     missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if format == "onnx" and missing:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
-        raise InputError(f"--output {output}: is not empty; name another folder")
+    check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     scores = Scores(model).float().eval()
-    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
-    temporary.mkdir(parents=True)
-    try:
+    with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)
         difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
@@ -70,9 +75,6 @@ def export_model(folder: str, output: Path, format: str) -> float:
             )
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
-        os.replace(temporary, output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return difference
 
 
@@ -82,24 +84,25 @@ def _shapes(model: LinformerPreTrainedModel) -> list[tuple[int, int]]:
     return [(2, min(longest, 16)), (1, 1), (3, longest)]
 
 
-def _batch(model: LinformerPreTrainedModel, rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Random ids, and a mask whose first row is padded by half."""
-    ids = torch.randint(model.config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
+def _batch(scores: Scores, rows: int, length: int) -> tuple[Tensor, ...]:
+    """Random ids, a mask whose first row is padded by half, and two types."""
+    ids = torch.randint(scores.model.config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     mask[0, length // 2 + 1 :] = 0
-    return ids, mask
+    types = torch.zeros_like(ids)
+    types[:, length // 3 :] = 1
+    return (ids, mask, types)[: len(scores.inputs)]
 
 
 def _write(scores: Scores, file: Path) -> None:
     dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.max_position_embeddings)}
-    program = torch.export.export(
-        scores, _batch(scores.model, *_shapes(scores.model)[0]), dynamic_shapes=(dimensions, dimensions)
-    )
+    batch = _batch(scores, *_shapes(scores.model)[0])
+    program = torch.export.export(scores, batch, dynamic_shapes=((dimensions,) * len(batch),))
     if file.suffix == ".pt2":
         torch.export.save(program, file)
         return
     onnx = torch.onnx.export(
-        program, input_names=["input_ids", "attention_mask"], output_names=["logits"], dynamo=True, verbose=False
+        program, input_names=scores.inputs, output_names=scores.outputs, dynamo=True, verbose=False
     )
     assert onnx is not None
     onnx.save(str(file))
@@ -107,14 +110,15 @@ def _write(scores: Scores, file: Path) -> None:
 
 @torch.no_grad()
 def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
-    """Largest difference between the file's scores of a batch and the model's, relative to the largest score."""
-    ids, mask = _batch(scores.model, rows, length)
-    expected = scores(ids, mask).numpy()
+    """Largest difference between what the file says of a batch and what the model says, relative to the largest."""
+    batch = _batch(scores, rows, length)
     if file.suffix == ".pt2":
-        found = torch.export.load(file).module()(ids, mask).numpy()
+        found = torch.export.load(file).module()(*batch)
     else:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        (found,) = session.run(["logits"], {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+        inputs = dict(zip(scores.inputs, batch, strict=True))
+        found = session.run(scores.outputs, {name: tensor.numpy() for name, tensor in inputs.items()})
+    pairs = [(np.asarray(one), other.numpy()) for one, other in zip(found, scores(*batch), strict=True)]
+    return float(np.max([np.abs(one - other).max() / np.abs(other).max() for one, other in pairs]))

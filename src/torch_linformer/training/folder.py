@@ -13,18 +13,20 @@ from torch_linformer.models import (
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
+    LinformerModel,
     LinformerPreTrainedModel,
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.sources import ask_hub
 
-MODEL_CLASSES = {
+MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
     cls.__name__: cls
     for cls in (
+        LinformerModel,
+        LinformerForMaskedLM,
+        LinformerForQuestionAnswering,
         LinformerForSequenceClassification,
         LinformerForTokenClassification,
-        LinformerForQuestionAnswering,
-        LinformerForMaskedLM,
     )
 }
 

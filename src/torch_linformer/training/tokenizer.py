@@ -84,7 +84,12 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **SPECIAL_TOKENS)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],  # models without types pass them over
+        **SPECIAL_TOKENS,
+    )
 
 
 def _load(spec: str) -> PreTrainedTokenizerFast:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.folder import load_config
 from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks.answering import Answering
 from torch_linformer.training.tasks.masking import MaskedLanguageModelling
@@ -32,6 +34,9 @@ def new_task(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts:
     if kind is MaskedLanguageModelling:
         options = {"packing": settings.packing, "whole_words": settings.whole_words}
         return MaskedLanguageModelling(tokenizer, settings.seed, **options)
+    if kind is Answering:
+        first = None if settings.from_model is None else load_config(settings.from_model)
+        return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
     if kind is Regression:
         values = np.asarray(parts.train["label"][:])
         return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
@@ -39,20 +44,26 @@ def new_task(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts:
 
 
 def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Task:
-    """The task that a trained model has learnt."""
+    """The task that a trained model has learnt.
+
+    Raises:
+        InputError: it has learnt none that can be scored or asked for.
+    """
+    if isinstance(model, LinformerForSequenceClassification):
+        match model.config.problem_type:
+            case "regression":
+                return Regression(tokenizer)
+            case "multi_label_classification":
+                return MultiLabel(tokenizer, model.config.label_names)
+            case _:
+                return Classification(tokenizer, model.config.label_names)
     if isinstance(model, MaskedLanguageModelling.model_class):
         return MaskedLanguageModelling(tokenizer, seed)
     if isinstance(model, Answering.model_class):
-        return Answering(tokenizer)
+        return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
     if isinstance(model, Tagging.model_class):
         return Tagging(tokenizer, model.config.label_names)
-    match model.config.problem_type:
-        case "regression":
-            return Regression(tokenizer)
-        case "multi_label_classification":
-            return MultiLabel(tokenizer, model.config.label_names)
-        case _:
-            return Classification(tokenizer, model.config.label_names)
+    raise InputError(f"a {type(model).__name__} answers nothing: train it on a --task, with --from")
 
 
 __all__ = [

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.training.metrics import answer_metrics
@@ -22,6 +23,11 @@ class Answering(Task):
     """The first and the last token of the answer; both are the first token of the window where it holds none.
 
     Of a document's windows the best stretch counts. No answer is given where every window prefers its first token.
+
+    Args:
+        tokenizer: pads batches.
+        typed: give the question and the text token types of their own, 0 and 1. Nothing else tells them apart in a new
+            model; one of a single type, as RoBERTa, has learnt to tell them by their separators.
     """
 
     record = ASKED
@@ -29,9 +35,13 @@ class Answering(Task):
     best_metric, headline = "f1", ("exact_match", "f1")
     offsets = True
 
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, typed: bool = True) -> None:
+        super().__init__(tokenizer)
+        self.typed = typed
+
     @property
     def config(self) -> dict[str, Any]:
-        return {"type_vocab_size": 2}  # without types nothing tells the question from the text
+        return {"type_vocab_size": 2} if self.typed else {}
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
         def targets(window: dict[str, Any]) -> dict[str, int]:
@@ -47,10 +57,10 @@ class Answering(Task):
 
     def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
         batch = super().collate(windows)
-        # Padding has a type as well, which nothing reads; that of the question stands before the text.
-        place = batch["attention_mask"].cumsum(dim=-1)
-        text_from = torch.tensor([window["text_from"] for window in windows])
-        batch["token_type_ids"] = (place > text_from[:, None]).long()
+        if self.typed:
+            place = batch["attention_mask"].cumsum(dim=-1)
+            text_from = torch.tensor([window["text_from"] for window in windows])
+            batch["token_type_ids"] = (place > text_from[:, None]).long()  # of padding too, where nothing reads it
         for name in ("start_positions", "end_positions"):
             if name in windows[0]:
                 batch[name] = torch.tensor([window[name] for window in windows])

@@ -1,0 +1,38 @@
+"""``linformer import``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_linformer.cli.options import Debug
+
+
+def import_(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="checkpoint file, or folder of a BERT or RoBERTa")],
+    origin: Annotated[
+        str,
+        typer.Option("--from", help="lucidrains | linformer-pytorch | fairseq | bert | roberta", show_default=False),
+    ],
+    output: Annotated[Path, typer.Option("--output", help="folder to make", show_default=False)],
+    heads: Annotated[
+        int | None, typer.Option("--heads", help="lucidrains, fairseq: heads, where the file does not tell")
+    ] = None,
+    activation: Annotated[
+        str | None, typer.Option("--activation", help="linformer-pytorch: gelu | relu  [gelu]")
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", help="bert, roberta: slots K  [min(256, max-length / 4)]")] = None,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help="bert, roberta: tokens read  [the original's]")
+    ] = None,
+    projection: Annotated[
+        str | None, typer.Option("--projection", help="bert, roberta: mean | linear (learned, begins as means)  [mean]")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Make a model folder of weights that were trained with another package."""
+    from torch_linformer.training.importing import import_model
+
+    options = {"heads": heads, "activation": activation, "k": k, "max_length": max_length, "projection": projection}
+    model = import_model(source, origin, output, **options)
+    print(f"{output}: {type(model).__name__}, {model.num_parameters():,} parameters")

@@ -1,0 +1,104 @@
+"""Weights trained elsewhere as a model folder of this package."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models.convert import (
+    from_bert,
+    from_fairseq,
+    from_linformer_pytorch,
+    from_lucidrains,
+    from_roberta,
+    read_checkpoint,
+)
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.new_folder import check_free, new_folder
+from torch_linformer.training.reading.sources import ask_hub
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where weights come from: what converts them, and which of the options it takes."""
+
+    convert: Callable[..., LinformerPreTrainedModel]
+    options: tuple[str, ...]
+    is_folder: bool = False
+
+
+ORIGINS = {
+    "lucidrains": Origin(from_lucidrains, ("heads",)),
+    "linformer-pytorch": Origin(from_linformer_pytorch, ("activation",)),
+    "fairseq": Origin(from_fairseq, ("heads",)),
+    "bert": Origin(from_bert, ("k", "max_length", "projection"), is_folder=True),
+    "roberta": Origin(from_roberta, ("k", "max_length", "projection"), is_folder=True),
+}
+_ARGUMENTS = {"heads": "num_heads", "max_length": "max_len"}  # of the functions that convert
+
+
+def import_model(source: str, origin: str, output: Path, **options: Any) -> LinformerPreTrainedModel:
+    """Write weights trained elsewhere as a model folder: configuration, safetensors, and the tokenizer if there is one.
+
+    Args:
+        source: a checkpoint file; for "bert" and "roberta" a folder of transformers, or a name on the hub.
+        origin: a key of :data:`ORIGINS`.
+        output: folder to make.
+        options: heads, activation, k, max_length or projection; None where not given.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: an unknown origin, an option it does not take, no such source, a folder that is taken.
+        ValueError: weights that cannot be converted.
+    """
+    if origin not in ORIGINS:
+        raise InputError(f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in sorted(given.keys() - ORIGINS[origin].options):
+        raise InputError(f"--{name.replace('_', '-')} means nothing with --from {origin}")
+    check_free(output)
+    converter, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
+    if converter.is_folder:
+        _find(source)
+        model, tokenizer = converter.convert(source, **arguments), _tokenizer(source)
+    else:
+        if not Path(source).exists():
+            raise InputError(f"{source}: no such file")
+        model, tokenizer = converter.convert(read_checkpoint(source), **arguments), None
+    transformers.logging.disable_progress_bar()
+    with new_folder(output) as folder:
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.model_max_length = model.config.max_position_embeddings
+            tokenizer.save_pretrained(folder)
+    return model
+
+
+def _find(source: str) -> None:
+    """Raise ``InputError`` where there is no model of that name, here or on the hub."""
+    if Path(source).exists():
+        if not (Path(source) / "config.json").is_file():
+            raise InputError(f"{source}: is no model folder: it has no config.json")
+        return
+    try:
+        ask_hub("model", source)
+        AutoConfig.from_pretrained(source)
+    except Exception:  # the hub, the network and transformers share no base class of errors
+        raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+
+
+def _tokenizer(source: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside the model, or None where there is none."""
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise InputError(f"{source}: the tokenizer cannot be read: {' '.join(str(error).split())}") from None

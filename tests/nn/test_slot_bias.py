@@ -1,0 +1,131 @@
+"""Terms on the compressed keys and values, as imported models have: added last, whichever order the products take."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.nn import LinformerAttention, LinformerEncoder
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def names_of(module):
+    return {name.rpartition(".")[2] for name, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
+@pytest.mark.parametrize("projection", ["linear", "conv", "mean", "max"])
+def test_output_weights_and_gradients_are_those_of_the_definition(
+    gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads
+):
+    options = {"projection": projection, "sharing": sharing, "num_kv_heads": num_kv_heads, "slot_bias": True}
+    module = randomize(LinformerAttention(12, 4, 11, 3, **options, **DOUBLE))
+    mask = trailing_padding([7, 2], 7)
+    inputs = [torch.randn(2, length, 12, requires_grad=True, **DOUBLE) for length in (5, 7, 7)]
+    expected, expected_weights = literal_attention(module, *inputs, mask)
+    wanted = [*inputs, *module.parameters()]
+    output, weights = module(*inputs, mask, need_weights=True, average_attn_weights=False)
+    assert_close(output, expected)
+    assert_close(weights, expected_weights)
+    assert_close(gradients(output, wanted), gradients(expected, wanted))
+
+
+def test_both_orders_of_the_products_agree(gradients, randomize, trailing_padding):
+    """One E for all heads is compressed first; the same E given to each head apart cannot be."""
+    first = randomize(LinformerAttention(12, 4, 53, 3, slot_bias=True, **DOUBLE))
+    plain = LinformerAttention(12, 4, 53, 3, slot_bias=True, sharing="none", **DOUBLE)
+    state = first.state_dict()
+    for name in ("proj_k.weight", "proj_v.weight"):
+        state[name] = state[name].expand(4, -1, -1)
+    plain.load_state_dict(state)
+    x = torch.randn(2, 47, 12, requires_grad=True, **DOUBLE)
+    mask = trailing_padding([47, 13], 47)
+    orders, found = [], []
+    for module in (first, plain):
+        orders.append(module._compresses_first(module.proj_k, module.proj_v, x, x))
+        output, _ = module(x, x, x, mask)
+        found.append([output, *gradients(output, [x, module.slot_bias_k, module.slot_bias_v, module.k_proj.bias])])
+    assert orders == [True, False]
+    assert_close(*found)
+
+
+def test_fresh_terms_change_nothing(randomize):
+    plain = randomize(LinformerAttention(12, 4, 11, 3, **DOUBLE))
+    biased = LinformerAttention(12, 4, 11, 3, slot_bias=True, **DOUBLE)
+    missing, unexpected = biased.load_state_dict(plain.state_dict(), strict=False)
+    assert missing == ["slot_bias_k", "slot_bias_v"] and not unexpected
+    x = torch.randn(2, 7, 12, **DOUBLE)
+    assert torch.equal(biased(x, x, x)[0], plain(x, x, x)[0])
+    randomize(biased).reset_parameters()
+    assert not biased.slot_bias_k.any() and not biased.slot_bias_v.any()
+
+
+@pytest.mark.parametrize("projection", ["linear", "mean"])
+def test_padding_is_exact(randomize, trailing_padding, projection):
+    module = randomize(LinformerAttention(12, 4, 11, 3, projection=projection, slot_bias=True, **DOUBLE))
+    x = torch.randn(3, 9, 12, **DOUBLE)
+    lengths = [9, 2, 0]
+    mask = trailing_padding(lengths, 9)
+    output, weights = module(x.masked_fill(mask[..., None], float("nan")), *[x] * 2, mask, need_weights=True)
+    for row, length in enumerate(lengths[:2]):
+        alone = x[row : row + 1, :length]
+        expected, expected_weights = module(alone, alone, alone, need_weights=True)
+        assert_close(output[row, :length], expected[0])
+        assert_close(weights[row, :length], expected_weights[0])
+    assert module(x, x, x, mask)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
+def test_every_layer_of_an_encoder_has_its_own(sharing):
+    options = {"max_len": 11, "k": 3, "sharing": sharing, "num_kv_heads": 2}
+    encoder = LinformerEncoder(12, 4, 2, 17, slot_bias=True, **options)
+    found = [p for name, p in encoder.named_parameters() if "slot_bias" in name]
+    assert [tuple(parameter.shape) for parameter in found] == [(2, 3, 3)] * 4
+    assert not {"slot_bias_k", "slot_bias_v"} & names_of(LinformerEncoder(12, 4, 2, 17, **options))
+
+
+def test_resizing_keeps_them(randomize):
+    module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True))
+    before = module.slot_bias_k.clone()
+    module.resize_max_len(19)
+    assert torch.equal(module.slot_bias_k, before)
+    x = torch.randn(2, 19, 12)
+    assert module(x, x, x)[0].isfinite().all()
+
+
+def test_meta_device_and_materialisation():
+    with torch.device("meta"):
+        module = LinformerAttention(12, 4, 11, 3, slot_bias=True)
+    assert module.slot_bias_k.is_meta
+    module.to_empty(device="cpu").reset_parameters()
+    assert not module.slot_bias_v.any()
+
+
+def test_autocast(randomize):
+    module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True))
+    x = torch.randn(2, 9, 12)
+    exact = module(x, x, x)[0]
+    for need_weights in (False, True):
+        with torch.autocast("cpu", torch.bfloat16):
+            output, _ = module(x, x, x, need_weights=need_weights)
+        assert output.dtype == torch.bfloat16
+        assert (output - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_compiles_as_a_full_graph(randomize):
+    module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True, **DOUBLE))
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    x = torch.randn(2, 9, 12, **DOUBLE)
+    assert_close(compiled(x, x, x)[0], module(x, x, x)[0])
+
+
+def test_a_final_norm_can_be_left_out():
+    options = {"max_len": 11, "k": 3, "norm_first": True}
+    assert LinformerEncoder(12, 4, 2, 17, **options).norm is not None
+    encoder = LinformerEncoder(12, 4, 2, 17, final_norm=False, **options).eval()
+    x = torch.randn(2, 9, 12)
+    expected = x
+    for layer in encoder.layers:
+        expected = layer(expected)
+    assert torch.equal(encoder(x), expected)
