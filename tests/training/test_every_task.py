@@ -9,12 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from torch_linformer.models import LinformerConfig
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.predict import Document, Predictor
 from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.tasks import task_of
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TASKS = ("multilabel", "regress", "token-classify", "qa")
@@ -193,6 +195,27 @@ def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
     with pytest.raises(InputError, match=r"^--max-length 5: max_len must be at least k = 6, got 5$"):
         train_quickly(tmp_path / "other", from_model=str(masked_run.folder), **{**new, "max_length": 5})
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("types", [0, 1, 2])
+@pytest.mark.parametrize("run", ["qa"], indirect=True)
+def test_questions_are_told_apart_by_types_unless_the_first_model_has_one(
+    run, masked_run, train_quickly, tmp_path, types
+):
+    first = load_model(str(masked_run.folder))
+    model = type(first)(LinformerConfig(**{**first.config.to_diff_dict(), "type_vocab_size": types}))
+    model.save_pretrained(tmp_path / "first")
+    load_tokenizer(str(masked_run.folder)).save_pretrained(tmp_path / "first")
+    new = {"k": None, "projection": "mean", "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
+    options = {**run.options, **new, "tokenizer": "bpe:8192", "from_model": str(tmp_path / "first")}
+    train_quickly(tmp_path / "run", **options)
+    found = load_model(str(tmp_path / "run"))
+    assert found.config.type_vocab_size == (1 if types == 1 else 2)
+    if types:
+        table = "linformer.embeddings.token_type_embeddings.weight"
+        assert torch.allclose(found.state_dict()[table][:types], model.state_dict()[table], atol=1e-9)
+    assert task_of(found, load_tokenizer(str(tmp_path / "run"))).typed == (types != 1)
 
 
 @pytest.mark.usefixtures("no_fresh_process")

@@ -81,14 +81,12 @@ class PackedRows(torch.utils.data.Dataset[dict[str, Any]]):
         return {**self.encoder.join(texts, self.whole_words), "document": int(row)}
 
     def _spans(self, row: int) -> Iterator[tuple[int, int, int]]:
-        """(place in the order, first character, character behind the last) of what stands in a row."""
+        """(place in the order, first character, end of the row as seen from there) of what stands in a row."""
         begin, end = row * self.row_characters, (row + 1) * self.row_characters
         place = int(np.searchsorted(self.ends, begin, side="right"))
         while place < len(self.ends) and begin < end:
             first = int(self.ends[place - 1]) if place else 0
-            length = int(self.characters[self.order[place]])
-            if begin - first < length:
-                yield place, begin - first, min(end - first, length)
+            yield place, begin - first, end - first
             begin = int(self.ends[place])
             place += 1
 

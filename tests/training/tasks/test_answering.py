@@ -118,15 +118,17 @@ def test_an_answer_does_not_end_before_it_begins_nor_run_on(tokenizer):
     documents = asked("red", text=text)
     windows = examples(task, tokenizer, documents, 1200).windows
     (window,) = windows
-    rows = np.full((1200, 2), -9.0)
-    last = len(window["starts"]) - 1
-    rows[window["text_from"] + last, 0] = 5.0  # begins at the end
-    rows[window["text_from"], 1] = 4.0  # ends at the beginning
-    rows[window["text_from"], 0] = 3.0
-    rows[window["text_from"] + last, 1] = 3.5  # a thousand characters long
-    (answer,) = task.answers(rows[None], windows, documents)
-    assert answer["end"] - answer["start"] <= 300 and answer["end"] > answer["start"]
-    assert answer["start"] in (0, window["starts"][last], window["starts"][last] + 1)
+    first, last = window["text_from"], window["text_from"] + len(window["starts"]) - 1
+    whole = np.full((1200, 2), -9.0)
+    whole[first] = (3.0, 1.0)
+    whole[last] = (-9.0, 3.5)  # from first to last it would be a thousand characters
+    (answer,) = task.answers(whole[None], windows, documents)
+    assert (answer["start"], answer["end"]) == (window["starts"][0], window["ends"][0])
+    backwards = np.full((1200, 2), -9.0)
+    backwards[last] = (5.0, -1.0)
+    backwards[first] = (-9.0, 5.0)
+    (answer,) = task.answers(backwards[None], windows, documents)
+    assert answer["end"] == len(text)
 
 
 def test_the_scores_of_both_ends_are_kept(tokenizer):

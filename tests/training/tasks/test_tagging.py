@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.training.reading.records import join_words
 from torch_linformer.training.tasks import Tagging
@@ -54,6 +56,20 @@ def test_windows_share_words_and_none_is_tagged_where_it_does_not_begin(tokenize
             assert begins in starts and tags[starts.index(begins)] == NAMES[window["labels"][place]]
             found.add(begins)
     assert found == set(starts)
+
+
+def test_a_word_without_a_token_has_no_place():
+    """A tokenizer that drops a sign: the token after it is the next word's."""
+    backend = Tokenizer(models.WordLevel({"[PAD]": 0, "a": 1, "b": 2}, unk_token="[PAD]"))
+    backend.normalizer = normalizers.Replace("~", "")
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    task = Tagging(PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]"), NAMES)
+    documents = tagged((["a", "~", "b"], ["O", "B-LOC", "B-PER"]))
+    windows = task.examples(documents, DocumentEncoder(task.tokenizer, 8, offsets=True)).windows
+    (window,) = windows
+    assert window["input_ids"] == [1, 2] and [NAMES[label] for label in window["labels"]] == ["O", "B-PER"]
+    answers = task.answers(np.full((1, 2, 2), 0.5), windows, documents)
+    assert [score for _, score in answers[0]] == [0.5, 0.0, 0.5]
 
 
 def test_a_batch_is_padded_on_either_side(tokenizer):

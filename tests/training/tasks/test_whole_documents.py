@@ -119,6 +119,7 @@ def test_the_unit_ends_up_in_the_model(tokenizer):
     model = LinformerForSequenceClassification(config).eval()
     ids = torch.randint(4, 260, (3, 8))
     task = Regression(tokenizer, center=100.0, scale=20.0)
+    model.classifier.bias.data.fill_(0.5)
     before = model(ids).logits
     task.finish(model)
     torch.testing.assert_close(model(ids).logits, before * 20 + 100)
