@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel, RobertaConfig
 
 from torch_linformer import models
 from torch_linformer.models.convert import from_bert, from_roberta
-from torch_linformer.models.convert.transformers import segment_means
+from torch_linformer.models.convert.bert import segment_means
 
 LENGTH = 29
 SIZES = {
