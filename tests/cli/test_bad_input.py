@@ -11,6 +11,8 @@ import torch
 from pyarrow import parquet
 
 from torch_linformer.cli.app import run
+from torch_linformer.models import LinformerForQuestionAnswering
+from torch_linformer.training.folder import load_config, load_tokenizer
 
 ROWS = [(f"wet mud {i}", "rain") for i in range(15)] + [(f"sea sand {i}", "sun") for i in range(15)]
 
@@ -281,6 +283,91 @@ def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):
     write_csv("other.csv", [("boom", "thunder")])
     assert "1 document with label 'thunder', which" in refused("evaluate", model, "--data", "other.csv")
     assert not (model / "evaluation.json").exists()
+
+
+# Other tasks
+
+
+def rows_of(name, *rows):
+    with open(name, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "options", "message"),
+    [
+        ("regress", [{"text": "a", "score": "high"}], {}, "column 'score' holds 'high', no number; --task regress"),
+        ("multilabel", [{"text": "a", "labels": {"x": 1}}], {}, "no labels; expected a list of them"),
+        ("multilabel", [{"text": "a", "x": 1}], {"label_column": "x,y"}, "no column 'y', which --label-column names"),
+        ("multilabel", [{"text": "a", "x": 2}], {"label_column": "x,text"}, "column 'x' holds 2; a column for one"),
+        ("multilabel", [{"text": "a", "labels": []}] * 20, {}, "no document has a label: a classifier needs one label"),
+        ("token-classify", [{"tokens": ["a", "b"], "tags": ["O"]}], {}, "2 words and 1 tags; give each word one tag"),
+        ("token-classify", [{"tokens": ["a"], "x": 1, "y": 2}], {}, "'x', 'y' could each be the label column"),
+        ("qa", [{"context": "a", "answers": "a"}], {}, "no question column found; name it with --question-column"),
+        (
+            "qa",
+            [{"context": "a b", "question": "?", "answers": {"text": ["b"], "answer_start": [0]}}],
+            {},
+            "the answer 'b' does not stand at character 0 of the text",
+        ),
+        ("qa", [{"context": "a b", "question": "?"}], {}, "no label column found; name it with --label-column"),
+    ],
+)
+def test_rows_that_a_task_cannot_learn(refused, task, rows, options, message):
+    assert message in of_training(refused, rows_of("rows.jsonl", *rows), task=task, **options)
+
+
+def test_columns_of_words_and_json_that_are_none(refused, workplace):
+    (workplace / "train.conll").write_text("Ann B-PER\nmet\n")
+    assert "train.conll, line 2: expected a token and its tag, found 'met'" in of_training(
+        refused, "train.conll", task="token-classify"
+    )
+    (workplace / "train.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
+    assert "expected an object with 'context' (text), as in SQuAD" in of_training(refused, "train.json", task="qa")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overflow": "sideways"}, "--overflow must be one of cut, windows, got 'sideways'"),
+        ({"stride": "-1"}, "--stride must be at least 0, got -1"),
+        ({"overflow": "windows", "stride": "30"}, "--stride 30 leaves no new tokens to a window of 30; take fewer"),
+        ({"whole_words": "x"}, "Option '--whole-words' does not take a value"),
+        ({"question_column": "text"}, "--question-column goes with --task qa, not classify"),
+        ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
+        ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
+        ({"from": "nowhere"}, "nowhere: no such folder, and no model of that name could be fetched"),
+        ({"from": "nowhere", "size": "small"}, "--size is for a new model; --from nowhere has its own"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_options_of_tasks_that_cannot_be(refused, options, message):
+    assert of_training(refused, **options).startswith(message)
+
+
+def test_to_begin_with_what_is_no_linformer(refused, workplace, classifier_run):
+    (workplace / "bert").mkdir()
+    (workplace / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    message = of_training(refused, **{"from": "bert"})
+    assert message == "bert: holds a bert model, not a linformer; linformer import --from bert makes one of it"
+    assert of_training(refused, **{"from": "good.csv"}).startswith("good.csv: is no model folder")
+    options = {"from": classifier_run.folder, "max_length": "4"}
+    assert of_training(refused, **options) == "--max-length 4: max_len must be at least k = 6, got 4"
+
+
+def test_questions_and_models_that_do_not_fit(refused, classifier_run, workplace):
+    message = refused("predict", classifier_run.folder, "good.csv", "--question", "who?")
+    assert message == "--question is for models trained with --task qa; this one answers without"
+    torch.manual_seed(0)
+    model = LinformerForQuestionAnswering(load_config(str(classifier_run.folder)))
+    folder = workplace / "qa"
+    model.save_pretrained(folder)
+    load_tokenizer(str(classifier_run.folder)).save_pretrained(folder)
+    (workplace / "letter.txt").write_text("wet mud")
+    message = refused("predict", folder, "letter.txt")
+    assert message == "letter.txt: a text without a question; ask one of every document with --question"
+    assert refused("predict", folder, "good.csv").startswith("good.csv: no question column found; name it with --que")
 
 
 # What is no error

@@ -36,7 +36,7 @@ def evaluate(
     precision: Precision = "auto",
     debug: Debug = False,
 ) -> None:
-    """Score a trained model on documents with labels, tags, numbers or answers, as it was trained on."""
+    """Score a trained model on documents of its task."""
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
     from torch_linformer.training.reading.columns import Named

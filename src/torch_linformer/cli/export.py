@@ -16,7 +16,10 @@ def export(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write a model as one file for onnxruntime or torch alone, compared with the model, beside its tokenizer."""
+    """Write a model as one file for onnxruntime or torch.
+
+    The file is compared with the model before it is kept; the tokenizer lies beside it.
+    """
     from torch_linformer.training.export import FILES, export_model
 
     folder = output or Path(f"{model.rstrip('/')}-{format}")

@@ -30,7 +30,7 @@ def import_(
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Make a model folder of weights that were trained with another package."""
+    """Make a model folder of another package's weights."""
     from torch_linformer.training.importing import import_model
 
     options = {"heads": heads, "activation": activation, "k": k, "max_length": max_length, "projection": projection}

@@ -13,8 +13,8 @@ def info(model: Model, debug: Debug = False) -> None:
     from torch_linformer.training.tasks import TASKS
 
     loaded = load_model(model)
-    # Imported weights come without one.
-    has_tokenizer = not Path(model).is_dir() or (Path(model) / "tokenizer.json").is_file()
+    # Imported weights come without one: not even its configuration is there.
+    has_tokenizer = not Path(model).is_dir() or any(Path(model).glob("tokenizer*.json"))
     tokenizer = f"{len(load_tokenizer(model)):,} tokens" if has_tokenizer else "none"
     config = loaded.config
     attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"

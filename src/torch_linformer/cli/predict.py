@@ -38,7 +38,10 @@ def predict(
     precision: Precision = "auto",
     debug: Debug = False,
 ) -> None:
-    """Say what the model knows of documents: a JSON line each, with its answer, its tokens and whether it was cut."""
+    """Say what a model knows of documents.
+
+    One JSON line a document: the answer of the model's task, the document's tokens, and whether it was cut.
+    """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

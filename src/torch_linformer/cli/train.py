@@ -13,7 +13,7 @@ from torch_linformer.training.settings import TrainSettings, flag, read_config
 
 
 def train(**options: Any) -> None:
-    """Train a model on documents and score it on held-out ones.
+    """Train a model and score it on held-out documents.
 
     Without arguments it learns to tell which package of Python's own standard library a source file belongs to.
     """

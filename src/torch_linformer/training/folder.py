@@ -49,7 +49,9 @@ def load_config(path: str) -> LinformerConfig:
             raise InputError(f"{path}: no such folder, and no model of that name could be fetched") from None
         raise InputError(f"{path}: config.json cannot be read: {_first_line(error)}") from None
     if not isinstance(config, LinformerConfig):
-        raise InputError(f"{path}: holds a {config.model_type} model, not a linformer")
+        kind = config.model_type
+        remedy = f"; linformer import --from {kind} makes one of it" if kind in ("bert", "roberta") else ""
+        raise InputError(f"{path}: holds a {kind} model, not a linformer{remedy}")
     return config
 
 

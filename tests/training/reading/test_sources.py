@@ -2,10 +2,11 @@ import os
 
 import datasets
 import pytest
-from datasets import ClassLabel, Dataset, DatasetInfo, Features, SplitDict, SplitInfo, Value
+from datasets import ClassLabel, Dataset, DatasetInfo, Features, Sequence, SplitDict, SplitInfo, Value
 
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.documents import load_documents
+from torch_linformer.training.reading.records import TAGGED
 from torch_linformer.training.reading.sources import find_source
 
 
@@ -41,21 +42,27 @@ def hub_dataset(datasets_cache):
     """owner/movies as an earlier download leaves it in the cache, where offline mode finds it."""
     features = Features({"content": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
     rows = Dataset.from_dict({"content": ["bad", "", "good"], "label": [0, 0, 1]}, features=features)
-    folder = datasets_cache / "owner___movies" / "english" / "0.0.0" / "f00d"
+    return downloaded(datasets_cache, "movies", rows)
+
+
+def downloaded(datasets_cache, name, rows):
+    """The rows as a data set owner/name of the hub, in the cache."""
+    features = rows.features
+    folder = datasets_cache / f"owner___{name}" / "english" / "0.0.0" / "f00d"
     folder.mkdir(parents=True)
-    writer = datasets.arrow_writer.ArrowWriter(path=str(folder / "movies-test.arrow"), features=features)
+    writer = datasets.arrow_writer.ArrowWriter(path=str(folder / f"{name}-test.arrow"), features=features)
     writer.write_table(rows.data.table)
     writer.finalize()
     writer.close()
     DatasetInfo(
         features=features,
         builder_name="parquet",
-        dataset_name="movies",
+        dataset_name=name,
         config_name="english",
         version="0.0.0",
-        splits=SplitDict({"test": SplitInfo("test", num_examples=3, dataset_name="movies")}),
+        splits=SplitDict({"test": SplitInfo("test", num_examples=len(rows), dataset_name=name)}),
     ).write_to_directory(str(folder))
-    return "owner/movies"
+    return f"owner/{name}"
 
 
 def test_a_data_set_of_the_hub(hub_dataset):
@@ -64,3 +71,12 @@ def test_a_data_set_of_the_hub(hub_dataset):
     assert (documents.name, documents.text_column, documents.empty) == ("movies", "content", 1)
     with pytest.raises(InputError, match=r"owner/movies:english: .* \(Unknown split \"train\""):
         load_documents(f"{hub_dataset}:english")
+
+
+def test_tags_of_the_hub_are_numbers_with_names(datasets_cache):
+    features = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=["O", "B-PER"]))})
+    rows = Dataset.from_dict({"tokens": [["Ann", "met"], ["Bo"]], "ner_tags": [[1, 0], [1]]}, features=features)
+    name = downloaded(datasets_cache, "names", rows)
+    documents = load_documents(f"{name}:english", TAGGED, split="test")
+    assert documents.dataset["label"][:] == [["B-PER", "O"], ["B-PER"]]
+    assert documents.dataset["text"][:] == ["Ann met", "Bo"]

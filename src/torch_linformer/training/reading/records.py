@@ -144,10 +144,11 @@ def _labels(row: Row, column: str) -> list[str]:
 
 def _holds(row: Row, column: str) -> bool:
     """Whether a row has the label that a column of 0 and 1 is named after."""
-    value = str(row.values.get(column)).strip().lower()
-    if value not in _TRUE + _FALSE:
+    value = row.values.get(column)
+    word = str(value).strip().lower()
+    if word not in _TRUE + _FALSE:
         raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}; a column for one label holds 0 or 1")
-    return value in _TRUE
+    return word in _TRUE
 
 
 def _words(row: Row, column: str | None) -> list[str]:
