@@ -24,7 +24,9 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
     def weights(**options):
         settings = TrainSettings(data=data, test=data, validation=data, max_length=32, **options)
         parts = load_parts(settings)
-        return build_model(settings, new_task(settings, tokenizer, parts), tokenizer, parts).config.class_weights
+        return build_model(
+            settings, new_task(settings, tokenizer, parts.names, parts.train), tokenizer, parts
+        ).config.class_weights
 
     balanced = weights(class_weights="balanced")
     assert balanced == pytest.approx([20 / (3 * 12), 20 / (3 * 6), 20 / (3 * 2)])
@@ -65,7 +67,7 @@ def first_model(datasets_cache, tmp_path, write_csv):
         settings = TrainSettings(**{"data": data, "max_length": 32, "tokenizer": "bpe:300", **options})
         parts = load_parts(settings)
         tokenizer = build_tokenizer(settings.tokenizer, parts.train["text"], max_length=32)
-        task = new_task(settings, tokenizer, parts)
+        task = new_task(settings, tokenizer, parts.names, parts.train)
         model = build_model(settings, task, tokenizer, parts)
         if settings.begins_with_lsa:
             add_latent_semantics(model, task.examples(parts.train, DocumentEncoder(tokenizer, 32)).windows, settings)

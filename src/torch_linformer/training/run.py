@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +38,18 @@ EVALUATED_ROWS = 1_000  # of text at most that masked-language modelling is scor
 TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and is scored on."""
+
+    parts: Parts
+    tokenizer: PreTrainedTokenizerFast
+    task: Task
+    train: Examples
+    validation: Examples
+    test: Examples
+
+
 def train(settings: TrainSettings, *, resume: bool = False, command: str = "", screen: Screen | None = None) -> Path:
     """Train a model, score it on documents it never saw, and leave everything in the folder of the run.
 
@@ -67,40 +80,30 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     transformers.logging.disable_progress_bar()
 
     settings = _with_the_first_model(settings)
-    parts = load_parts(settings)
-    for note in parts.notes:
-        screen.say(note)
-    tokenizer = _tokenizer(settings, parts, checkpoint)
-    task = new_task(settings, tokenizer, parts)
-    encoder = DocumentEncoder(
-        tokenizer, settings.length, overflow=settings.overflow, stride=settings.stride, offsets=task.offsets
-    )
-    train = task.examples(parts.train, encoder)
-    validation, test = (task.examples(part, encoder, EVALUATED_ROWS) for part in (parts.validation, parts.test))
-    _describe_data(parts, train, settings, screen)
-    model = build_model(settings, task, tokenizer, parts)
+    data = _prepare(settings, checkpoint, screen)
+    model = build_model(settings, data.task, data.tokenizer, data.parts)
     if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
-        add_latent_semantics(model, train.windows, settings)
+        add_latent_semantics(model, data.train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
 
     write_json(output / RUN_FILE, run)  # not before: a mistake in the data leaves no folder
-    trainer = _trainer(settings, output, task, model, tokenizer, train, validation, device, precision)
+    trainer = _trainer(settings, output, data, model, device, precision)
     spent = _fit(trainer, output, checkpoint, screen)
-    task.finish(model)
-    scores = trainer.scores_of(test)
+    data.task.finish(model)
+    scores = trainer.scores_of(data.test)
     screen.say("measuring the floor and a training step beside full attention")
     outcome = Outcome(
         settings=settings,
         command=command,
-        parts=parts,
+        parts=data.parts,
         model=model,
-        tokenizer=tokenizer,
-        task=task,
+        tokenizer=data.tokenizer,
+        task=data.task,
         scores=scores,
-        floors=task.floors(parts.train, parts.test, settings.seed),
+        floors=data.task.floors(data.parts.train, data.parts.test, settings.seed),
         costs=_costs(settings, model, device, precision),
         history=trainer.state.log_history,
-        num_tokens=train.num_tokens,
+        num_tokens=data.train.num_tokens,
         spent=spent,
         device=device,
         precision=precision,
@@ -121,6 +124,22 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
         max_length=settings.max_length or config.max_position_embeddings,
         learning_rate=settings.learning_rate or size_of_width(config.hidden_size).learning_rate,
     )
+
+
+def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -> Prepared:
+    """Read the documents, learn or load the tokenizer, and make the examples of the three parts."""
+    parts = load_parts(settings)
+    for note in parts.notes:
+        screen.say(note)
+    tokenizer = _tokenizer(settings, parts, checkpoint)
+    task = new_task(settings, tokenizer, parts.names, parts.train)
+    encoder = DocumentEncoder(
+        tokenizer, settings.length, overflow=settings.overflow, stride=settings.stride, offsets=task.offsets
+    )
+    train = task.examples(parts.train, encoder)
+    validation, test = (task.examples(part, encoder, EVALUATED_ROWS) for part in (parts.validation, parts.test))
+    _describe_data(parts, train, settings, screen)
+    return Prepared(parts, tokenizer, task, train, validation, test)
 
 
 def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
@@ -184,15 +203,12 @@ def _describe_model(
 def _trainer(
     settings: TrainSettings,
     output: Path,
-    task: Task,
+    data: Prepared,
     model: LinformerPreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    train: Examples,
-    validation: Examples,
     device: str,
     precision: str,
 ) -> DocumentTrainer:
-    steps = settings.steps(len(train.windows))
+    task, steps = data.task, settings.steps(len(data.train.windows))
     interval = max(1, -(-steps // EVALUATIONS))
     arguments = TrainingArguments(
         output_dir=str(output),
@@ -221,9 +237,9 @@ def _trainer(
         model=model,
         args=arguments,
         task=task,
-        train_dataset=train.windows,
-        validation=validation,
-        processing_class=tokenizer,
+        train_dataset=data.train.windows,
+        validation=data.validation,
+        processing_class=data.tokenizer,
         minutes=settings.minutes,
     )
 

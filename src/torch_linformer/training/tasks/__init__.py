@@ -1,8 +1,9 @@
 """What can be learnt: one file a kind of task, and the way from its name or from a trained model to it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
@@ -15,9 +16,6 @@ from torch_linformer.training.tasks.tagging import Tagging
 from torch_linformer.training.tasks.task import Task
 from torch_linformer.training.tasks.whole_documents import Classification, MultiLabel, Regression
 
-if TYPE_CHECKING:
-    from torch_linformer.training.parts import Parts
-
 TASKS: dict[str, type[Task]] = {
     "classify": Classification,
     "multilabel": MultiLabel,
@@ -28,8 +26,10 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def new_task(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts: "Parts") -> Task:
-    """The task that the settings and the training documents set."""
+def new_task(
+    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
+) -> Task:
+    """The task that the settings, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
     if kind is MaskedLanguageModelling:
         options = {"packing": settings.packing, "whole_words": settings.whole_words}
@@ -38,9 +38,9 @@ def new_task(settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, parts:
         first = None if settings.from_model is None else load_config(settings.from_model)
         return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
     if kind is Regression:
-        values = np.asarray(parts.train["label"][:])
+        values = np.asarray(documents["label"][:])
         return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
-    return kind(tokenizer, parts.names)
+    return kind(tokenizer, names)
 
 
 def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Task:
