@@ -357,8 +357,9 @@ def test_to_begin_with_what_is_no_linformer(refused, workplace, classifier_run):
 
 
 def test_questions_and_models_that_do_not_fit(refused, classifier_run, workplace):
-    message = refused("predict", classifier_run.folder, "good.csv", "--question", "who?")
-    assert message == "--question is for models trained with --task qa; this one answers without"
+    for option in ("--question", "--question-column"):
+        message = refused("predict", classifier_run.folder, "good.csv", option, "text")
+        assert message == "questions are for models trained with --task qa; this one answers without"
     torch.manual_seed(0)
     model = LinformerForQuestionAnswering(load_config(str(classifier_run.folder)))
     folder = workplace / "qa"

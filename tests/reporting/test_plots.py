@@ -85,6 +85,12 @@ def test_the_learning_curve_names_its_lines_and_its_best_point():
     assert {"training", "validation", "Loss", "Validation accuracy: best 0.8125 at step 40"} <= set(shown)
 
 
+def test_the_best_point_may_be_the_lowest():
+    assert "Validation accuracy: best 0.5 at step 20" in texts(
+        learning_curve(HISTORY, "eval_accuracy", larger_is_better=False)
+    )
+
+
 def test_a_metric_that_was_never_logged_leaves_the_loss():
     assert texts(learning_curve(HISTORY, "eval_macro_f1")) == texts(learning_curve(HISTORY))
 
@@ -154,13 +160,13 @@ def test_a_matrix_that_does_not_fit_its_labels_is_refused():
 
 def test_the_histogram_says_what_is_cut():
     svg = length_histogram([100, 512, 513, 875], 512)  # 1 + 363 tokens of 2,000 are cut
-    assert "50.0 % of 4 documents are longer than 512 tokens; 18.2 % of all tokens are cut" in texts(svg)
+    assert "50.0 % of 4 documents are longer than 512 tokens; 18.2 % of all tokens lie beyond" in texts(svg)
     assert {plots.BLUE, plots.ORANGE} <= set(fills(svg))
 
 
 def test_nothing_is_cut_when_every_document_fits():
     shown = texts(length_histogram([1, 0, 512], 512))
-    assert "0.0 % of 3 documents are longer than 512 tokens; 0.0 % of all tokens are cut" in shown
+    assert "0.0 % of 3 documents are longer than 512 tokens; 0.0 % of all tokens lie beyond" in shown
     assert shown[0] == "1"  # the axis starts at one token, as nothing stands at half a one
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -147,6 +148,10 @@ def test_the_card_and_the_report(run):
     tags = {"token-classify": "token-classification", "qa": "question-answering"}
     assert f"pipeline_tag: {tags.get(run.task, 'text-classification')}" in card
     report = (run.folder / "report.html").read_text(encoding="utf-8")
+    (best,) = re.findall(r"Validation [\w ]+: best ([\d.e+-]+) at step", report)
+    name = "mse" if run.task == "regress" else BETTER[run.task][0].replace("_", "-")
+    values = [float(value) for value in re.findall(rf"\b{name} ([\d.]+)", run.shown)]
+    assert float(best) == pytest.approx((min if run.task == "regress" else max)(values), rel=1e-3)
     assert "Learning curve" in report and ("Labels" in report) == ("per_label" in run.metrics)
 
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from torch_linformer.training import predict
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.predict import BATCHES_AHEAD, Document, Predictor, Skipped, documents
@@ -72,6 +73,20 @@ def test_documents_are_read_as_they_are_needed(build):
         next(records)
     assert len(read) == ahead
     assert next(records)["document"] == f"number {ahead + 1}" and len(read) == 2 * ahead
+
+
+def test_few_long_documents_are_read_ahead(build, monkeypatch):
+    monkeypatch.setattr(predict, "GROUP_CHARACTERS", 50)
+    read = []
+
+    def endless():
+        while True:
+            read.append(None)
+            yield Document(str(len(read)), "mud " * 5)
+
+    records = build(2).predict(endless())
+    assert [next(records)["document"] for _ in range(7)] == [str(n) for n in range(1, 8)]
+    assert len(read) == 9  # three groups of three: two of twenty characters are not more than fifty
 
 
 def test_batches_are_put_together_by_length(build, monkeypatch):

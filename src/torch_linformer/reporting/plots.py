@@ -55,13 +55,16 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def learning_curve(history: Sequence[Mapping[str, object]], metric: str | None = None) -> str:
+def learning_curve(
+    history: Sequence[Mapping[str, object]], metric: str | None = None, *, larger_is_better: bool = True
+) -> str:
     """Draw training and validation loss over steps, and a validation metric beside them.
 
     Args:
         history: the log of a run, one mapping an entry, keyed as `Trainer.state.log_history` is: `step` with
             `loss`, or with `eval_loss` and other `eval_` values. An entry without a value is passed over.
-        metric: key of the metric to draw, such as `"eval_accuracy"`, larger being better; its best is marked.
+        metric: key of the metric to draw, such as `"eval_accuracy"`; its best is marked.
+        larger_is_better: which end of it is the best.
     """
     losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
     scores = _series(history, metric or "")
@@ -71,7 +74,7 @@ def learning_curve(history: Sequence[Mapping[str, object]], metric: str | None =
         panels = figure.subplots(1, 2 if len(scores) else 1, squeeze=False)[0]
         _losses(panels[0], losses)
         if len(scores):
-            _metric(panels[1], scores, name)
+            _metric(panels[1], scores, name, 1 if larger_is_better else -1)
         for axes in panels:
             axes.set_xlabel("step")
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
@@ -117,7 +120,7 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
 
 
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
-    """Draw how long the documents are, in tokens on a logarithmic axis, and what `max_length` cuts off.
+    """Draw how long the documents are, in tokens on a logarithmic axis, and what lies beyond `max_length`.
 
     Args:
         lengths: tokens in each document, before anything is cut.
@@ -129,9 +132,9 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
             f"length_histogram needs lengths and max_length >= 1, got {tokens.size} lengths and {max_length}"
         )
     longer = format_percent(float(np.mean(tokens > max_length)))
-    cut = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
+    beyond = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
     documents, limit = format_count(tokens.size), format_count(max_length)
-    summary = f"{longer} of {documents} documents are longer than {limit} tokens; {cut} of all tokens are cut"
+    summary = f"{longer} of {documents} documents are longer than {limit} tokens; {beyond} of all tokens lie beyond"
     edges = _length_bins(int(tokens.min()), int(tokens.max()), max_length)
 
     def draw(figure: Figure) -> None:
@@ -179,8 +182,8 @@ def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
         axes.legend(loc="best")
 
 
-def _metric(axes: Axes, series: np.ndarray, name: str) -> None:
-    step, best = series[series[:, 1].argmax()]
+def _metric(axes: Axes, series: np.ndarray, name: str, sign: int) -> None:
+    step, best = series[(sign * series[:, 1]).argmax()]
     _line(axes, series, ORANGE)
     axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=_INK, markeredgewidth=1.4)
     axes.set_title(f"Validation {name}: best {best:.4g} at step {format_count(step)}")

@@ -25,6 +25,7 @@ from torch_linformer.training.tasks import Task, task_of
 from torch_linformer.training.windows import DocumentEncoder
 
 BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
+GROUP_CHARACTERS = 10_000_000  # read ahead at most, but for the last document
 SAMPLE_ROWS = 100  # rows looked at to tell which column holds the text
 
 
@@ -102,8 +103,8 @@ def predict_files(
     Raises:
         InputError: a file is missing or malformed, or none holds a document with text.
     """
-    if question is not None and not predictor.record.usual.question:
-        raise InputError("--question is for models trained with --task qa; this one answers without")
+    if (question or named.question) and not predictor.record.usual.question:
+        raise InputError("questions are for models trained with --task qa; this one answers without")
     report, skipped = ReadReport(), Skipped()
 
     def everything() -> Iterator[Document]:
@@ -208,6 +209,14 @@ class Predictor:
 
 
 def _groups(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    iterator = iter(documents)
-    while group := list(islice(iterator, size)):
+    """Documents in groups of ``size``, or of fewer where they are long."""
+    group: list[Document] = []
+    characters = 0
+    for document in documents:
+        group.append(document)
+        characters += len(document.text)
+        if len(group) == size or characters > GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
         yield group

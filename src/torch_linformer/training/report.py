@@ -167,12 +167,15 @@ def _report(outcome: Outcome) -> str:
         Section(
             heading="Length of the training documents",
             figure=length_histogram(outcome.num_tokens.tolist(), settings.length),
-            caption=f"Tokens of whole documents; a model reads as many at once as the line says. Longer ones are "
-            f"{'cut' if settings.overflow == 'cut' else 'read window by window'}.",
+            caption="Tokens of whole documents; the line is what the model reads at once.",
         ),
         Section(
             heading="Learning curve",
-            figure=learning_curve(outcome.history, f"eval_{outcome.task.best_metric}"),
+            figure=learning_curve(
+                outcome.history,
+                f"eval_{outcome.task.best_metric}",
+                larger_is_better=outcome.task.larger_is_better,
+            ),
             caption="The weights that were best on the validation documents are the ones kept.",
         ),
         *_label_sections(outcome),

@@ -176,7 +176,7 @@ def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, scree
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
-    if settings.overflow == "windows":
+    if settings.overflow == "windows" or settings.task == "mlm":
         fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
     screen.say(
         f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
