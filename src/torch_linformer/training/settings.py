@@ -37,6 +37,7 @@ OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MAX_LENGTH = 2048
 EPOCHS = 5.0
+FINE_TUNING = 0.2  # of the rate that a model of the size is trained with from scratch
 _OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "embeddings", "size")
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 

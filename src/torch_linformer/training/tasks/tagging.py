@@ -110,19 +110,12 @@ def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: lis
     """(number of a word, number of the first token of text that holds some of it) for the words in a window."""
     token_starts, token_ends = np.asarray(window["starts"]), np.asarray(window["ends"])
     # A token may begin before its word, with the space there; the first that ends behind the word's start is its.
-    tokens = np.searchsorted(token_ends, word_starts, side="right")
-    for word, token in enumerate(tokens.tolist()):
-        if (
-            token < len(token_ends)
-            and token_starts[token] < word_ends[word]
-            and (token or _begins(window, word_starts[word]))
-        ):
+    tokens = np.searchsorted(token_ends, word_starts, side="right").tolist()
+    for word, (token, start, end) in enumerate(zip(tokens, word_starts, word_ends, strict=True)):
+        has_token = token < len(token_ends) and token_starts[token] < end
+        # At the front of a window a word may go on that has begun, and has its tag, in the window before.
+        if has_token and (token > 0 or token_starts[0] <= start):
             yield word, token
-
-
-def _begins(window: dict[str, Any], word_start: int) -> bool:
-    """Whether a word at the front of a window begins there: otherwise its first token stands in the window before."""
-    return bool(window["starts"][0] <= word_start)
 
 
 def _entities(answer: list[tuple[str, float]], words: list[tuple[int, int]], text: str) -> Iterator[dict[str, Any]]:
