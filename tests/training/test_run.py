@@ -1,5 +1,6 @@
 import dataclasses
 import html
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from torch_linformer.training import run as run_module
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.parts import load_parts
 from torch_linformer.training.run_folder import open_run
@@ -338,3 +340,13 @@ def test_the_folder_is_named_after_the_data(train_quickly, quick, monkeypatch, t
     output = train(TrainSettings(**{**quick, "max_steps": 1}), screen=Screen(Console(quiet=True)))
     assert str(output) == os.path.join("runs", "weather")
     assert sorted(os.listdir(tmp_path / "runs" / "weather")) == FILES
+
+
+def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatch):
+    monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 3 * quick["max_length"] + 1)
+    settings = TrainSettings(**{**quick, "task": "mlm"})
+    data = run_module._prepare(settings, None, Screen(Console(file=io.StringIO())))
+    assert len(data.validation.windows) == len(data.test.windows) == 3
+    assert len(data.train.windows) > 60
+    monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 1)
+    assert len(run_module._prepare(settings, None, Screen(Console(file=io.StringIO()))).test.windows) == 1

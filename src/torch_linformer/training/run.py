@@ -34,7 +34,7 @@ from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCa
 from torch_linformer.training.windows import DocumentEncoder
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
-EVALUATED_ROWS = 1_000  # of text at most that masked-language modelling is scored on
+EVALUATED_TOKENS = 500_000  # of text at most that masked-language modelling is scored on
 TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
 
 
@@ -137,7 +137,8 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -
         tokenizer, settings.length, overflow=settings.overflow, stride=settings.stride, offsets=task.offsets
     )
     train = task.examples(parts.train, encoder)
-    validation, test = (task.examples(part, encoder, EVALUATED_ROWS) for part in (parts.validation, parts.test))
+    most = max(1, EVALUATED_TOKENS // settings.length)
+    validation, test = (task.examples(part, encoder, most) for part in (parts.validation, parts.test))
     _describe_data(parts, train, settings, screen)
     return Prepared(parts, tokenizer, task, train, validation, test)
 
