@@ -1,5 +1,6 @@
 """From documents to a scored model and its predictions, for each task but classify and mlm, which test_run has."""
 
+import dataclasses
 import json
 import random
 import re
@@ -11,12 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from torch_linformer.models import LinformerConfig
+from torch_linformer.training import run as run_module
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.predict import Document, Predictor
 from torch_linformer.training.reading.columns import Named
-from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.settings import SIZES, TrainSettings
 from torch_linformer.training.tasks import task_of
 
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -230,6 +232,15 @@ def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, 
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     if run.task != "regress":  # whose unit is learnt anew
         assert metrics[BETTER[run.task][0]] == pytest.approx(run.metrics[BETTER[run.task][0]])
+
+
+def test_what_follows_from_the_first_model(masked_run, quick):
+    first = TrainSettings(from_model=str(masked_run.folder))
+    settings = run_module._with_the_first_model(first)
+    assert settings.length == quick["max_length"]
+    assert settings.peak_rate == pytest.approx(SIZES["tiny"].learning_rate / 5)
+    told = dataclasses.replace(first, max_length=12, learning_rate=0.5)
+    assert run_module._with_the_first_model(told) == told
 
 
 def test_options_of_a_new_model_do_not_go_with_another():

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.settings import SIZES, TrainSettings, flag, read_config
+from torch_linformer.training.settings import SIZES, TrainSettings, flag, read_config, size_of_width
 
 LAYERS = SIZES["base"].layers
 
@@ -52,6 +52,11 @@ def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(InputError) as raised:
         TrainSettings(**{"max_length": 64, **options})
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
+def test_the_size_of_a_model_by_its_width(width, name):
+    assert size_of_width(width) is SIZES[name]
 
 
 def test_every_option_has_a_help_text_and_a_flag():

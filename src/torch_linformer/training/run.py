@@ -27,7 +27,7 @@ from torch_linformer.training.reading.sources import find_source
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import TrainSettings, size_of_width
+from torch_linformer.training.settings import FINE_TUNING, TrainSettings, size_of_width
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
@@ -122,7 +122,7 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     return dataclasses.replace(
         settings,
         max_length=settings.max_length or config.max_position_embeddings,
-        learning_rate=settings.learning_rate or size_of_width(config.hidden_size).learning_rate,
+        learning_rate=settings.learning_rate or FINE_TUNING * size_of_width(config.hidden_size).learning_rate,
     )
 
 

@@ -37,7 +37,7 @@ OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MAX_LENGTH = 2048
 EPOCHS = 5.0
-FINE_TUNING = 0.2  # of the rate that a model of the size is trained with from scratch
+FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
 _OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "embeddings", "size")
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
@@ -77,7 +77,7 @@ class TrainSettings:
     max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
     minutes: float | None = option(None, "stop training after this many minutes")
     batch_size: int = option(8, "documents a step")
-    learning_rate: float | None = option(None, "peak learning rate  [by --size]")
+    learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
     precision: str = option("auto", "auto is bf16 where the device computes in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
