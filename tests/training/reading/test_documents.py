@@ -276,5 +276,6 @@ def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
     book = write(tmp_path / "book.txt", "one line\nanother line\nthe end")
     assert len(load_documents(book, TEXT).dataset) == 3
     assert load_documents(book, TEXT).notes == [f"{book} as text"]
+    assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
     labelled = write(tmp_path / "labelled" / "a" / "book.txt", "one line\nanother line\nthe end")
     assert len(load_documents(str(tmp_path / "labelled")).dataset) == 1 and labelled
