@@ -91,6 +91,16 @@ def test_metrics_of_masked_language_modelling(masked_run):
     assert metrics["tokens_per_second"] is None and metrics["full_attention_peak_memory_mb"] is None
 
 
+def test_the_report_lists_the_options_that_meant_something(classifier_run, masked_run):
+    listed = {}
+    for name, finished in (("classify", classifier_run), ("mlm", masked_run)):
+        report = (finished.folder / "report.html").read_text(encoding="utf-8")
+        options = set(re.findall(r"--[a-z-]+", report[report.rindex("Settings") :]))
+        listed[name] = options & {"--packing", "--whole-words", "--embeddings", "--class-weights", "--projection"}
+    assert listed["classify"] == {"--embeddings", "--class-weights", "--projection"}
+    assert listed["mlm"] == {"--packing", "--whole-words", "--projection"}
+
+
 def test_the_report_is_one_file_and_holds_the_command(classifier_run):
     report = (classifier_run.folder / "report.html").read_text(encoding="utf-8")
     assert html.escape("linformer train --data 'a b.csv' <&>", quote=False) in report.replace("&#x27;", "'")

@@ -45,6 +45,12 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"minutes": -1.0}, "--minutes must be a number above 0, got -1.0"),
         ({"max_steps": 0}, "--max-steps must be a number above 0, got 0"),
         ({"seed": -1}, "--seed must be at least 0 and below 2^32, got -1"),
+        (
+            {"task": "mlm", "embeddings": "random"},
+            "--embeddings goes with --task classify, multilabel, regress, not mlm",
+        ),
+        ({"whole_words": True}, "--whole-words goes with --task mlm, not classify"),
+        ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
         ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
     ],
 )

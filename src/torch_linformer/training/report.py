@@ -222,7 +222,9 @@ def _label_sections(outcome: Outcome) -> list[Section]:
 
 
 def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    rows = [(flag(name), str(value)) for name, value in asdict(outcome.settings).items() if value is not None]
+    settings = outcome.settings
+    given = {name: value for name, value in asdict(settings).items() if value is not None and settings.applies(name)}
+    rows = [(flag(name), str(value)) for name, value in given.items()]
     return [*rows, ("K", str(outcome.model.config.k)), ("device", outcome.device), ("precision", outcome.precision)]
 
 

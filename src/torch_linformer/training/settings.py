@@ -38,6 +38,14 @@ PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MAX_LENGTH = 2048
 EPOCHS = 5.0
 FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
+# Options that only some tasks have.
+_OF_TASKS = {
+    "question_column": ("qa",),
+    "packing": ("mlm",),
+    "whole_words": ("mlm",),
+    "embeddings": ("classify", "multilabel", "regress"),
+    "class_weights": ("classify",),
+}
 _OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "embeddings", "size")
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
@@ -103,20 +111,20 @@ class TrainSettings:
 
     def _check_task(self) -> None:
         """Options that the task, or the model to begin with, would ignore are mistakes."""
-        wanted = {
-            "packing": ("mlm",),
-            "whole_words": ("mlm",),
-            "question_column": ("qa",),
-            "class_weights": ("classify",),
-        }
         for item in dataclasses.fields(self):
             given = getattr(self, item.name) != item.default
-            if given and self.task not in wanted.get(item.name, TASKS):
-                raise InputError(f"{flag(item.name)} goes with --task {wanted[item.name][0]}, not {self.task}")
+            if given and self.task not in _OF_TASKS.get(item.name, TASKS):
+                tasks = ", ".join(_OF_TASKS[item.name])
+                raise InputError(f"{flag(item.name)} goes with --task {tasks}, not {self.task}")
             if given and self.from_model and item.name in _OF_NEW_MODELS:
                 raise InputError(f"{flag(item.name)} is for a new model; --from {self.from_model} has its own")
         if self.task == "mlm" and self.overflow == "windows":
             raise InputError("--overflow windows is not for --task mlm, which reads all of every document anyway")
+
+    def applies(self, name: str) -> bool:
+        """Whether an option has a meaning for this task, and for a model that begins as this one does."""
+        new = self.from_model is None or name not in _OF_NEW_MODELS
+        return new and self.task in _OF_TASKS.get(name, TASKS)
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""
@@ -145,8 +153,7 @@ class TrainSettings:
     @property
     def begins_with_lsa(self) -> bool:
         """Whether the word embeddings start from the documents; what masked tokens ask for is another matter."""
-        whole_documents = self.task in ("classify", "multilabel", "regress")
-        return whole_documents and self.embeddings == "lsa" and self.from_model is None
+        return self.applies("embeddings") and self.embeddings == "lsa"
 
     @property
     def slots(self) -> int | list[int]:
