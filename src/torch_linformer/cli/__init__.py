@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 
-REQUIRED = ("typer", "rich", "transformers", "datasets", "accelerate", "sklearn", "matplotlib")
+REQUIRED = ("typer", "rich", "transformers", "datasets", "accelerate", "sklearn", "seqeval", "matplotlib")
 
 
 def main() -> None:
