@@ -105,3 +105,10 @@ def test_the_longest_and_the_shortest_are_compared(classifier_run):
     model = load_model(str(classifier_run.folder))
     longest = json.loads((classifier_run.folder / "config.json").read_text())["max_position_embeddings"]
     assert {(1, 1), (3, longest)} <= set(export._shapes(model))
+
+
+def test_both_types_of_tokens_are_compared(classifier_run):
+    config = AutoConfig.from_pretrained(classifier_run.folder)
+    config.type_vocab_size = 2
+    scores = export.Scores(LinformerForQuestionAnswering(config))
+    assert [set(tensor.unique().tolist()) for tensor in export._batch(scores, 3, 24)[1:]] == [{0, 1}, {0, 1}]

@@ -60,6 +60,12 @@ def test_what_cannot_be_is_refused(options, message):
     assert str(raised.value).startswith(message)
 
 
+def test_tags_and_answers_need_positions():
+    kinds = {task: TrainSettings(task=task).positions for task in ("classify", "mlm", "token-classify", "qa")}
+    assert kinds == {"classify": "none", "mlm": "none", "token-classify": "learned", "qa": "learned"}
+    assert TrainSettings(size="small").positions == "learned"
+
+
 @pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
 def test_the_size_of_a_model_by_its_width(width, name):
     assert size_of_width(width) is SIZES[name]

@@ -61,6 +61,8 @@ def test_the_column_of_the_questions():
     columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=ASKED, needs_label=True)
     assert columns[:3] == ("context", "answers", "Query")
     assert columns.reason.endswith(", questions from column 'Query' (by its name)")
+    untitled = rows({"question": "?", "essay": "a"})
+    assert find_columns(untitled, "t.csv", NOT_NAMED, usual=ASKED, needs_label=False).text == "essay"
     named = find_columns(rows(row), "t.csv", Named(text="id", question="context"), usual=ASKED, needs_label=False)
     assert named[:3] == ("id", None, "context")
     with pytest.raises(

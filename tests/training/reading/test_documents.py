@@ -279,3 +279,13 @@ def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
     assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
     labelled = write(tmp_path / "labelled" / "a" / "book.txt", "one line\nanother line\nthe end")
     assert len(load_documents(str(tmp_path / "labelled")).dataset) == 1 and labelled
+
+
+def test_documents_with_an_unknown_label_are_counted_once():
+    tagged = Dataset.from_dict({"label": [["O", "B-X", "I-X", "B-X"], ["O"], ["B-X"]]})
+    with pytest.raises(InputError, match=r"^t\.conll: 2 documents with label 'B-X', which no training doc"):
+        check_labels(["O"], tagged, "t.conll")
+    assert label_names(tagged) == ["B-X", "I-X", "O"]
+    assert label_names(Dataset.from_dict({"label": [["a"], []]}), 1) == ["a"]
+    with pytest.raises(InputError, match=r"^no document has a label: a classifier needs one label at least"):
+        label_names(Dataset.from_dict({"label": [[], []]}), 1)

@@ -352,7 +352,7 @@ def test_any_bytes_are_read_or_refused(tmp_path, content):
 
 def test_a_long_text_comes_in_pieces_if_it_need_not_be_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "_PIECE_BYTES", 10)
-    text = "short\nlonger line\n" + "é" * 30 + "\n\nend"
+    text = "short\nlonger line\nx" + "é" * 30 + "\n\nend"
     path = tmp_path / "book.txt"
     path.write_text(text, encoding="utf-8")
     pieces = [str(row.values["text"]) for row in iter_rows(path, whole=False)]
@@ -373,6 +373,8 @@ def test_a_folder_of_tables_is_one_table(tmp_path):
     rows = list(iter_rows(tmp_path))
     assert [row.values["text"] for row in rows] == ["1", "2", "3"]
     assert rows[2].where == f"{tmp_path / 'b.jsonl'}, line 1"
-    (tmp_path / "notes.txt").write_text("mixed: every file is a text")
-    assert len(list(iter_rows(tmp_path))) == 3
-    assert next(iter(iter_rows(tmp_path))).values["text"].startswith('{"text"')
+    for other in ("notes.txt", "c.csv"):
+        (tmp_path / other).write_text("mixed: every file is a text")
+        assert len(list(iter_rows(tmp_path))) == 3
+        assert next(iter(iter_rows(tmp_path))).values["text"].startswith('{"text"')
+        (tmp_path / other).unlink()
