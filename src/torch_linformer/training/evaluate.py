@@ -14,7 +14,6 @@ from torch_linformer.training.reading.documents import check_labels, load_docume
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Task, task_of
 from torch_linformer.training.trainer import DocumentTrainer
-from torch_linformer.training.windows import DocumentEncoder
 
 
 def evaluate(
@@ -45,9 +44,7 @@ def evaluate(
         screen.say(note)
     if task.names:
         check_labels(task.names, documents.dataset, data)
-    encoder = DocumentEncoder(
-        tokenizer, model.config.max_position_embeddings, overflow=overflow, stride=stride, offsets=task.offsets
-    )
+    encoder = task.encoder(model.config.max_position_embeddings, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = DocumentTrainer(
             model=model, args=evaluation_arguments(Path(scratch), batch_size, device, precision), task=task

@@ -16,8 +16,6 @@ from torch_linformer.training.reading.documents import (
 from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks import TASKS
 
-_LABELS = {"classify": 2, "multilabel": 1, "token-classify": 2}  # how many different ones a task needs
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -40,7 +38,8 @@ def load_parts(settings: TrainSettings) -> Parts:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
-    names = label_names(documents.dataset, _LABELS[settings.task]) if settings.task in _LABELS else []
+    least = TASKS[settings.task].least_labels
+    names = label_names(documents.dataset, least) if least else []
     train, test = _part(settings, documents.dataset, "test", notes)
     train, validation = _part(settings, train, "validation", notes)
     if names:

@@ -22,7 +22,6 @@ from torch_linformer.training.reading.files import Row
 from torch_linformer.training.reading.readers import ReadReport, iter_rows, iter_stream
 from torch_linformer.training.reading.records import TEXT, Record
 from torch_linformer.training.tasks import Task, task_of
-from torch_linformer.training.windows import DocumentEncoder
 
 BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, but for the last document
@@ -162,13 +161,7 @@ class Predictor:
         if type(self.task).describe is Task.describe:
             raise InputError(f"{type(model).__name__} predicts nothing of a document: train a model on another --task")
         self.model = cast(nn.Module, model).to(device).eval()
-        self.encode = DocumentEncoder(
-            tokenizer,
-            model.config.max_position_embeddings,
-            overflow=overflow,
-            stride=stride,
-            offsets=self.task.offsets,
-        )
+        self.encode = self.task.encoder(model.config.max_position_embeddings, overflow=overflow, stride=stride)
         self.batch_size, self.device, self.precision = batch_size, device, precision
 
     @property

@@ -35,14 +35,6 @@ FLOORS = {
     "mean": "mean of the training values",
     "frequent_tag": "most frequent tag of each word",
 }
-_PIPELINE_TAGS = {
-    "classify": "text-classification",
-    "multilabel": "text-classification",
-    "regress": "text-classification",
-    "token-classify": "token-classification",
-    "qa": "question-answering",
-    "mlm": "fill-mask",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +239,7 @@ def _model_card(outcome: Outcome) -> str:
     rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
     return f"""---
 library_name: transformers
-pipeline_tag: {_PIPELINE_TAGS[outcome.settings.task]}
+pipeline_tag: {outcome.task.pipeline_tag}
 tags: [linformer, long-documents]
 ---
 

@@ -31,7 +31,6 @@ from torch_linformer.training.settings import FINE_TUNING, TrainSettings, size_o
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
-from torch_linformer.training.windows import DocumentEncoder
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
 EVALUATED_TOKENS = 500_000  # of text at most that masked-language modelling is scored on
@@ -133,9 +132,7 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -
         screen.say(note)
     tokenizer = _tokenizer(settings, parts, checkpoint)
     task = new_task(settings, tokenizer, parts.names, parts.train)
-    encoder = DocumentEncoder(
-        tokenizer, settings.length, overflow=settings.overflow, stride=settings.stride, offsets=task.offsets
-    )
+    encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride)
     train = task.examples(parts.train, encoder)
     most = max(1, EVALUATED_TOKENS // settings.length)
     validation, test = (task.examples(part, encoder, most) for part in (parts.validation, parts.test))

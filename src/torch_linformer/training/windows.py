@@ -169,7 +169,7 @@ def tokenize_documents(documents: Dataset, encoder: DocumentEncoder) -> Dataset:
             batched=True,
             batch_size=min(1000, _BATCH_BYTES // bytes_per_row + 1),
             # Hashed here, because the default hashes the encoder by pickling it, which is not stable.
-            new_fingerprint=Hasher.hash([documents._fingerprint, encoder.fingerprint, encoder.offsets]),
+            new_fingerprint=Hasher.hash([documents._fingerprint, encoder.fingerprint]),
         )
 
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.training.reading.records import join_words
 from torch_linformer.training.tasks import Tagging
-from torch_linformer.training.tasks.tagging import pad_targets
+from torch_linformer.training.tasks.task import pad_targets
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.windows import DocumentEncoder
 

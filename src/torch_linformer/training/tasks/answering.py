@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.training.metrics import answer_metrics
 from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.reading.records import ASKED
-from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.training.tasks.task import Columns, Task, each_window
 
 _BEST = 20  # first and last tokens looked at in each window
 _LONGEST = 300  # characters of an answer
@@ -33,9 +33,9 @@ class Answering(Task):
     record = ASKED
     model_class = LinformerForQuestionAnswering
     best_metric, headline = "f1", ("exact_match", "f1")
-    offsets = True
+    offsets, pipeline_tag = True, "question-answering"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, typed: bool = True) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, typed: bool = True) -> None:
         super().__init__(tokenizer)
         self.typed = typed
 
@@ -74,8 +74,7 @@ class Answering(Task):
         texts = documents["text"]
         best: list[tuple[float, int, int]] = [(-np.inf, 0, 0)] * len(texts)
         nothing = [np.inf] * len(texts)
-        for i, scores in enumerate(reduced):
-            window = {name: windows[name][i] for name in ("document", "text_from", "starts", "ends")}
+        for window, scores in each_window(reduced, windows):
             number = window["document"]
             nothing[number] = min(nothing[number], float(scores[0].sum()))
             best[number] = max(best[number], _best_stretch(window, np.asarray(scores)))

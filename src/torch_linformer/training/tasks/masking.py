@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from tokenizers.decoders import ByteLevel
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForMaskedLM
 from torch_linformer.training.errors import InputError
@@ -15,7 +15,7 @@ from torch_linformer.training.examples import Examples
 from torch_linformer.training.metrics import masked_lm_metrics
 from torch_linformer.training.packing import PackedRows
 from torch_linformer.training.reading.records import TEXT
-from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.training.tasks.task import IGNORED, Columns, Task, pad_targets
 from torch_linformer.training.windows import DocumentEncoder
 
 MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
@@ -39,9 +39,10 @@ class MaskedLanguageModelling(Task):
     model_class = LinformerForMaskedLM
     best_metric, larger_is_better = "perplexity", False
     headline = ("perplexity", "bits_per_byte")
+    pipeline_tag = "fill-mask"
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, seed: int, *, packing: bool = True, whole_words: bool = False
+        self, tokenizer: PreTrainedTokenizerFast, seed: int, *, packing: bool = True, whole_words: bool = False
     ) -> None:
         super().__init__(tokenizer)
         if tokenizer.mask_token_id is None:
@@ -68,8 +69,8 @@ class MaskedLanguageModelling(Task):
         losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
         ).view_as(labels)
-        sizes = self.bytes_of_token.to(labels.device)[labels.clamp(min=0)].masked_fill(labels == -100, 0)
-        return torch.stack([losses.sum(dim=-1), (labels != -100).sum(dim=-1), sizes.sum(dim=-1)], dim=-1)
+        sizes = self.bytes_of_token.to(labels.device)[labels.clamp(min=0)].masked_fill(labels == IGNORED, 0)
+        return torch.stack([losses.sum(dim=-1), (labels != IGNORED).sum(dim=-1), sizes.sum(dim=-1)], dim=-1)
 
     def answers(self, reduced: Any, windows: Columns, documents: Columns) -> np.ndarray:
         return np.asarray(reduced, dtype=np.float64)
@@ -87,7 +88,7 @@ class MaskingCollator:
     token belongs to, words are chosen and all their tokens with them.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int, epoch: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, epoch: int) -> None:
         self.pad = DataCollatorWithPadding(tokenizer)
         self.tokenizer, self.seed, self.epoch = tokenizer, seed, epoch
         self.special = torch.zeros(len(tokenizer), dtype=torch.bool)
@@ -100,11 +101,7 @@ class MaskingCollator:
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
         masked = [self._mask(example) for example in examples]
         batch = self.pad([{"input_ids": ids.tolist()} for ids, _ in masked])
-        labels = torch.full_like(batch["input_ids"], -100)
-        for row, (_, targets) in enumerate(masked):
-            start = 0 if self.tokenizer.padding_side == "right" else labels.shape[1] - len(targets)
-            labels[row, start : start + len(targets)] = targets
-        return {**batch, "labels": labels}
+        return {**batch, "labels": pad_targets([targets.tolist() for _, targets in masked], batch["attention_mask"])}
 
     def _mask(self, example: dict[str, Any]) -> tuple[Tensor, Tensor]:
         ids = torch.tensor(example["input_ids"])
@@ -117,10 +114,10 @@ class MaskingCollator:
         others = self.ordinary[torch.randint(len(self.ordinary), (len(ids),), generator=generator)]
         masked = ids.masked_fill(chosen & (fate < 0.8), self.tokenizer.mask_token_id)
         masked = torch.where(chosen & (fate >= 0.9), others, masked)
-        return masked, ids.masked_fill(~chosen, -100)
+        return masked, ids.masked_fill(~chosen, IGNORED)
 
 
-def token_bytes(tokenizer: PreTrainedTokenizerBase) -> Tensor:
+def token_bytes(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """UTF-8 bytes each token stands for; special tokens stand for none."""
     special = set(tokenizer.all_special_ids)
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
@@ -128,7 +125,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase) -> Tensor:
     return torch.tensor(sizes)
 
 
-def _bytes_of(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+def _bytes_of(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     # A byte-level token spells each byte as one character; elsewhere a token is text, with marks for word parts.
     if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
         return len(token)

@@ -14,11 +14,10 @@ from torch_linformer.training.floors import most_frequent_tag_floor
 from torch_linformer.training.metrics import tagging_metrics
 from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.reading.records import TAGGED
-from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.training.tasks.task import IGNORED, Columns, Task, each_window, pad_targets
 from torch_linformer.training.tasks.whole_documents import label_config
 
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
-_IGNORED = -100
 # Words of a text that comes without them: as most corpora divide them, punctuation stands by itself.
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -33,7 +32,7 @@ class Tagging(Task):
     record = TAGGED
     model_class = LinformerForTokenClassification
     best_metric, headline = "f1", ("f1", "accuracy")
-    offsets = True
+    offsets, least_labels, pipeline_tag = True, 2, "token-classification"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -44,7 +43,7 @@ class Tagging(Task):
 
         def targets(window: dict[str, Any]) -> dict[str, list[int]]:
             document = documents[window["document"]]
-            labels = [_IGNORED] * window["length"]
+            labels = [IGNORED] * window["length"]
             for word, token in _first_tokens(window, document["word_starts"], document["word_ends"]):
                 labels[window["text_from"] + token] = index[document["label"][word]]
             return {"labels": labels}
@@ -67,8 +66,7 @@ class Tagging(Task):
         starts, ends = documents["word_starts"], documents["word_ends"]
         answers = [[(OUTSIDE, 0.0)] * len(starts[number]) for number in range(len(starts))]
         context = [[-1] * len(words) for words in answers]
-        for i, tags in enumerate(reduced):
-            window = {name: windows[name][i] for name in ("document", "text_from", "starts", "ends")}
+        for window, tags in each_window(reduced, windows):
             number, length = window["document"], len(window["starts"])
             for word, token in _first_tokens(window, starts[number], ends[number]):
                 around = min(token, length - 1 - token)
@@ -97,13 +95,6 @@ class Tagging(Task):
     def describe(self, answer: list[tuple[str, float]], text: str) -> dict[str, Any]:
         words = [match.span() for match in _WORD.finditer(text)]
         return {"entities": list(_entities(answer, words, text))}
-
-
-def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
-    """Targets of every token as one tensor, −100 wherever the batch is padded, on whichever side."""
-    padded = torch.full_like(attention_mask, _IGNORED)
-    padded[attention_mask.bool()] = torch.tensor([target for row in targets for target in row])
-    return padded
 
 
 def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:

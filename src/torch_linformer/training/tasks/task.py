@@ -1,13 +1,14 @@
 """What a task adds to a run: how its documents are read, its model, its batches, its answers and its scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.training.examples import Examples
@@ -15,6 +16,23 @@ from torch_linformer.training.reading.records import Record
 from torch_linformer.training.windows import DocumentEncoder, tokenize_documents
 
 Columns = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
+
+
+IGNORED = -100  # a target that takes no part in the loss
+
+
+def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
+    """Targets of every token as one tensor, −100 wherever the batch is padded, on whichever side."""
+    padded = torch.full_like(attention_mask, IGNORED)
+    padded[attention_mask.bool()] = torch.tensor([target for row in targets for target in row])
+    return padded
+
+
+def each_window(reduced: Any, windows: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
+    """A window with the places of its tokens in the document, and what is left of its logits, one after the other."""
+    names = ("document", "text_from", "starts", "ends")
+    for number, kept in enumerate(reduced):
+        yield {name: windows[name][number] for name in names}, kept
 
 
 class Task(ABC):
@@ -30,6 +48,8 @@ class Task(ABC):
         best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
         headline: the scores that head the report.
         offsets: whether the windows must tell which characters a token stands for.
+        least_labels: how many different labels the documents must have; 0 where they have none.
+        pipeline_tag: what the hub calls the task.
 
     Args:
         tokenizer: pads batches.
@@ -42,8 +62,10 @@ class Task(ABC):
     larger_is_better: ClassVar[bool] = True
     headline: ClassVar[tuple[str, ...]]
     offsets: ClassVar[bool] = False
+    least_labels: ClassVar[int] = 0
+    pipeline_tag: ClassVar[str] = "text-classification"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = ()) -> None:
         self.tokenizer, self.names = tokenizer, list(names)
         self.pad = DataCollatorWithPadding(tokenizer)
 
@@ -51,6 +73,10 @@ class Task(ABC):
     def config(self) -> dict[str, Any]:
         """What the configuration of a new model says of the task."""
         return {}
+
+    def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
+        """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`."""
+        return DocumentEncoder(self.tokenizer, max_length, overflow=overflow, stride=stride, offsets=self.offsets)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
         """Documents tokenised, with the targets of each window; found in a cache if they were made before.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.training.floors import (
@@ -56,6 +56,7 @@ class Classification(WholeDocuments):
     record = LABELLED
     # Accuracy alone says little of the rare labels, and on a few hundred documents it hardly moves.
     best_metric, headline = "macro_f1", ("accuracy", "macro_f1")
+    least_labels = 2
 
     @property
     def config(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class MultiLabel(WholeDocuments):
 
     record = SEVERAL
     best_metric, headline = "micro_f1", ("micro_f1", "macro_f1")
+    least_labels = 1
 
     @property
     def config(self) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class Regression(WholeDocuments):
     record = SCORED
     best_metric, larger_is_better, headline = "mse", False, ("mse", "spearman")
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, center: float = 0.0, scale: float = 1.0) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, center: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(tokenizer)
         self.center, self.scale = center, scale
 
