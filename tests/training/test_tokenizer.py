@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
 from torch_linformer.training.errors import InputError
@@ -27,21 +25,6 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 @pytest.fixture(scope="module", params=["bytes", "bpe:300"])
 def tokenizer(request):
     return build_tokenizer(request.param, TEXTS, max_length=32)
-
-
-def word_tokenizer(words, **roles):
-    """A small tokenizer of the WordPiece kind, as a checkpoint from elsewhere would bring it."""
-    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.add_special_tokens([word for word in words if word.startswith("[")])
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] [CLS] $A [SEP]",
-        special_tokens=[(word, words.index(word)) for word in ("[CLS]", "[SEP]")],
-    )
-    backend.enable_truncation(4)
-    if "[PAD]" in words:
-        backend.enable_padding(pad_id=words.index("[PAD]"), length=9)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 
 
 def test_special_tokens(tokenizer):
@@ -141,13 +124,13 @@ def test_saved_tokenizers_come_back(tokenizer, tmp_path):
         assert loaded.decode(loaded("naïve  😀", add_special_tokens=False).input_ids) == "naïve  😀"
 
 
-def test_a_tokenizer_without_padding_is_given_one(tmp_path):
+def test_a_tokenizer_without_padding_is_given_one(tmp_path, word_tokenizer):
     word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "a"]).save_pretrained(tmp_path)
     tokenizer = build_tokenizer(str(tmp_path), [], max_length=8)
     assert (tokenizer.pad_token, tokenizer.pad_token_id, len(tokenizer)) == ("<pad>", 4, 5)
 
 
-def test_a_lone_file_with_the_usual_names(tmp_path):
+def test_a_lone_file_with_the_usual_names(tmp_path, word_tokenizer):
     path = tmp_path / "words.json"
     word_tokenizer(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "a"]).backend_tokenizer.save(str(path))
     tokenizer = build_tokenizer(str(path), [], max_length=8)

@@ -26,21 +26,6 @@ def tokenizer(request):
     return build_tokenizer(request.param, TEXTS, max_length=32)
 
 
-def word_tokenizer(words, **roles):
-    """A small tokenizer of the WordPiece kind, as a checkpoint from elsewhere would bring it."""
-    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.add_special_tokens([word for word in words if word.startswith("[")])
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] [CLS] $A [SEP]",
-        special_tokens=[(word, words.index(word)) for word in ("[CLS]", "[SEP]")],
-    )
-    backend.enable_truncation(4)
-    if "[PAD]" in words:
-        backend.enable_padding(pad_id=words.index("[PAD]"), length=9)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
-
-
 def test_special_tokens_in_a_document_are_text(tokenizer):
     text = "a <mask> b<pad></sep><cls>"
     ids = DocumentEncoder(tokenizer, 100)([text])["input_ids"][0]
@@ -57,7 +42,7 @@ def test_the_cut_keeps_both_ends(tokenizer, text, max_length):
     assert encoded["length"] == [len(ids)] and encoded["num_tokens"] == [len(whole)]
 
 
-def test_the_encoder_leaves_the_tokenizer_alone():
+def test_the_encoder_leaves_the_tokenizer_alone(word_tokenizer):
     tokenizer = word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "[PAD]", "a", "b"], pad_token="[PAD]")
     before = tokenizer.backend_tokenizer.to_str()
     encoded = DocumentEncoder(tokenizer, 6)(["a b a b", "b"])
@@ -133,7 +118,7 @@ def test_windows_hold_every_token_and_neighbours_share_the_stride(tokenizer, tex
     assert set(windows["num_tokens"]) == {len(whole)} and set(windows["document"]) == {0}
 
 
-def test_windows_by_hand():
+def test_windows_by_hand(word_tokenizer):
     tokenizer = word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "[PAD]", *"abcdefg"], pad_token="[PAD]")
     encoder = DocumentEncoder(tokenizer, 6, overflow="windows", stride=1, offsets=True)
     windows = encoder(["a b c d e", "f", "g a b"], first=7)
@@ -160,7 +145,7 @@ def test_a_stride_that_leaves_nothing_new(tokenizer, stride):
 # Questions
 
 
-def test_a_question_stands_before_every_window():
+def test_a_question_stands_before_every_window(word_tokenizer):
     words = ["[CLS]", "[SEP]", "[UNK]", "[PAD]", *"abcdefg"]
     tokenizer = word_tokenizer(words, pad_token="[PAD]")
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
