@@ -22,7 +22,8 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "models": ({"functional", "nn"}, "hf"),
     "reporting": (set(), "train"),
     "training": ({"models", "reporting"}, "onnx"),  # export alone needs more than "train", and says so
-    "cli": ({"models", "training"}, "train"),
+    "benchmarking": ({"functional", "nn", "models", "reporting"}, "bench"),
+    "cli": ({"models", "training", "benchmarking"}, "train"),
 }
 
 PUBLIC_NAMES = {
