@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.matmul import onednn_is_faster
 from torch_linformer.functional.projection import project_sequence
+
+SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
 
 
 def linformer_attention(
@@ -80,6 +83,8 @@ def attend(
     if padding_mask is not None:
         allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
         allowed = allowed[:, None, None, :]
+    if not need_weights and dropout_p == 0.0 and _products_outrun_sdpa(query, key, value):
+        return _attend_in_blocks(query, key, value, allowed, scale), None
     if not need_weights:
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale)
         return output, None
@@ -88,3 +93,27 @@ def attend(
         scores = scores.masked_fill(~allowed, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
     return F.dropout(weights, dropout_p) @ value, weights
+
+
+def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Bfloat16 inference where SDPA would multiply by the slower library."""
+    inputs = (query, key, value)
+    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    return query.dtype == torch.bfloat16 and not wants_grad and onednn_is_faster(*inputs)
+
+
+def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float | None) -> Tensor:
+    """The softmax of so many queries at a time that their scores stay in the caches."""
+    batch, heads, length, width = query.shape
+    scale = 1 / math.sqrt(width) if scale is None else scale
+    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)
+    output = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
+    rows = max(1, SCORES // (batch * heads * key.shape[2]))
+    for start in range(0, length, rows):
+        queries, block = query[:, :, start : start + rows], output[:, :, start : start + rows]
+        scores = torch.baddbmm(queries.new_empty(()), queries.flatten(0, 1), keys, beta=0, alpha=scale)
+        scores = scores.view(batch, heads, -1, key.shape[2])
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, float("-inf"))
+        block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))
+    return output

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.matmul import mix_positions
+
 
 def zero_padding(sequence: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     """``sequence`` with zeros at padding, whatever stood there; the gradient to padding is exactly zero."""
@@ -52,7 +54,10 @@ def project_sequence(
         rows = proj.index_select(1, torch.arange(length, device=proj.device))
     else:
         rows = proj[..., :length, :]
-    slots: Tensor = torch.einsum(f"b{heads}mc,{proj_heads}mk->b{heads}kc", sequence, rows)
+    if heads:
+        slots: Tensor = torch.einsum(f"bhmc,{proj_heads}mk->bhkc", sequence, rows)
+    else:
+        slots = mix_positions(rows, sequence)
     if not length_scaling:
         return slots
     if key_padding_mask is None:

@@ -10,6 +10,7 @@ from torch_linformer.functional.projection import zero_padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention import LinformerAttention, check_sharing
 from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
+from torch_linformer.nn.linear import Linear
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 
 
@@ -37,10 +38,10 @@ class EncoderLayer(nn.Module):
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         d_model = self_attn.embed_dim
         self.self_attn = self_attn
-        self.linear1 = nn.Linear(d_model, dim_feedforward, **factory)
-        self.linear_gate = nn.Linear(d_model, dim_feedforward, **factory) if gated else None
+        self.linear1 = Linear(d_model, dim_feedforward, **factory)
+        self.linear_gate = Linear(d_model, dim_feedforward, **factory) if gated else None
         self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, **factory)
+        self.linear2 = Linear(dim_feedforward, d_model, **factory)
         self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
         self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
         self.dropout1 = nn.Dropout(dropout)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.nn.linear import Linear
 from torch_linformer.nn.projection import SequenceProjection
 
 
@@ -44,10 +45,10 @@ class FullAttention(nn.Module):
         self.dropout, self.batch_first = dropout, batch_first
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         kv_width = num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, **factory)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
-        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, **factory)
+        self.q_proj = Linear(embed_dim, num_heads * self.head_dim, **factory)
+        self.k_proj = Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
+        self.v_proj = Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
+        self.out_proj = Linear(num_heads * self.head_dim, embed_dim, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,0 +1,85 @@
+"""Matrix products by the faster of the two libraries that PyTorch has for them on a CPU.
+
+PyTorch multiplies float32 matrices through MKL, which takes its AVX2 kernels on processors that are not Intel's.
+oneDNN, in the same wheel, takes AVX-512 wherever it is: on a Zen 5 it is twice as fast (docs/performance.md). Like
+softmax attention in bfloat16, which PyTorch also leaves to MKL there. This module knows when that holds; results
+differ in rounding alone. ``torch.backends.mkldnn.set_flags(False)`` gives PyTorch's own products.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
+
+
+@cache
+def _mkl_is_held_back() -> bool:
+    """An AMD processor with AVX-512, and PyTorch with both libraries."""
+    backends: Any = torch.backends
+    if not (backends.mkl.is_available() and backends.mkldnn.is_available()):
+        return False
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return "AMD" in capabilities.get("cpu_name", "") and bool(capabilities.get("avx512_bf16"))
+
+
+def onednn_is_faster(*tensors: Tensor) -> bool:
+    """Whether oneDNN outruns MKL for these tensors: on the CPU, plain, and no tool watching torch's operations."""
+    # A compiler has kernels of its own; counters of operations and tracers know torch's products, not this one.
+    return (
+        not torch.compiler.is_compiling()
+        and _mkl_is_held_back()
+        and bool(torch.backends.mkldnn.enabled)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and all(t.device.type == "cpu" and type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    )
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
+    if (
+        input.dim() > 1
+        and input.numel() * weight.shape[0] >= SMALLEST
+        and input.dtype == weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and onednn_is_faster(input, weight)
+    ):
+        product: Tensor = _OneDNNLinear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+        return product
+    return F.linear(input, weight, bias)
+
+
+def mix_positions(mixture: Tensor, sequence: Tensor) -> Tensor:
+    """``Eᵀ X`` row by row of the batch: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``."""
+    if onednn_is_faster(mixture, sequence):
+        return torch.stack([linear(mixture.t(), row.t()) for row in sequence])
+    return torch.einsum("mk,bmc->bkc", mixture, sequence)
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """``X Wᵀ + b`` and its three gradients, each one product of the same kind."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
+        return product
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        input, weight = ctx.saved_tensors
+        grad = grad_outputs[0]
+        wants_input, wants_weight, wants_bias = ctx.needs_input_grad
+        grad_rows = grad.flatten(0, -2)
+        return (
+            linear(grad, weight.t()) if wants_input else None,
+            linear(grad_rows.t(), input.flatten(0, -2).t()) if wants_weight else None,
+            grad_rows.sum(dim=0) if wants_bias else None,
+        )

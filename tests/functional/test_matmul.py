@@ -1,0 +1,152 @@
+"""Products by oneDNN are those of torch: value and every gradient, and where they are not to be used."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from torch_linformer.functional import attention, matmul
+from torch_linformer.functional.attention import attend
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
+ROWS, INPUTS, OUTPUTS = 211, 227, 223  # primes, and enough multiplications for oneDNN
+
+
+@pytest.fixture(autouse=True)
+def faster_onednn(monkeypatch):
+    """A processor on which oneDNN is the faster one, whatever this one is."""
+    monkeypatch.setattr(matmul, "_mkl_is_held_back", lambda: True)
+
+
+@contextmanager
+def switched_off():
+    """What a user does who wants torch's own products; torch's context manager for it warns."""
+    torch.backends.mkldnn.set_flags(False)
+    yield
+    torch.backends.mkldnn.set_flags(True)
+
+
+def draw(*shapes):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+
+
+def uses_onednn(output):
+    return type(output.grad_fn).__name__ == "_OneDNNLinearBackward"
+
+
+def assert_within_budget(actual, plain, exact):
+    """No further from float64 than twice torch's own float32, plus a rounding."""
+    error, allowed = (actual.double() - exact).abs().max(), (plain.double() - exact).abs().max()
+    assert error <= 2 * allowed + torch.finfo(plain.dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layout", ["rows", "batches", "transposed"])
+def test_values_and_gradients(layout, bias, gradients):
+    input, weight, vector = draw((ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))
+    parts = [input, weight] + [vector] * bias
+
+    def run(linear, input, weight, vector=None):
+        if layout == "batches":
+            input = input.view(1, ROWS, INPUTS).expand(3, ROWS, INPUTS)
+        if layout == "transposed":
+            input, weight = input.t().contiguous().t(), weight.t().contiguous().t()
+        return linear(input, weight, vector)
+
+    doubles = [x.detach().double().requires_grad_() for x in parts]
+    outputs = run(matmul.linear, *parts), run(F.linear, *parts), run(F.linear, *doubles)
+    assert uses_onednn(outputs[0])
+    assert_within_budget(*outputs)
+    wanted = (parts, parts, doubles)
+    for triple in zip(*(gradients(o, w) for o, w in zip(outputs, wanted, strict=True)), strict=True):
+        assert_within_budget(*triple)
+
+
+def test_gradients_of_gradients(gradients):
+    input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
+
+    def second(linear, *parts):
+        (grad,) = torch.autograd.grad(linear(*parts).square().sum(), parts[0], create_graph=True)
+        return gradients(grad, parts)
+
+    doubles = [x.detach().double().requires_grad_() for x in (input, weight)]
+    results = second(matmul.linear, input, weight), second(F.linear, input, weight), second(F.linear, *doubles)
+    for triple in zip(*results, strict=True):
+        assert_within_budget(*triple)
+
+
+def test_only_the_gradients_that_are_wanted():
+    input, weight, bias = draw((ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))
+    for frozen in (input, weight, bias):
+        wanted = [x for x in (input, weight, bias) if x is not frozen]
+        frozen.requires_grad_(False)
+        matmul.linear(input, weight, bias).sum().backward()
+        assert frozen.grad is None and all(x.grad is not None for x in wanted)
+        frozen.requires_grad_(True)
+        input.grad = weight.grad = bias.grad = None
+
+
+def test_the_maps_of_a_batch_of_sequences():
+    mixture, sequence = draw((ROWS, 97), (3, ROWS, 431))
+    exact = torch.einsum("mk,bmc->bkc", mixture.double(), sequence.double())
+    plain = torch.einsum("mk,bmc->bkc", mixture, sequence)
+    assert_within_budget(matmul.mix_positions(mixture, sequence), plain, exact)
+
+
+def test_small_products_and_other_types_are_torchs_own():
+    input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
+    assert not uses_onednn(matmul.linear(input[:5], weight))
+    assert not uses_onednn(matmul.linear(input.double(), weight.double()))
+    assert not uses_onednn(matmul.linear(input.bfloat16(), weight.bfloat16()))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matmul.linear(input, weight).dtype == torch.bfloat16
+    with switched_off():
+        assert_close(matmul.linear(input, weight), F.linear(input, weight), rtol=0, atol=0)
+
+
+def test_tools_that_watch_operations_see_torchs_own():
+    input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
+    with FlopCounterMode(display=False) as counter:
+        matmul.linear(input, weight)
+    assert counter.get_total_flops() == 2 * ROWS * INPUTS * OUTPUTS
+    mapped = torch.func.vmap(lambda row: matmul.linear(row, weight))(input.detach().expand(3, ROWS, INPUTS))
+    assert_close(mapped[1], F.linear(input, weight))
+    grad = torch.func.grad(lambda x: matmul.linear(x, weight).square().sum())(input.detach())
+    assert_close(grad, torch.autograd.grad(F.linear(input, weight).square().sum(), input)[0])
+
+
+def queries_keys_values(length=37, slots=11, kv_heads=2, dtype=torch.bfloat16):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, length, 6, 5), (3, slots, kv_heads, 5), (3, slots, kv_heads, 7)
+    return [torch.randn(shape, generator=generator).to(dtype).transpose(1, 2) for shape in shapes]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_in_blocks(masked, scale, monkeypatch):
+    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * 8)  # blocks of 8 queries, the last one of 5
+    inputs = queries_keys_values()
+    mask = torch.tensor([[0] * 11, [0] * 4 + [1] * 7, [1] * 11]).bool() if masked else None
+    doubles = [x.double() for x in inputs]
+    exact, _ = attend(*doubles, padding_mask=mask, scale=scale, need_weights=True)
+    plain, _ = attend(*inputs, padding_mask=mask, scale=scale, need_weights=True)
+    actual, weights = attend(*inputs, padding_mask=mask, scale=scale)
+    assert weights is None and actual.dtype == torch.bfloat16
+    assert_within_budget(actual, plain, exact)
+    with switched_off():
+        by_sdpa, _ = attend(*inputs, padding_mask=mask, scale=scale)
+    assert not torch.equal(actual, by_sdpa), "the blocks were not taken"
+
+
+def test_attention_in_blocks_is_for_inference():
+    inputs = [x.requires_grad_() for x in queries_keys_values()]
+    assert attend(*inputs)[0].requires_grad
+    with torch.no_grad():
+        dropped, _ = attend(*queries_keys_values(), dropout_p=0.9)
+        kept, _ = attend(*queries_keys_values())
+    assert (dropped - kept).abs().max() > 0.1
