@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
+NARROWEST = 16  # channels, likewise
+PIECE = 4096  # positions compressed at a time
 
 
 @cache
@@ -41,13 +43,7 @@ def onednn_is_faster(*tensors: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
-    if (
-        input.dim() > 1
-        and input.numel() * weight.shape[0] >= SMALLEST
-        and input.dtype == weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and onednn_is_faster(input, weight)
-    ):
+    if input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST and _takes_onednn(input, weight):
         product: Tensor = _OneDNNLinear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
         return product
     return F.linear(input, weight, bias)
@@ -55,9 +51,22 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def mix_positions(mixture: Tensor, sequence: Tensor) -> Tensor:
     """``Eᵀ X`` row by row of the batch: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``."""
-    if onednn_is_faster(mixture, sequence):
-        return torch.stack([linear(mixture.t(), row.t()) for row in sequence])
-    return torch.einsum("mk,bmc->bkc", mixture, sequence)
+    if sequence.shape[-1] < NARROWEST or not _takes_onednn(mixture, sequence):
+        return torch.einsum("mk,bmc->bkc", mixture, sequence)
+    # In pieces: oneDNN turns its operands round, which is cheap within the caches.
+    rows = []
+    for row in sequence:
+        total = row.new_zeros(())
+        for weights, positions in zip(torch.split(mixture, PIECE), torch.split(row, PIECE), strict=True):
+            total = total + linear(weights.t(), positions.t())
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def _takes_onednn(left: Tensor, right: Tensor) -> bool:
+    """In bfloat16 torch multiplies by oneDNN itself."""
+    is_float32 = left.dtype == right.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return is_float32 and onednn_is_faster(left, right)
 
 
 class _OneDNNLinear(torch.autograd.Function):

@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.nn.linear import Linear
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
@@ -254,10 +255,10 @@ class LinformerLMHead(nn.Module):
         super().__init__()
         self.transforms = config.lm_head_transform
         if self.transforms:
-            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.dense = Linear(config.hidden_size, config.hidden_size)
             self.activation = ACT2FN[config.hidden_act]
             self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.transforms:
