@@ -17,7 +17,8 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.padding import LeftJustified
 from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.encoder import Encoder, EncoderLayer, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.encoder import Encoder, LinformerEncoder
+from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
 
