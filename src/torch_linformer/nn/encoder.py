@@ -1,30 +1,49 @@
 """The transformer encoder over Linformer attention, with the signature of ``torch.nn``."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import check_sharing
+from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.reversible import run_reversible
+
+Memory = Literal["none", "checkpoint", "reversible"]
 
 
 class Encoder(nn.Module):
-    """A stack of layers, a final norm if there is one, and the projection the layers share if they share one."""
+    """A stack of layers, a final norm if there is one, and the projection the layers share if they share one.
+
+    Args:
+        layers: the layers.
+        norm: the final norm.
+        shared_projection: the map to slots that all layers use.
+        memory: as in :class:`LinformerEncoder`.
+        chunk_size: positions that the final norm works on at once in inference; the layers have their own.
+    """
 
     def __init__(
         self,
         layers: Iterable[EncoderLayer],
         norm: nn.LayerNorm | None = None,
         shared_projection: SequenceProjection | None = None,
+        *,
+        memory: Memory = "none",
+        chunk_size: int | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.shared_projection = shared_projection
+        self.memory, self.chunk_size = memory, chunk_size
+        check_chunk_size(chunk_size)
+        check_memory(memory, all(cast("EncoderLayer", layer).norm_first for layer in self.layers))
 
     def reset_parameters(self) -> None:
         for layer in self.layers:
@@ -40,20 +59,60 @@ class Encoder(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
+        need_layers: bool = False,
+        overwrite: bool = False,
     ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`."""
-        for layer in self.layers:
-            src = layer(
-                src,
-                src_mask=mask,
-                src_key_padding_mask=src_key_padding_mask,
-                is_causal=is_causal,
-                shared_projection=self.shared_projection,
-                need_weights=need_weights,
-            )
-        if self.norm is not None:
-            src = self.norm(src)
-        return src
+        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`.
+
+        ``need_layers`` is for hooks that keep what the layers return: nothing is written over it, and a reversible
+        stack calls its layers one by one and keeps their activations (as with ``need_weights``).
+        """
+        options: dict[str, Any] = {
+            "src_mask": mask,
+            "src_key_padding_mask": src_key_padding_mask,
+            "is_causal": is_causal,
+            "shared_projection": self.shared_projection,
+            "need_weights": need_weights,
+        }
+        if self.memory == "reversible":
+            src = self._run_streams(src, options, need_layers)
+            overwrite = not need_layers
+        else:
+            for layer in self.layers:
+                src = self._run(layer, src, {**options, "overwrite": overwrite})
+                overwrite = not need_layers  # what a layer returned is ours
+        if self.norm is None:
+            return src
+        if not runs_in_chunks(self.chunk_size):
+            output: Tensor = self.norm(src)
+            return output
+        dim = cast("EncoderLayer", self.layers[0]).sequence_dim(src)
+        return map_chunks(self.norm, src, self.chunk_size, dim, overwrite=overwrite)
+
+    def _run(self, layer: nn.Module, src: Tensor, options: dict[str, Any]) -> Tensor:
+        # Transformers' own switch makes the layer do the same by itself: once is enough.
+        switched = getattr(layer, "gradient_checkpointing", False) and layer.training
+        if self.memory == "checkpoint" and torch.is_grad_enabled() and not switched:
+            return cast(Tensor, checkpoint(layer, src, use_reentrant=False, **options))
+        return cast(Tensor, layer(src, **options))
+
+    def _run_streams(self, src: Tensor, options: dict[str, Any], need_layers: bool) -> Tensor:
+        """The mean of the two streams behind the last layer."""
+        layers = [cast("EncoderLayer", layer) for layer in self.layers]
+        src = layers[0].clean(src, options["src_key_padding_mask"])
+        # In half precision a stream computed back would be another one: gradients came out 5 times as wrong.
+        first = second = src.to(torch.promote_types(src.dtype, torch.float32))
+        # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
+        plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
+        if plain or not torch.is_grad_enabled():
+            for index, layer in enumerate(layers):
+                overwrite = index > 0 and not need_layers
+                src, first, second = layer(first, second_stream=second, overwrite=overwrite, **options)
+            return src
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        branches = [layer.branches(src, **options) for layer in layers]
+        streams: tuple[Tensor, Tensor] = run_reversible(branches, first, second, parameters)
+        return ((streams[0] + streams[1]) / 2).to(src.dtype)
 
 
 class LinformerEncoder(Encoder):
@@ -64,11 +123,18 @@ class LinformerEncoder(Encoder):
         k: one number, or one a layer (nonuniform K).
         sharing: also ``layerwise``: one E = F for the whole stack, owned here as ``shared_projection``.
         final_norm: False leaves the final norm of a pre-norm stack out.
+        memory: what a training keeps of each layer for its backward pass. ``none``: everything. ``checkpoint``: its
+            input; the layer is computed again, which changes no number. ``reversible``: nothing. The model is then
+            another one: two streams, both the input at first, with :math:`y_1 = x_1 + f(x_2)` and
+            :math:`y_2 = x_2 + g(y_1)` for the attention f and the feed-forward g, norms and dropout included; the
+            output is their mean. The inputs of a layer are computed back from its outputs.
 
     Raises:
-        ValueError: for arguments out of range; for several ``k`` with ``sharing="layerwise"``.
+        ValueError: for arguments out of range; for several ``k`` with ``sharing="layerwise"``; for
+            ``memory="reversible"`` without ``norm_first``.
 
-    Source: arXiv 2006.04768, section 4 (parameter sharing, nonuniform projected dimension).
+    Source: arXiv 2006.04768, section 4 (parameter sharing, nonuniform projected dimension); arXiv 1604.06174
+    (checkpoints) and 1707.04585 (reversible layers).
     """
 
     layer_class: type[LinformerEncoderLayer] = LinformerEncoderLayer
@@ -97,6 +163,8 @@ class LinformerEncoder(Encoder):
         final_norm: bool = True,
         attention_dropout: float | None = None,
         gated: bool = False,
+        memory: Memory = "none",
+        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -124,6 +192,7 @@ class LinformerEncoder(Encoder):
                 slot_bias=slot_bias,
                 attention_dropout=attention_dropout,
                 gated=gated,
+                chunk_size=chunk_size,
                 device=device,
                 dtype=dtype,
             )
@@ -142,7 +211,7 @@ class LinformerEncoder(Encoder):
                 device=device,
                 dtype=dtype,
             )
-        super().__init__(layers, norm, shared)
+        super().__init__(layers, norm, shared, memory=memory, chunk_size=chunk_size)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
@@ -160,3 +229,14 @@ def _k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing) -> l
     if len(k) != num_layers:
         raise ValueError(f"k must be one number or one a layer ({num_layers}), got {len(k)} numbers")
     return list(k)
+
+
+def check_memory(memory: str, norm_first: bool) -> None:
+    """Raise ``ValueError`` for an unknown way to save memory, or one that the layers do not allow."""
+    if memory not in get_args(Memory):
+        raise ValueError(f"memory must be one of {', '.join(get_args(Memory))}, got {memory!r}")
+    if memory == "reversible" and not norm_first:
+        raise ValueError(
+            "memory='reversible' needs norm_first=True, got norm_first=False: a norm behind the residual connection "
+            "cannot be computed back; take memory='checkpoint' for such layers"
+        )

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch_linformer.functional.projection import zero_padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.chunks import Chunks, check_chunk_size, map_chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.reversible import Branch, ReversibleLayer
 
 
 class EncoderLayer(nn.Module):
@@ -29,10 +31,12 @@ class EncoderLayer(nn.Module):
         bias: bool = True,
         *,
         gated: bool = False,
+        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_chunk_size(chunk_size)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         d_model = self_attn.embed_dim
         self.self_attn = self_attn
@@ -45,7 +49,7 @@ class EncoderLayer(nn.Module):
         self.dropout1 = nn.Dropout(dropout)
         self.dropout2 = nn.Dropout(dropout)
         self.activation = resolve_activation(activation)
-        self.norm_first = norm_first
+        self.norm_first, self.chunk_size = norm_first, chunk_size
 
     def reset_parameters(self) -> None:
         for module in (self.self_attn, self.linear1, self.linear_gate, self.linear2, self.norm1, self.norm2):
@@ -60,7 +64,9 @@ class EncoderLayer(nn.Module):
         is_causal: bool = False,
         shared_projection: SequenceProjection | None = None,
         need_weights: bool = False,
-    ) -> Tensor:
+        second_stream: Tensor | None = None,
+        overwrite: bool = False,
+    ) -> Tensor | tuple[Tensor, ...]:
         """``(B, N, C)`` to ``(B, N, C)``.
 
         Args:
@@ -69,41 +75,125 @@ class EncoderLayer(nn.Module):
             src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
             is_causal: must be False.
             shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
-            need_weights: let ``self_attn`` return its weights, for hooks that record them.
+            need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
+            second_stream: of a reversible stack, whose first stream is ``src``: the result is then the mean of the
+                two streams and the streams themselves.
+            overwrite: ``src`` is not needed any more: inference in chunks may write the result into it.
 
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
-        src = self._clean(src, src_key_padding_mask)
-        attention: dict[str, Any] = {
-            "attn_mask": src_mask,
-            "key_padding_mask": src_key_padding_mask,
-            "is_causal": is_causal,
-            "shared_projection": shared_projection,
-            "need_weights": need_weights,
-            "average_attn_weights": False,
-        }
-        if self.norm_first:
-            src = src + self._attend(self.norm1(src), attention)
-            return src + self._feed_forward(self.norm2(src))
-        src = self.norm1(src + self._attend(src, attention))
-        output: Tensor = self.norm2(src + self._feed_forward(src))
-        return output
+        streams = (src,) if second_stream is None else (src, second_stream)
+        if runs_in_chunks(self.chunk_size) and not need_weights and src_mask is None and not is_causal:
+            return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite)
+        if second_stream is None:
+            streams = (self.clean(src, src_key_padding_mask),)
+        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
+        return _alone(self._couple(streams, attend))
 
-    def _clean(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
+    def branches(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None,
+        src_key_padding_mask: Tensor | None,
+        is_causal: bool,
+        shared_projection: SequenceProjection | None,
+        need_weights: bool,
+    ) -> ReversibleLayer:
+        """The layer for a reversible stack; arguments as in :meth:`forward`."""
+        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
+        return ReversibleLayer(
+            f=lambda x: attend(self.norm1(x.to(self.norm1.weight.dtype))),
+            g=lambda x: self._feed_forward_of_chunk(x.to(self.norm1.weight.dtype)),
+            chunk_size=self.chunk_size,
+            dim=self.sequence_dim(src),
+        )
+
+    def _couple(self, streams: tuple[Tensor, ...], attend: Branch) -> tuple[Tensor, ...]:
+        """Attention and feed-forward with their residual connections and norms; shapes are kept."""
+        if len(streams) == 2:
+            dtype = self.norm1.weight.dtype
+            first = streams[0] + attend(self.norm1(streams[1].to(dtype)))
+            second = streams[1] + self._feed_forward_branch(first.to(dtype))
+            return ((first + second) / 2).to(dtype), first, second
+        (src,) = streams
+        if self.norm_first:
+            src = src + attend(self.norm1(src))
+            return (src + self._feed_forward_branch(src),)
+        src = self.norm1(src + attend(src))
+        return (self.norm2(src + self._feed_forward_branch(src)),)
+
+    def _forward_in_chunks(
+        self,
+        streams: tuple[Tensor, ...],
+        src_key_padding_mask: Tensor | None,
+        shared_projection: SequenceProjection | None,
+        overwrite: bool,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One pass makes slots of the sequence, a second one runs the layer; both read it chunk by chunk."""
+        assert self.chunk_size is not None
+        batched = [self.self_attn.to_batch_first(x) for x in streams]
+        padding = bool_padding_mask(src_key_padding_mask, batched[0])
+        sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
+        norm = self.norm1 if self.norm_first else None
+        memory = self.self_attn.memory_of_chunks(sequences[-1], norm, shared_projection)
+
+        def attend(query: Tensor) -> Tensor:
+            attended: Tensor = self.dropout1(self.self_attn.attend_to(memory, query)[0])
+            return attended
+
+        parts = (
+            (chunk, self._couple(tuple(x.read(chunk) for x in sequences), attend)) for chunk in sequences[0].cut_at(1)
+        )
+        kept: list[Tensor | None] = [*batched] if overwrite else [None] * len(batched)
+        outputs = write_chunks(parts, batched[0].shape[1], [None, *kept] if len(kept) == 2 else kept, dim=1)
+        return _alone(tuple(self.self_attn.from_batch_first(x, streams[0].dim() == 2) for x in outputs))
+
+    def clean(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
         """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
         batched = self.self_attn.to_batch_first(src)
         padding = bool_padding_mask(src_key_padding_mask, batched)
         if padding is None:
             return src
-        cleaned = zero_padding(batched, padding)
-        if src.dim() == 2:
-            return cleaned.squeeze(0)
-        return cleaned if self.self_attn.batch_first else cleaned.transpose(0, 1)
+        return self.self_attn.from_batch_first(zero_padding(batched, padding), src.dim() == 2)
 
-    def _attend(self, src: Tensor, attention: dict[str, Any]) -> Tensor:
-        output, _ = self.self_attn(src, src, src, **attention)
-        attended: Tensor = self.dropout1(output)
-        return attended
+    def _attention(
+        self,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
+        shared_projection: SequenceProjection | None,
+        need_weights: bool,
+    ) -> Branch:
+        """Self-attention with these arguments, as a function of the sequence."""
+
+        def attend(src: Tensor) -> Tensor:
+            output, _ = self.self_attn(
+                src,
+                src,
+                src,
+                key_padding_mask=key_padding_mask,
+                need_weights=need_weights,
+                attn_mask=attn_mask,
+                average_attn_weights=False,
+                is_causal=is_causal,
+                shared_projection=shared_projection,
+            )
+            attended: Tensor = self.dropout1(output)
+            return attended
+
+        return attend
+
+    def _feed_forward_branch(self, src: Tensor) -> Tensor:
+        """What the layer adds for the feed-forward, its norm included if that comes first."""
+        return map_chunks(self._feed_forward_of_chunk, src, self.chunk_size, self.sequence_dim(src))
+
+    def sequence_dim(self, src: Tensor) -> int:
+        """The dimension of ``src`` along which the sequence runs."""
+        return 1 if self.self_attn.batch_first and src.dim() == 3 else 0
+
+    def _feed_forward_of_chunk(self, src: Tensor) -> Tensor:
+        """:meth:`_feed_forward_branch` of a few positions, all at once."""
+        return self._feed_forward(self.norm2(src) if self.norm_first else src)
 
     def _feed_forward(self, src: Tensor) -> Tensor:
         hidden = self.activation(self.linear1(src))
@@ -111,6 +201,11 @@ class EncoderLayer(nn.Module):
             hidden = hidden * self.linear_gate(src)
         output: Tensor = self.dropout2(self.linear2(self.dropout(hidden)))
         return output
+
+
+def _alone(outputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """One result by itself; several as they are."""
+    return outputs if len(outputs) > 1 else outputs[0]
 
 
 class LinformerEncoderLayer(EncoderLayer):
@@ -138,6 +233,9 @@ class LinformerEncoderLayer(EncoderLayer):
         slot_bias: as in :class:`LinformerAttention`.
         attention_dropout: on the attention weights, if it is to differ from ``dropout``.
         gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
+        chunk_size: positions worked on at once. Without gradients one pass over the sequence makes the slots and a
+            second runs the layer, so nothing but the hidden states grows with N. With gradients it is the
+            feed-forward that runs in chunks, and again in the backward pass. None: the whole sequence.
 
     Raises:
         ValueError: for arguments out of range, and for ``sharing="layerwise"``.
@@ -165,6 +263,7 @@ class LinformerEncoderLayer(EncoderLayer):
         slot_bias: bool = False,
         attention_dropout: float | None = None,
         gated: bool = False,
+        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -194,6 +293,7 @@ class LinformerEncoderLayer(EncoderLayer):
             norm_first,
             bias,
             gated=gated,
+            chunk_size=chunk_size,
             device=device,
             dtype=dtype,
         )
