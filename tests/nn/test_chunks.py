@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.chunks import write_chunks
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
@@ -183,6 +184,12 @@ def test_layers_after_the_first_write_over_their_input_unless_it_is_read(pair):
     given, *all_others = places(need_layers=True)
     assert len({given, *all_others}) == 4, "the input, the two layers and the norm"
     assert len(set(places(overwrite=True))) == 1
+
+
+def test_a_buffer_of_another_precision_is_left_alone():
+    buffer, piece = torch.zeros(2, 3, dtype=torch.bfloat16), torch.rand(2, 3)
+    (output,) = write_chunks([(slice(0, 2), (piece,))], 2, [buffer], 0)
+    assert torch.equal(output, piece) and not buffer.any()
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])

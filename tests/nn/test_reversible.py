@@ -161,6 +161,21 @@ def test_low_precision_costs_no_more_than_keeping_everything(gradients, trailing
         assert error <= 2 * allowed + rounding
 
 
+@pytest.mark.parametrize("backward_in_autocast", [False, True])
+def test_computed_again_in_the_precision_of_the_forward_pass(build, backward_in_autocast):
+    model, dtypes = build(sharing="layerwise"), []
+    for layer in model.layers:
+        for linear in (layer.linear1, layer.self_attn.q_proj):
+            linear.register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
+    for enabled, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        dtypes.clear()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = model(torch.randn(2, LENGTH, WIDTH)).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=backward_in_autocast):
+            loss.backward()
+        assert dtypes == [dtype] * 12
+
+
 def test_random_numbers_go_on_as_if_nothing_had_been_computed_again(build):
     model = build(dropout=0.25)
     src = torch.randn(2, LENGTH, WIDTH)

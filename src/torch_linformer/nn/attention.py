@@ -153,7 +153,7 @@ class LinformerAttention(FullAttention):
         one_for_both = before_channels and proj_v is proj_k
         slots_k, slots_v = SlotsOfChunks(proj_k, chunks), SlotsOfChunks(proj_v, chunks)
         for chunk in chunks.cut_at(1 if proj_k.projection in DENSE else proj_k.window):
-            x = chunks.read(chunk, norm)
+            x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
             slots_k.add(chunk, x if before_channels else self._split_heads(self.k_proj(x), self.num_kv_heads))
             if not one_for_both:
                 slots_v.add(chunk, x if before_channels else self._split_heads(self.v_proj(x), self.num_kv_heads))

@@ -51,11 +51,9 @@ class Chunks:
         """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
         return cut(self.length, max(self.size // multiple, 1) * multiple)
 
-    def read(self, chunk: slice, norm: PositionWise | None = None) -> Tensor:
-        """One chunk, normed; what a norm makes of the zeros at padding is replaced as well."""
-        padding = self.padding_of(chunk)
-        x = zero_padding(self.sequence[:, chunk], padding)
-        return x if norm is None else zero_padding(norm(x), padding)
+    def read(self, chunk: slice) -> Tensor:
+        """One chunk."""
+        return zero_padding(self.sequence[:, chunk], self.padding_of(chunk))
 
     def padding_of(self, chunk: slice) -> Tensor | None:
         return None if self.padding is None else self.padding[:, chunk]

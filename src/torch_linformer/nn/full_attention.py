@@ -134,7 +134,7 @@ class FullAttention(nn.Module):
         self._check_inputs(chunks.sequence, chunks.sequence, chunks.sequence)
         keys, values = [], []
         for chunk in chunks.cut_at(1):
-            x = chunks.read(chunk, norm)
+            x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
             keys.append(self._split_heads(self.k_proj(x), self.num_kv_heads))
             values.append(self._split_heads(self.v_proj(x), self.num_kv_heads))
         return torch.cat(keys, dim=2), torch.cat(values, dim=2), chunks.padding
