@@ -176,6 +176,14 @@ def test_computed_again_in_the_precision_of_the_forward_pass(build, backward_in_
         assert dtypes == [dtype] * 12
 
 
+def test_forward_and_backward_passes_may_share_one_autocast(build):
+    model, src = build(sharing="layerwise"), torch.randn(2, LENGTH, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(model(src).sum(), [*model.parameters()])
+        plain = torch.autograd.grad(model(src, need_layers=True).sum(), [*model.parameters()])
+    assert_close(found, plain, rtol=0.1, atol=1.0)
+
+
 def test_random_numbers_go_on_as_if_nothing_had_been_computed_again(build):
     model = build(dropout=0.25)
     src = torch.randn(2, LENGTH, WIDTH)

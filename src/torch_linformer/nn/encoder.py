@@ -12,7 +12,7 @@ from torch_linformer.nn.attention import check_sharing
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
-from torch_linformer.nn.reversible import run_reversible
+from torch_linformer.nn.reversible import run_reversible, stream_of
 
 Memory = Literal["none", "checkpoint", "reversible"]
 
@@ -100,18 +100,17 @@ class Encoder(nn.Module):
         """The mean of the two streams behind the last layer."""
         layers = [cast("EncoderLayer", layer) for layer in self.layers]
         src = layers[0].clean(src, options["src_key_padding_mask"])
-        # In half precision a stream computed back would be another one: gradients came out 5 times as wrong.
-        first = second = src.to(torch.promote_types(src.dtype, torch.float32))
         # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
         plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
         if plain or not torch.is_grad_enabled():
+            first = second = src
             for index, layer in enumerate(layers):
                 overwrite = index > 0 and not need_layers
                 src, first, second = layer(first, second_stream=second, overwrite=overwrite, **options)
             return src
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         branches = [layer.branches(src, **options) for layer in layers]
-        streams: tuple[Tensor, Tensor] = run_reversible(branches, first, second, parameters)
+        streams: tuple[Tensor, Tensor] = run_reversible(branches, stream_of(src), stream_of(src), parameters)
         return ((streams[0] + streams[1]) / 2).to(src.dtype)
 
 

@@ -11,7 +11,7 @@ from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.chunks import Chunks, check_chunk_size, map_chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
-from torch_linformer.nn.reversible import Branch, ReversibleLayer
+from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
 
 
 class EncoderLayer(nn.Module):
@@ -111,9 +111,9 @@ class EncoderLayer(nn.Module):
     def _couple(self, streams: tuple[Tensor, ...], attend: Branch) -> tuple[Tensor, ...]:
         """Attention and feed-forward with their residual connections and norms; shapes are kept."""
         if len(streams) == 2:
-            dtype = self.norm1.weight.dtype
-            first = streams[0] + attend(self.norm1(streams[1].to(dtype)))
-            second = streams[1] + self._feed_forward_branch(first.to(dtype))
+            dtype, (first, second) = self.norm1.weight.dtype, (stream_of(x) for x in streams)
+            first = first + attend(self.norm1(second.to(dtype)))
+            second = second + self._feed_forward_branch(first.to(dtype))
             return ((first + second) / 2).to(dtype), first, second
         (src,) = streams
         if self.norm_first:
