@@ -44,8 +44,10 @@ class LinformerEmbeddings(nn.Module):
             return self._embed(input_ids, inputs_embeds, token_type_ids, position_ids)
 
         def embed(chunk: slice) -> Tensor:
-            optional = (None if x is None else x[:, chunk] for x in (input_ids, inputs_embeds, token_type_ids))
-            return self._embed(*optional, position_ids[:, chunk])
+            ids, embeds, types = (
+                None if x is None else x[:, chunk] for x in (input_ids, inputs_embeds, token_type_ids)
+            )
+            return self._embed(ids, embeds, types, position_ids[:, chunk])
 
         parts = ((chunk, (embed(chunk),)) for chunk in cut(length, self.chunk_size))
         (output,) = write_chunks(parts, length, [None], dim=1)
