@@ -90,17 +90,9 @@ class EncoderLayer(nn.Module):
         attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
         return _alone(self._couple(streams, attend))
 
-    def branches(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None,
-        src_key_padding_mask: Tensor | None,
-        is_causal: bool,
-        shared_projection: SequenceProjection | None,
-        need_weights: bool,
-    ) -> ReversibleLayer:
-        """The layer for a reversible stack; arguments as in :meth:`forward`."""
-        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
+    def branches(self, src: Tensor, **options: Any) -> ReversibleLayer:
+        """The layer for a reversible stack; ``options`` are those of :meth:`forward`, up to ``need_weights``."""
+        attend = self._attention(**options)
         return ReversibleLayer(
             f=lambda x: attend(self.norm1(x.to(self.norm1.weight.dtype))),
             g=lambda x: self._feed_forward_of_chunk(x.to(self.norm1.weight.dtype)),
@@ -158,8 +150,8 @@ class EncoderLayer(nn.Module):
 
     def _attention(
         self,
-        attn_mask: Tensor | None,
-        key_padding_mask: Tensor | None,
+        src_mask: Tensor | None,
+        src_key_padding_mask: Tensor | None,
         is_causal: bool,
         shared_projection: SequenceProjection | None,
         need_weights: bool,
@@ -171,9 +163,9 @@ class EncoderLayer(nn.Module):
                 src,
                 src,
                 src,
-                key_padding_mask=key_padding_mask,
+                key_padding_mask=src_key_padding_mask,
                 need_weights=need_weights,
-                attn_mask=attn_mask,
+                attn_mask=src_mask,
                 average_attn_weights=False,
                 is_causal=is_causal,
                 shared_projection=shared_projection,
