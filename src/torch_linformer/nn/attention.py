@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
-from torch_linformer.nn.full_attention import FullAttention, Memory
+from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
 from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
 
 
@@ -132,7 +132,7 @@ class LinformerAttention(FullAttention):
         value: Tensor,
         padding: Tensor | None,
         shared_projection: SequenceProjection | None,
-    ) -> Memory:
+    ) -> KeysAndValues:
         proj_k, proj_v = self._projections(shared_projection)
         slot_padding = proj_k.slot_padding_mask(key, padding)
         if self._compresses_first(proj_k, proj_v, key.shape[1], value is key):
@@ -144,9 +144,9 @@ class LinformerAttention(FullAttention):
             values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
         return (*self._add_slot_bias(keys, values), slot_padding)
 
-    def memory_of_chunks(
+    def keys_and_values_of_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
-    ) -> Memory:
+    ) -> KeysAndValues:
         proj_k, proj_v = self._projections(shared_projection)
         self._check_inputs(chunks.sequence, chunks.sequence, chunks.sequence)
         before_channels = self._compresses_first(proj_k, proj_v, chunks.length, True)

@@ -127,10 +127,10 @@ class EncoderLayer(nn.Module):
         padding = bool_padding_mask(src_key_padding_mask, batched[0])
         sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
         norm = self.norm1 if self.norm_first else None
-        memory = self.self_attn.memory_of_chunks(sequences[-1], norm, shared_projection)
+        keys_and_values = self.self_attn.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
 
         def attend(query: Tensor) -> Tensor:
-            attended: Tensor = self.dropout1(self.self_attn.attend_to(memory, query)[0])
+            attended: Tensor = self.dropout1(self.self_attn.attend_to(keys_and_values, query)[0])
             return attended
 
         parts = (

@@ -11,7 +11,7 @@ from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.projection import SequenceProjection
 
 # Keys and values (B, H, ·, D), and which of them get no attention, bool (B or 1, ·)
-Memory = tuple[Tensor, Tensor, Tensor | None]
+KeysAndValues = tuple[Tensor, Tensor, Tensor | None]
 
 
 class FullAttention(nn.Module):
@@ -105,17 +105,19 @@ class FullAttention(nn.Module):
             query = key if self_attention else query
         elif same_source:
             value = key
-        memory = self._keys_and_values(key, value, padding, shared_projection)
-        output, weights = self.attend_to(memory, query, need_weights)
+        keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
+        output, weights = self.attend_to(keys_and_values, query, need_weights)
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
         if unbatched and weights is not None:
             weights = weights.squeeze(0)
         return self.from_batch_first(output, unbatched), weights
 
-    def attend_to(self, memory: Memory, query: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``memory``."""
-        keys, values, slot_padding = memory
+    def attend_to(
+        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``keys_and_values``."""
+        keys, values, slot_padding = keys_and_values
         queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
         output_BHND, weights = attend(
             queries_BHND,
@@ -127,9 +129,9 @@ class FullAttention(nn.Module):
         )
         return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
 
-    def memory_of_chunks(
+    def keys_and_values_of_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
-    ) -> Memory:
+    ) -> KeysAndValues:
         """Keys and values of a sequence, normed if there is a norm, that is read chunk by chunk."""
         self._check_inputs(chunks.sequence, chunks.sequence, chunks.sequence)
         keys, values = [], []
@@ -145,7 +147,7 @@ class FullAttention(nn.Module):
         value: Tensor,
         padding: Tensor | None,
         shared_projection: SequenceProjection | None,
-    ) -> Memory:
+    ) -> KeysAndValues:
         """Keys and values ``(B, H, ·, D)`` from the zero-padded inputs, and which of them get no attention."""
         keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
         values = self._split_heads(self.v_proj(value), self.num_kv_heads)
