@@ -14,13 +14,14 @@ from torch_linformer.models import LinformerConfig, LinformerModel
         ("sharing", "none, headwise, kv, layerwise"),
         ("position_embedding", "learned, sinusoidal, none"),
         ("pooling", "mean, cls, max, mean_max"),
+        ("memory", "none, checkpoint, reversible"),
     ],
 )
 def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
     with pytest.raises(ValueError, match=f"^{field} must be one of {choices}, got 'Linear'$"):
         tiny(**{field: "Linear"})
     for choice in choices.split(", "):
-        assert getattr(tiny(**{field: choice}), field) == choice
+        assert getattr(tiny(norm_first=True, **{field: choice}), field) == choice
 
 
 @pytest.mark.parametrize("k", [0, -1, 30, [3, 30], [0, 3]])
@@ -116,6 +117,8 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "final_norm": False,
         "gated": True,
         "lm_head_transform": False,
+        "memory": "reversible",
+        "chunk_size": 5,
         "class_weights": [1.0, 2.5, 0.1],
         "id2label": {0: "sport", 1: "économie", 2: "文化"},
         "label2id": {"sport": 0, "économie": 1, "文化": 2},

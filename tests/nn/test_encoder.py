@@ -12,7 +12,8 @@ from torch_linformer.nn import (
     LinformerEncoderLayer,
     SequenceProjection,
 )
-from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.encoder import Encoder
+from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")

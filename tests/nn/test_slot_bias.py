@@ -43,7 +43,7 @@ def test_both_orders_of_the_products_agree(gradients, randomize, trailing_paddin
     mask = trailing_padding([47, 13], 47)
     orders, found = [], []
     for module in (first, plain):
-        orders.append(module._compresses_first(module.proj_k, module.proj_v, x, x))
+        orders.append(module._compresses_first(module.proj_k, module.proj_v, x.shape[1], True))
         output, _ = module(x, x, x, mask)
         found.append([output, *gradients(output, [x, module.slot_bias_k, module.slot_bias_v, module.k_proj.bias])])
     assert orders == [True, False]

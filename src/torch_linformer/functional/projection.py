@@ -58,8 +58,11 @@ def project_sequence(
         slots: Tensor = torch.einsum(f"bhmc,{proj_heads}mk->bhkc", sequence, rows)
     else:
         slots = mix_positions(rows, sequence)
-    if not length_scaling:
-        return slots
+    return scale_to_length(slots, max_len, length, key_padding_mask) if length_scaling else slots
+
+
+def scale_to_length(slots: Tensor, max_len: int, length: int, key_padding_mask: Tensor | None) -> Tensor:
+    """``slots`` times s, the length factor of :func:`project_sequence`, for a sequence of ``length`` positions."""
     if key_padding_mask is None:
         # Not math.sqrt: it would tie an exported graph to one length.
         factor: float = (max_len / max(length, 1)) ** 0.5
@@ -81,14 +84,14 @@ def convolve_windows(
     windows = _windows(zero_padding(sequence, key_padding_mask), kernel.shape[-1], num_slots)
     if kernel.dim() == 2:
         kernel = kernel[:, None]
-    return _pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
+    return pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes as in the others."""
     totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
     tokens = _tokens_per_window(sequence, window, num_slots, key_padding_mask)
-    return _pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
+    return pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
 
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
@@ -96,7 +99,7 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_ma
     filled = _fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
     empty = _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
-    return _pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
+    return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
 
 
 def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
@@ -126,7 +129,7 @@ def _tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_paddin
         real = torch.ones(1, sequence.shape[-2], 1, dtype=torch.long, device=sequence.device)
     else:
         real = (~key_padding_mask).long().unsqueeze(-1)
-    return _pad_slots(_windows(real, window, num_slots).sum(dim=-2), num_slots).squeeze(-1)
+    return pad_slots(_windows(real, window, num_slots).sum(dim=-2), num_slots).squeeze(-1)
 
 
 def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
@@ -134,7 +137,8 @@ def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
     return per_slot.unsqueeze(-1) if sequence.dim() == 3 else per_slot[:, None, :, None]
 
 
-def _pad_slots(slots: Tensor, num_slots: int) -> Tensor:
+def pad_slots(slots: Tensor, num_slots: int) -> Tensor:
+    """``slots`` with zeros behind them, ``num_slots`` in all."""
     return F.pad(slots, (0, 0, 0, num_slots - slots.shape[-2]))
 
 

@@ -17,7 +17,9 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.padding import LeftJustified
 from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.encoder import Encoder, EncoderLayer, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.chunks import runs_in_chunks
+from torch_linformer.nn.encoder import Encoder, LinformerEncoder, Memory
+from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
 
@@ -45,6 +47,7 @@ def build_encoder(config: LinformerConfig) -> Encoder:
         "layer_norm_eps": config.layer_norm_eps,
         "norm_first": config.norm_first,
         "gated": config.gated,
+        "chunk_size": config.chunk_size,
     }
     attention: dict[str, Any] = {"num_kv_heads": config.num_key_value_heads, "head_dim": config.head_dim}
     width, heads = config.hidden_size, config.num_attention_heads
@@ -60,6 +63,7 @@ def build_encoder(config: LinformerConfig) -> Encoder:
             length_scaling=config.length_scaling,
             slot_bias=config.slot_bias,
             final_norm=config.final_norm,
+            memory=cast(Memory, config.memory),
             attention_dropout=config.attention_probs_dropout_prob,
             **attention,
             **options,
@@ -71,7 +75,8 @@ def build_encoder(config: LinformerConfig) -> Encoder:
         for _ in range(config.num_hidden_layers)
     ]
     has_norm = config.norm_first and config.final_norm
-    return Encoder(layers, nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else None)
+    norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else None
+    return Encoder(layers, norm, memory=cast(Memory, config.memory), chunk_size=config.chunk_size)
 
 
 class LinformerPreTrainedModel(PreTrainedModel):
@@ -206,10 +211,15 @@ class LinformerModel(LinformerPreTrainedModel):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Encode rows whose real tokens stand first."""
-        hidden = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids)
+        need_weights, need_layers = (
+            bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
+        )
         hidden = self.encoder(
-            hidden,
+            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids),
             src_key_padding_mask=key_padding_mask,
-            need_weights=bool(kwargs.get("output_attentions", self.config.output_attentions)),
+            need_weights=need_weights,
+            need_layers=need_layers,
+            # In chunks the embeddings are a tensor of their own, whatever was given.
+            overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers,
         )
         return BaseModelOutput(last_hidden_state=hidden)

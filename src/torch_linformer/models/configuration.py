@@ -5,6 +5,8 @@ from typing import Any, get_args
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from torch_linformer.nn.chunks import check_chunk_size
+from torch_linformer.nn.encoder import Memory, check_memory
 from torch_linformer.nn.projection import Projection, Sharing
 
 CHOICES = {
@@ -12,6 +14,7 @@ CHOICES = {
     "projection": get_args(Projection),
     "sharing": get_args(Sharing),
     "position_embedding": ("learned", "sinusoidal", "none"),
+    "memory": get_args(Memory),
     "pooling": ("mean", "cls", "max", "mean_max"),
 }
 
@@ -37,6 +40,10 @@ class LinformerConfig(PreTrainedConfig):
         final_norm: False leaves that final norm out.
         gated: gated feed-forward.
         lm_head_transform: False makes the head of a language model one linear map.
+        memory: what a training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
+            ``reversible`` (nothing; another model, which needs ``norm_first``): see
+            :class:`torch_linformer.nn.LinformerEncoder`.
+        chunk_size: positions that inference works on at once, None for all: see there.
         class_weights: weight of each label in the classification loss.
 
     Raises:
@@ -76,6 +83,8 @@ class LinformerConfig(PreTrainedConfig):
     final_norm: bool = True
     gated: bool = False
     lm_head_transform: bool = True
+    memory: str = "none"
+    chunk_size: int | None = None
     class_weights: list[float] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -95,6 +104,8 @@ class LinformerConfig(PreTrainedConfig):
                 raise ValueError(
                     f"k must lie between 1 and max_position_embeddings = {self.max_position_embeddings}, got {k}"
                 )
+        check_memory(self.memory, self.norm_first)
+        check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
 
     @property

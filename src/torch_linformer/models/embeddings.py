@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.nn.chunks import cut, runs_in_chunks, write_chunks
 
 
 class LinformerEmbeddings(nn.Module):
@@ -25,6 +26,7 @@ class LinformerEmbeddings(nn.Module):
         self.sinusoidal = config.position_embedding == "sinusoidal"
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.chunk_size = config.chunk_size
 
     def forward(
         self,
@@ -33,9 +35,32 @@ class LinformerEmbeddings(nn.Module):
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
     ) -> Tensor:
-        embeddings: Tensor = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        assert given is not None
+        length = given.shape[1]
         if position_ids is None:
-            position_ids = torch.arange(embeddings.shape[1], device=embeddings.device).unsqueeze(0)
+            position_ids = torch.arange(length, device=given.device).unsqueeze(0)
+        if self.chunk_size is None or not runs_in_chunks(self.chunk_size):
+            return self._embed(input_ids, inputs_embeds, token_type_ids, position_ids)
+
+        def embed(chunk: slice) -> Tensor:
+            ids, embeds, types = (
+                None if x is None else x[:, chunk] for x in (input_ids, inputs_embeds, token_type_ids)
+            )
+            return self._embed(ids, embeds, types, position_ids[:, chunk])
+
+        parts = ((chunk, (embed(chunk),)) for chunk in cut(length, self.chunk_size))
+        (output,) = write_chunks(parts, length, [None], dim=1)
+        return output
+
+    def _embed(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor,
+    ) -> Tensor:
+        embeddings: Tensor = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if self.position_embeddings is not None:
             embeddings = embeddings + self.position_embeddings(position_ids)
         elif self.sinusoidal:

@@ -5,8 +5,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.projection import PARAMETERLESS, Projection, SequenceProjection, Sharing
+from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
+from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
+from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
 
 
 class LinformerAttention(FullAttention):
@@ -131,39 +132,80 @@ class LinformerAttention(FullAttention):
         value: Tensor,
         padding: Tensor | None,
         shared_projection: SequenceProjection | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        proj_k = shared_projection if self.proj_k is None else self.proj_k
-        if proj_k is None:
-            raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
-        proj_v = proj_k if self.proj_v is None else self.proj_v
+    ) -> KeysAndValues:
+        proj_k, proj_v = self._projections(shared_projection)
         slot_padding = proj_k.slot_padding_mask(key, padding)
-        if self._compresses_first(proj_k, proj_v, key, value):
+        if self._compresses_first(proj_k, proj_v, key.shape[1], value is key):
             slots_k = proj_k(key, padding)
             slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding)
-            ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
-            keys = self._split_heads(_project_slots(self.k_proj, slots_k, proj_k, ones, padding), self.num_kv_heads)
-            values = self._split_heads(_project_slots(self.v_proj, slots_v, proj_v, ones, padding), self.num_kv_heads)
+            keys, values = self._heads_of_slots(slots_k, slots_v, proj_k, proj_v, key, padding)
         else:
             keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
             values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
-        if self.slot_bias_k is not None and self.slot_bias_v is not None:
-            keys, values = keys + self.slot_bias_k, values + self.slot_bias_v
-        return keys, values, slot_padding
+        return (*self._add_slot_bias(keys, values), slot_padding)
+
+    def keys_and_values_of_chunks(
+        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
+    ) -> KeysAndValues:
+        proj_k, proj_v = self._projections(shared_projection)
+        self._check_inputs(chunks.sequence, chunks.sequence, chunks.sequence)
+        before_channels = self._compresses_first(proj_k, proj_v, chunks.length, True)
+        one_for_both = before_channels and proj_v is proj_k
+        slots_k, slots_v = SlotsOfChunks(proj_k, chunks), SlotsOfChunks(proj_v, chunks)
+        for chunk in chunks.cut_at(1 if proj_k.projection in DENSE else proj_k.window):
+            x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
+            slots_k.add(chunk, x if before_channels else self._split_heads(self.k_proj(x), self.num_kv_heads))
+            if not one_for_both:
+                slots_v.add(chunk, x if before_channels else self._split_heads(self.v_proj(x), self.num_kv_heads))
+        keys = slots_k.total()
+        values = keys if one_for_both else slots_v.total()
+        if before_channels:
+            keys, values = self._heads_of_slots(keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
+        return (
+            *self._add_slot_bias(keys, values),
+            proj_k.slot_padding_mask(chunks.sequence, chunks.padding),
+        )
+
+    def _projections(self, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
+        proj_k = shared if self.proj_k is None else self.proj_k
+        if proj_k is None:
+            raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
+        return proj_k, proj_k if self.proj_v is None else self.proj_v
+
+    def _heads_of_slots(
+        self,
+        slots_k: Tensor,
+        slots_v: Tensor,
+        proj_k: SequenceProjection,
+        proj_v: SequenceProjection,
+        key: Tensor,
+        padding: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values ``(B, H, K, D)`` from the slots ``(B, K, C)`` of the inputs themselves."""
+        ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
+        keys = self._split_heads(_project_slots(self.k_proj, slots_k, proj_k, ones, padding), self.num_kv_heads)
+        values = self._split_heads(_project_slots(self.v_proj, slots_v, proj_v, ones, padding), self.num_kv_heads)
+        return keys, values
+
+    def _add_slot_bias(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self.slot_bias_k is None or self.slot_bias_v is None:
+            return keys, values
+        return keys + self.slot_bias_k, values + self.slot_bias_v
 
     def _compresses_first(
-        self, proj_k: SequenceProjection, proj_v: SequenceProjection, key: Tensor, value: Tensor
+        self, proj_k: SequenceProjection, proj_v: SequenceProjection, length: int, same_source: bool
     ) -> bool:
         """True where compressing the inputs before ``k_proj`` and ``v_proj`` takes fewer multiplications."""
         if not (proj_k.commutes_with_channels and proj_v.commutes_with_channels):
             return False
         # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
-        length = proj_k.max_len if torch.compiler.is_compiling() else key.shape[1]
+        length = proj_k.max_len if torch.compiler.is_compiling() else length
         plain = compressed = 0
         for linear, projection in ((self.k_proj, proj_k), (self.v_proj, proj_v)):
             width_in, width_out = linear.in_features, linear.out_features
             plain += length * width_in * width_out + projection.multiplications(length, width_out)
             compressed += projection.multiplications(length, width_in) + projection.k * width_in * width_out
-        if proj_v is proj_k and value is key:
+        if proj_v is proj_k and same_source:
             compressed -= proj_v.multiplications(length, self.v_proj.in_features)
         return compressed < plain
 

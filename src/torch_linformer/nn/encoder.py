@@ -1,224 +1,49 @@
-"""The transformer encoder over Linformer attention, with the signatures of ``torch.nn``."""
+"""The transformer encoder over Linformer attention, with the signature of ``torch.nn``."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.projection import zero_padding
-from torch_linformer.nn.activations import Activation, resolve_activation
-from torch_linformer.nn.attention import LinformerAttention, check_sharing
-from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
-from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.activations import Activation
+from torch_linformer.nn.attention import check_sharing
+from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
+from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.reversible import run_reversible, stream_of
 
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each with dropout, a residual connection and a layer norm.
-
-    Takes any attention module of this package; parameters are named as in ``torch.nn.TransformerEncoderLayer``.
-    """
-
-    def __init__(
-        self,
-        self_attn: FullAttention,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        gated: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        d_model = self_attn.embed_dim
-        self.self_attn = self_attn
-        self.linear1 = Linear(d_model, dim_feedforward, **factory)
-        self.linear_gate = Linear(d_model, dim_feedforward, **factory) if gated else None
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **factory)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
-        self.dropout1 = nn.Dropout(dropout)
-        self.dropout2 = nn.Dropout(dropout)
-        self.activation = resolve_activation(activation)
-        self.norm_first = norm_first
-
-    def reset_parameters(self) -> None:
-        for module in (self.self_attn, self.linear1, self.linear_gate, self.linear2, self.norm1, self.norm2):
-            if module is not None:
-                module.reset_parameters()
-
-    def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-        shared_projection: SequenceProjection | None = None,
-        need_weights: bool = False,
-    ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``.
-
-        Args:
-            src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
-            src_mask: must be None.
-            src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
-            is_causal: must be False.
-            shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
-            need_weights: let ``self_attn`` return its weights, for hooks that record them.
-
-        Padding comes out as some finite value; gradients to it are exactly zero.
-        """
-        src = self._clean(src, src_key_padding_mask)
-        attention: dict[str, Any] = {
-            "attn_mask": src_mask,
-            "key_padding_mask": src_key_padding_mask,
-            "is_causal": is_causal,
-            "shared_projection": shared_projection,
-            "need_weights": need_weights,
-            "average_attn_weights": False,
-        }
-        if self.norm_first:
-            src = src + self._attend(self.norm1(src), attention)
-            return src + self._feed_forward(self.norm2(src))
-        src = self.norm1(src + self._attend(src, attention))
-        output: Tensor = self.norm2(src + self._feed_forward(src))
-        return output
-
-    def _clean(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
-        batched = self.self_attn.to_batch_first(src)
-        padding = bool_padding_mask(src_key_padding_mask, batched)
-        if padding is None:
-            return src
-        cleaned = zero_padding(batched, padding)
-        if src.dim() == 2:
-            return cleaned.squeeze(0)
-        return cleaned if self.self_attn.batch_first else cleaned.transpose(0, 1)
-
-    def _attend(self, src: Tensor, attention: dict[str, Any]) -> Tensor:
-        output, _ = self.self_attn(src, src, src, **attention)
-        attended: Tensor = self.dropout1(output)
-        return attended
-
-    def _feed_forward(self, src: Tensor) -> Tensor:
-        hidden = self.activation(self.linear1(src))
-        if self.linear_gate is not None:
-            hidden = hidden * self.linear_gate(src)
-        output: Tensor = self.dropout2(self.linear2(self.dropout(hidden)))
-        return output
-
-
-class LinformerEncoderLayer(EncoderLayer):
-    """``torch.nn.TransformerEncoderLayer`` with Linformer attention; goes into ``torch.nn.TransformerEncoder``.
-
-    ``load_state_dict`` takes the weights of torch's layer (``strict=False``: only the projections are missing).
-
-    Args:
-        d_model: model width C.
-        nhead: heads.
-        dim_feedforward: width of the feed-forward.
-        dropout: after the attention, inside and after the feed-forward, and on the attention weights.
-        activation: ``relu``, ``gelu``, ``silu`` or a callable.
-        layer_norm_eps: of the two norms.
-        batch_first: ``(B, N, C)`` inputs; False for ``(N, B, C)``.
-        norm_first: norms before attention and feed-forward (pre-norm) instead of after.
-        bias: on linear maps and norms.
-        max_len: longest sequence, in tokens.
-        k: slots K, 1 to ``max_len``.
-        projection: as in :class:`LinformerAttention`, None included.
-        sharing: ``none``, ``headwise`` or ``kv``; ``layerwise`` belongs to :class:`LinformerEncoder`.
-        num_kv_heads: heads of keys and values.
-        head_dim: width of one head.
-        length_scaling: False leaves the length factor out.
-        slot_bias: as in :class:`LinformerAttention`.
-        attention_dropout: on the attention weights, if it is to differ from ``dropout``.
-        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
-
-    Raises:
-        ValueError: for arguments out of range, and for ``sharing="layerwise"``.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = True,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        max_len: int,
-        k: int = 256,
-        projection: Projection | None = "linear",
-        sharing: Sharing = "headwise",
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        length_scaling: bool = True,
-        slot_bias: bool = False,
-        attention_dropout: float | None = None,
-        gated: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        attention = LinformerAttention(
-            d_model,
-            nhead,
-            max_len,
-            k,
-            dropout=dropout if attention_dropout is None else attention_dropout,
-            bias=bias,
-            head_dim=head_dim,
-            num_kv_heads=num_kv_heads,
-            projection=projection,
-            sharing=sharing,
-            length_scaling=length_scaling,
-            slot_bias=slot_bias,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
-        super().__init__(
-            attention,
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            gated=gated,
-            device=device,
-            dtype=dtype,
-        )
-
-    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        assert isinstance(self.self_attn, LinformerAttention)
-        self.self_attn.resize_max_len(max_len, mode)
+Memory = Literal["none", "checkpoint", "reversible"]
 
 
 class Encoder(nn.Module):
-    """A stack of layers, a final norm if there is one, and the projection the layers share if they share one."""
+    """A stack of layers, a final norm if there is one, and the projection the layers share if they share one.
+
+    Args:
+        layers: the layers.
+        norm: the final norm.
+        shared_projection: the map to slots that all layers use.
+        memory: as in :class:`LinformerEncoder`.
+        chunk_size: positions that the final norm works on at once in inference; the layers have their own.
+    """
 
     def __init__(
         self,
         layers: Iterable[EncoderLayer],
         norm: nn.LayerNorm | None = None,
         shared_projection: SequenceProjection | None = None,
+        *,
+        memory: Memory = "none",
+        chunk_size: int | None = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.shared_projection = shared_projection
+        self.memory, self.chunk_size = memory, chunk_size
+        check_chunk_size(chunk_size)
+        check_memory(memory, all(cast("EncoderLayer", layer).norm_first for layer in self.layers))
 
     def reset_parameters(self) -> None:
         for layer in self.layers:
@@ -234,20 +59,59 @@ class Encoder(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
+        need_layers: bool = False,
+        overwrite: bool = False,
     ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`."""
-        for layer in self.layers:
-            src = layer(
-                src,
-                src_mask=mask,
-                src_key_padding_mask=src_key_padding_mask,
-                is_causal=is_causal,
-                shared_projection=self.shared_projection,
-                need_weights=need_weights,
-            )
-        if self.norm is not None:
-            src = self.norm(src)
-        return src
+        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`.
+
+        ``need_layers`` is for hooks that keep what the layers return: nothing is written over it, and a reversible
+        stack calls its layers one by one and keeps their activations (as with ``need_weights``).
+        """
+        options: dict[str, Any] = {
+            "src_mask": mask,
+            "src_key_padding_mask": src_key_padding_mask,
+            "is_causal": is_causal,
+            "shared_projection": self.shared_projection,
+            "need_weights": need_weights,
+        }
+        if self.memory == "reversible":
+            src = self._run_streams(src, options, need_layers)
+            overwrite = not need_layers
+        else:
+            for layer in self.layers:
+                src = self._run(layer, src, {**options, "overwrite": overwrite})
+                overwrite = not need_layers  # what a layer returned is ours
+        if self.norm is None:
+            return src
+        if not runs_in_chunks(self.chunk_size):
+            output: Tensor = self.norm(src)
+            return output
+        dim = cast("EncoderLayer", self.layers[0]).sequence_dim(src)
+        return map_chunks(self.norm, src, self.chunk_size, dim, overwrite=overwrite)
+
+    def _run(self, layer: nn.Module, src: Tensor, options: dict[str, Any]) -> Tensor:
+        # Transformers' own switch makes the layer do the same by itself: once is enough.
+        switched = getattr(layer, "gradient_checkpointing", False) and layer.training
+        if self.memory == "checkpoint" and torch.is_grad_enabled() and not switched:
+            return cast(Tensor, checkpoint(layer, src, use_reentrant=False, **options))
+        return cast(Tensor, layer(src, **options))
+
+    def _run_streams(self, src: Tensor, options: dict[str, Any], need_layers: bool) -> Tensor:
+        """The mean of the two streams behind the last layer."""
+        layers = [cast("EncoderLayer", layer) for layer in self.layers]
+        src = layers[0].clean(src, options["src_key_padding_mask"])
+        # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
+        plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
+        if plain or not torch.is_grad_enabled():
+            first = second = src
+            for index, layer in enumerate(layers):
+                overwrite = index > 0 and not need_layers
+                src, first, second = layer(first, second_stream=second, overwrite=overwrite, **options)
+            return src
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        branches = [layer.branches(src, **options) for layer in layers]
+        streams: tuple[Tensor, Tensor] = run_reversible(branches, stream_of(src), stream_of(src), parameters)
+        return ((streams[0] + streams[1]) / 2).to(src.dtype)
 
 
 class LinformerEncoder(Encoder):
@@ -258,11 +122,18 @@ class LinformerEncoder(Encoder):
         k: one number, or one a layer (nonuniform K).
         sharing: also ``layerwise``: one E = F for the whole stack, owned here as ``shared_projection``.
         final_norm: False leaves the final norm of a pre-norm stack out.
+        memory: what a training keeps of each layer for its backward pass. ``none``: everything. ``checkpoint``: its
+            input; the layer is computed again, which changes no number. ``reversible``: nothing. The model is then
+            another one: two streams, both the input at first, with :math:`y_1 = x_1 + f(x_2)` and
+            :math:`y_2 = x_2 + g(y_1)` for the attention f and the feed-forward g, norms and dropout included; the
+            output is their mean. The inputs of a layer are computed back from its outputs.
 
     Raises:
-        ValueError: for arguments out of range; for several ``k`` with ``sharing="layerwise"``.
+        ValueError: for arguments out of range; for several ``k`` with ``sharing="layerwise"``; for
+            ``memory="reversible"`` without ``norm_first``.
 
-    Source: arXiv 2006.04768, section 4 (parameter sharing, nonuniform projected dimension).
+    Source: arXiv 2006.04768, section 4 (parameter sharing, nonuniform projected dimension); arXiv 1604.06174
+    (checkpoints) and 1707.04585 (reversible layers).
     """
 
     layer_class: type[LinformerEncoderLayer] = LinformerEncoderLayer
@@ -291,6 +162,8 @@ class LinformerEncoder(Encoder):
         final_norm: bool = True,
         attention_dropout: float | None = None,
         gated: bool = False,
+        memory: Memory = "none",
+        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -318,6 +191,7 @@ class LinformerEncoder(Encoder):
                 slot_bias=slot_bias,
                 attention_dropout=attention_dropout,
                 gated=gated,
+                chunk_size=chunk_size,
                 device=device,
                 dtype=dtype,
             )
@@ -336,7 +210,7 @@ class LinformerEncoder(Encoder):
                 device=device,
                 dtype=dtype,
             )
-        super().__init__(layers, norm, shared)
+        super().__init__(layers, norm, shared, memory=memory, chunk_size=chunk_size)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
@@ -354,3 +228,14 @@ def _k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing) -> l
     if len(k) != num_layers:
         raise ValueError(f"k must be one number or one a layer ({num_layers}), got {len(k)} numbers")
     return list(k)
+
+
+def check_memory(memory: str, norm_first: bool) -> None:
+    """Raise ``ValueError`` for an unknown way to save memory, or one that the layers do not allow."""
+    if memory not in get_args(Memory):
+        raise ValueError(f"memory must be one of {', '.join(get_args(Memory))}, got {memory!r}")
+    if memory == "reversible" and not norm_first:
+        raise ValueError(
+            "memory='reversible' needs norm_first=True, got norm_first=False: a norm behind the residual connection "
+            "cannot be computed back; take memory='checkpoint' for such layers"
+        )

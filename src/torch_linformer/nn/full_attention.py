@@ -7,8 +7,12 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.linear import Linear
 from torch_linformer.nn.projection import SequenceProjection
+
+# Keys and values (B, H, ·, D), and which of them get no attention, bool (B or 1, ·)
+KeysAndValues = tuple[Tensor, Tensor, Tensor | None]
 
 
 class FullAttention(nn.Module):
@@ -102,7 +106,19 @@ class FullAttention(nn.Module):
             query = key if self_attention else query
         elif same_source:
             value = key
-        keys, values, slot_padding = self._keys_and_values(key, value, padding, shared_projection)
+        keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
+        output, weights = self.attend_to(keys_and_values, query, need_weights)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)
+        if unbatched and weights is not None:
+            weights = weights.squeeze(0)
+        return self.from_batch_first(output, unbatched), weights
+
+    def attend_to(
+        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``keys_and_values``."""
+        keys, values, slot_padding = keys_and_values
         queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
         output_BHND, weights = attend(
             queries_BHND,
@@ -112,12 +128,19 @@ class FullAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
-        output = self.out_proj(output_BHND.transpose(1, 2).flatten(2))
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(dim=1)
-        if unbatched:
-            return output.squeeze(0), None if weights is None else weights.squeeze(0)
-        return output if self.batch_first else output.transpose(0, 1), weights
+        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+
+    def keys_and_values_of_chunks(
+        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
+    ) -> KeysAndValues:
+        """Keys and values of a sequence, normed if there is a norm, that is read chunk by chunk."""
+        self._check_inputs(chunks.sequence, chunks.sequence, chunks.sequence)
+        keys, values = [], []
+        for chunk in chunks.cut_at(1):
+            x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
+            keys.append(self._split_heads(self.k_proj(x), self.num_kv_heads))
+            values.append(self._split_heads(self.v_proj(x), self.num_kv_heads))
+        return torch.cat(keys, dim=2), torch.cat(values, dim=2), chunks.padding
 
     def _keys_and_values(
         self,
@@ -125,7 +148,7 @@ class FullAttention(nn.Module):
         value: Tensor,
         padding: Tensor | None,
         shared_projection: SequenceProjection | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> KeysAndValues:
         """Keys and values ``(B, H, ·, D)`` from the zero-padded inputs, and which of them get no attention."""
         keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
         values = self._split_heads(self.v_proj(value), self.num_kv_heads)
@@ -138,6 +161,12 @@ class FullAttention(nn.Module):
         """``(B, N, C)``, whichever way ``x`` came."""
         if x.dim() == 2:
             return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def from_batch_first(self, x: Tensor, unbatched: bool) -> Tensor:
+        """``(B, N, C)`` in the layout of this module's inputs."""
+        if unbatched:
+            return x.squeeze(0)
         return x if self.batch_first else x.transpose(0, 1)
 
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -118,16 +118,21 @@ class SequenceProjection(nn.Module):
         """Slots of ``sequence``; ``key_padding_mask`` is bool ``(B, M)``, True at padding."""
         check_length(sequence.shape[-2], self.max_len)
         check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
-        if self.projection == "mean":
-            return average_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
-        if self.projection == "max":
-            return max_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+        if self.projection not in DENSE:
+            return self.slots_of_windows(sequence, self.k, key_padding_mask)
         assert self.weight is not None
-        if self.projection == "conv":
-            return convolve_windows(sequence, self.weight, self.k, key_padding_mask=key_padding_mask)
         return project_sequence(
             sequence, self.weight, key_padding_mask=key_padding_mask, length_scaling=self.length_scaling
         )
+
+    def slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
+        """The first ``num_slots`` windows; ``sequence`` may be a stretch of a longer one, from a window's start."""
+        if self.projection == "mean":
+            return average_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
+        if self.projection == "max":
+            return max_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
+        assert self.weight is not None
+        return convolve_windows(sequence, self.weight, num_slots, key_padding_mask=key_padding_mask)
 
     def slot_padding_mask(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor | None:
         """Bool ``(B or 1, K)``, True at slots without a real token; None where every slot sees every position."""

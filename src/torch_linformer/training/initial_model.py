@@ -95,6 +95,8 @@ def build_config(
             "sharing": settings.sharing,
             "projection": settings.projection,
             "attention": settings.attention,
+            "memory": settings.memory,
+            "chunk_size": settings.chunk_size,
             "pooling": "mean_max",
             "norm_first": True,
             **labels,

@@ -35,6 +35,7 @@ SIZES = {
 TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm")
 OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
 EPOCHS = 5.0
 FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
@@ -46,7 +47,7 @@ _OF_TASKS = {
     "embeddings": ("classify", "multilabel", "regress"),
     "class_weights": ("classify",),
 }
-_OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "embeddings", "size")
+_OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "memory", "chunk_size", "embeddings", "size")
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -78,6 +79,8 @@ class TrainSettings:
     # Segment means generalise best from a few thousand documents (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
+    memory: str = option("none", "activations a training keeps: all; inputs of layers; none, as two streams", MEMORY)
+    chunk_size: int | None = option(None, "tokens the layers work on at once in inference  [all]")
     embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
@@ -96,7 +99,7 @@ class TrainSettings:
             value, choices = getattr(self, item.name), item.metadata["choices"]
             if choices and value not in choices:
                 raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
-        for name in ("max_length", "epochs", "max_steps", "minutes", "batch_size", "learning_rate"):
+        for name in ("max_length", "epochs", "max_steps", "minutes", "batch_size", "chunk_size", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{flag(name)} must be a number above 0, got {value}")

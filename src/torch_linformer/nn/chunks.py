@@ -1,0 +1,132 @@
+"""A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from torch_linformer.functional.projection import (
+    check_length,
+    pad_slots,
+    project_sequence,
+    scale_to_length,
+    zero_padding,
+)
+from torch_linformer.nn.projection import DENSE, SequenceProjection
+
+PositionWise = Callable[[Tensor], Tensor]
+
+
+def check_chunk_size(chunk_size: int | None) -> None:
+    """Raise ``ValueError`` for a chunk of no positions."""
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, or None for the whole sequence at once, got {chunk_size}")
+
+
+def runs_in_chunks(chunk_size: int | None) -> bool:
+    """Whether inference goes chunk by chunk. A graph over all lengths cannot have as many steps as chunks."""
+    return chunk_size is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def cut(length: int, size: int) -> Iterator[slice]:
+    """``size`` positions at a time; no positions at all are one chunk."""
+    for start in range(0, max(length, 1), size):
+        yield slice(start, min(start + size, length))
+
+
+def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
+    """A view of some positions."""
+    return sequence.narrow(dim, chunk.start, chunk.stop - chunk.start)
+
+
+class Chunks:
+    """A sequence ``(B, N, C)`` read ``size`` positions at a time, with zeros at padding."""
+
+    def __init__(self, sequence: Tensor, padding: Tensor | None, size: int) -> None:
+        self.sequence, self.padding, self.size = sequence, padding, size
+        self.length = sequence.shape[1]
+
+    def cut_at(self, multiple: int) -> Iterator[slice]:
+        """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
+        return cut(self.length, max(self.size // multiple, 1) * multiple)
+
+    def read(self, chunk: slice) -> Tensor:
+        """One chunk."""
+        return zero_padding(self.sequence[:, chunk], self.padding_of(chunk))
+
+    def padding_of(self, chunk: slice) -> Tensor | None:
+        return None if self.padding is None else self.padding[:, chunk]
+
+
+class SlotsOfChunks:
+    """The slots a projection makes of a sequence that comes chunk by chunk."""
+
+    def __init__(self, projection: SequenceProjection, chunks: Chunks) -> None:
+        check_length(chunks.length, projection.max_len)
+        self.projection, self.chunks = projection, chunks
+        self._parts: list[Tensor] = []
+
+    def add(self, chunk: slice, piece: Tensor) -> None:
+        """Take ``piece``, ``(B, m, C)`` or ``(B, H, m, D)``: the positions of ``chunk``."""
+        padding = self.chunks.padding_of(chunk)
+        if self.projection.projection not in DENSE:
+            windows = -(-piece.shape[-2] // self.projection.window)
+            self._parts.append(self.projection.slots_of_windows(piece, windows, padding))
+            return
+        assert self.projection.weight is not None
+        rows = self.projection.weight[..., chunk, :]
+        slots = project_sequence(piece, rows, key_padding_mask=padding, length_scaling=False)
+        self._dtype = slots.dtype
+        # Roundings of a sum grow with its terms: this one is kept in no less than float32.
+        slots = slots.to(torch.promote_types(slots.dtype, torch.float32))
+        self._parts = [self._parts[0].add_(slots) if self._parts else slots]
+
+    def total(self) -> Tensor:
+        """The slots ``(B, K, C)`` or ``(B, H, K, D)`` of the whole sequence."""
+        if self.projection.projection not in DENSE:
+            return pad_slots(torch.cat(self._parts, dim=-2), self.projection.k)
+        slots = self._parts[0]
+        if self.projection.length_scaling:
+            slots = scale_to_length(slots, self.projection.max_len, self.chunks.length, self.chunks.padding)
+        return slots.to(self._dtype)
+
+
+def map_chunks(
+    function: PositionWise, sequence: Tensor, chunk_size: int | None, dim: int, *, overwrite: bool = False
+) -> Tensor:
+    """``function``, which takes every position by itself, over chunks of dimension ``dim``.
+
+    With gradients a chunk keeps its input alone and is computed again in the backward pass. Without, ``overwrite``
+    lets the result take the place of ``sequence``.
+    """
+    length = sequence.shape[dim]
+    if chunk_size is None or torch.compiler.is_compiling():
+        return function(sequence)
+    if length <= chunk_size and not (overwrite or torch.is_grad_enabled()):
+        return function(sequence)
+    if torch.is_grad_enabled():
+        pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
+        results = [checkpoint(function, piece, use_reentrant=False) for piece in pieces]
+        return results[0] if len(results) == 1 else torch.cat(results, dim)
+    parts = ((chunk, (function(take(sequence, chunk, dim)),)) for chunk in cut(length, chunk_size))
+    (output,) = write_chunks(parts, length, [sequence if overwrite else None], dim)
+    return output
+
+
+def write_chunks(
+    parts: Iterable[tuple[slice, tuple[Tensor, ...]]], length: int, buffers: Sequence[Tensor | None], dim: int
+) -> list[Tensor]:
+    """Sequences of ``length`` in dimension ``dim`` of their chunks, each written as it comes.
+
+    A sequence is written into its buffer, where there is one of the same dtype, and else into a new tensor.
+    """
+    outputs = list(buffers)
+    for chunk, pieces in parts:
+        for index, piece in enumerate(pieces):
+            output = outputs[index]
+            if output is None or output.dtype != piece.dtype:
+                shape = [length if axis == dim else size for axis, size in enumerate(piece.shape)]
+                output = outputs[index] = piece.new_empty(shape)
+            take(output, chunk, dim).copy_(piece)
+    return [output for output in outputs if output is not None]

@@ -1,0 +1,297 @@
+"""The layer of the encoder, with the signature of ``torch.nn.TransformerEncoderLayer``."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.projection import zero_padding
+from torch_linformer.nn.activations import Activation, resolve_activation
+from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.chunks import Chunks, check_chunk_size, map_chunks, runs_in_chunks, write_chunks
+from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
+from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with dropout, a residual connection and a layer norm.
+
+    Takes any attention module of this package; parameters are named as in ``torch.nn.TransformerEncoderLayer``.
+    """
+
+    def __init__(
+        self,
+        self_attn: FullAttention,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        gated: bool = False,
+        chunk_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_chunk_size(chunk_size)
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        d_model = self_attn.embed_dim
+        self.self_attn = self_attn
+        self.linear1 = Linear(d_model, dim_feedforward, **factory)
+        self.linear_gate = Linear(d_model, dim_feedforward, **factory) if gated else None
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **factory)
+        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
+        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.activation = resolve_activation(activation)
+        self.norm_first, self.chunk_size = norm_first, chunk_size
+
+    def reset_parameters(self) -> None:
+        for module in (self.self_attn, self.linear1, self.linear_gate, self.linear2, self.norm1, self.norm2):
+            if module is not None:
+                module.reset_parameters()
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        shared_projection: SequenceProjection | None = None,
+        need_weights: bool = False,
+        second_stream: Tensor | None = None,
+        overwrite: bool = False,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """``(B, N, C)`` to ``(B, N, C)``.
+
+        Args:
+            src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
+            src_mask: must be None.
+            src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
+            is_causal: must be False.
+            shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
+            need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
+            second_stream: of a reversible stack, whose first stream is ``src``: the result is then the mean of the
+                two streams and the streams themselves.
+            overwrite: ``src`` is not needed any more: inference in chunks may write the result into it.
+
+        Padding comes out as some finite value; gradients to it are exactly zero.
+        """
+        streams = (src,) if second_stream is None else (src, second_stream)
+        if runs_in_chunks(self.chunk_size) and not need_weights and src_mask is None and not is_causal:
+            return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite)
+        if second_stream is None:
+            streams = (self.clean(src, src_key_padding_mask),)
+        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
+        return _alone(self._couple(streams, attend))
+
+    def branches(self, src: Tensor, **options: Any) -> ReversibleLayer:
+        """The layer for a reversible stack; ``options`` are those of :meth:`forward`, up to ``need_weights``."""
+        attend = self._attention(**options)
+        return ReversibleLayer(
+            f=lambda x: attend(self.norm1(x.to(self.norm1.weight.dtype))),
+            g=lambda x: self._feed_forward_of_chunk(x.to(self.norm1.weight.dtype)),
+            chunk_size=self.chunk_size,
+            dim=self.sequence_dim(src),
+        )
+
+    def _couple(self, streams: tuple[Tensor, ...], attend: Branch) -> tuple[Tensor, ...]:
+        """Attention and feed-forward with their residual connections and norms; shapes are kept."""
+        if len(streams) == 2:
+            dtype, (first, second) = self.norm1.weight.dtype, (stream_of(x) for x in streams)
+            first = first + attend(self.norm1(second.to(dtype)))
+            second = second + self._feed_forward_branch(first.to(dtype))
+            return ((first + second) / 2).to(dtype), first, second
+        (src,) = streams
+        if self.norm_first:
+            src = src + attend(self.norm1(src))
+            return (src + self._feed_forward_branch(src),)
+        src = self.norm1(src + attend(src))
+        return (self.norm2(src + self._feed_forward_branch(src)),)
+
+    def _forward_in_chunks(
+        self,
+        streams: tuple[Tensor, ...],
+        src_key_padding_mask: Tensor | None,
+        shared_projection: SequenceProjection | None,
+        overwrite: bool,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One pass makes slots of the sequence, a second one runs the layer; both read it chunk by chunk."""
+        assert self.chunk_size is not None
+        batched = [self.self_attn.to_batch_first(x) for x in streams]
+        padding = bool_padding_mask(src_key_padding_mask, batched[0])
+        sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
+        norm = self.norm1 if self.norm_first else None
+        keys_and_values = self.self_attn.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
+
+        def attend(query: Tensor) -> Tensor:
+            attended: Tensor = self.dropout1(self.self_attn.attend_to(keys_and_values, query)[0])
+            return attended
+
+        parts = (
+            (chunk, self._couple(tuple(x.read(chunk) for x in sequences), attend)) for chunk in sequences[0].cut_at(1)
+        )
+        kept: list[Tensor | None] = [*batched] if overwrite else [None] * len(batched)
+        outputs = write_chunks(parts, batched[0].shape[1], [None, *kept] if len(kept) == 2 else kept, dim=1)
+        return _alone(tuple(self.self_attn.from_batch_first(x, streams[0].dim() == 2) for x in outputs))
+
+    def clean(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
+        """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
+        batched = self.self_attn.to_batch_first(src)
+        padding = bool_padding_mask(src_key_padding_mask, batched)
+        if padding is None:
+            return src
+        return self.self_attn.from_batch_first(zero_padding(batched, padding), src.dim() == 2)
+
+    def _attention(
+        self,
+        src_mask: Tensor | None,
+        src_key_padding_mask: Tensor | None,
+        is_causal: bool,
+        shared_projection: SequenceProjection | None,
+        need_weights: bool,
+    ) -> Branch:
+        """Self-attention with these arguments, as a function of the sequence."""
+
+        def attend(src: Tensor) -> Tensor:
+            output, _ = self.self_attn(
+                src,
+                src,
+                src,
+                key_padding_mask=src_key_padding_mask,
+                need_weights=need_weights,
+                attn_mask=src_mask,
+                average_attn_weights=False,
+                is_causal=is_causal,
+                shared_projection=shared_projection,
+            )
+            attended: Tensor = self.dropout1(output)
+            return attended
+
+        return attend
+
+    def _feed_forward_branch(self, src: Tensor) -> Tensor:
+        """What the layer adds for the feed-forward, its norm included if that comes first."""
+        return map_chunks(self._feed_forward_of_chunk, src, self.chunk_size, self.sequence_dim(src))
+
+    def sequence_dim(self, src: Tensor) -> int:
+        """The dimension of ``src`` along which the sequence runs."""
+        return 1 if self.self_attn.batch_first and src.dim() == 3 else 0
+
+    def _feed_forward_of_chunk(self, src: Tensor) -> Tensor:
+        """:meth:`_feed_forward_branch` of a few positions, all at once."""
+        return self._feed_forward(self.norm2(src) if self.norm_first else src)
+
+    def _feed_forward(self, src: Tensor) -> Tensor:
+        hidden = self.activation(self.linear1(src))
+        if self.linear_gate is not None:
+            hidden = hidden * self.linear_gate(src)
+        output: Tensor = self.dropout2(self.linear2(self.dropout(hidden)))
+        return output
+
+
+def _alone(outputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """One result by itself; several as they are."""
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+class LinformerEncoderLayer(EncoderLayer):
+    """``torch.nn.TransformerEncoderLayer`` with Linformer attention; goes into ``torch.nn.TransformerEncoder``.
+
+    ``load_state_dict`` takes the weights of torch's layer (``strict=False``: only the projections are missing).
+
+    Args:
+        d_model: model width C.
+        nhead: heads.
+        dim_feedforward: width of the feed-forward.
+        dropout: after the attention, inside and after the feed-forward, and on the attention weights.
+        activation: ``relu``, ``gelu``, ``silu`` or a callable.
+        layer_norm_eps: of the two norms.
+        batch_first: ``(B, N, C)`` inputs; False for ``(N, B, C)``.
+        norm_first: norms before attention and feed-forward (pre-norm) instead of after.
+        bias: on linear maps and norms.
+        max_len: longest sequence, in tokens.
+        k: slots K, 1 to ``max_len``.
+        projection: as in :class:`LinformerAttention`, None included.
+        sharing: ``none``, ``headwise`` or ``kv``; ``layerwise`` belongs to :class:`LinformerEncoder`.
+        num_kv_heads: heads of keys and values.
+        head_dim: width of one head.
+        length_scaling: False leaves the length factor out.
+        slot_bias: as in :class:`LinformerAttention`.
+        attention_dropout: on the attention weights, if it is to differ from ``dropout``.
+        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
+        chunk_size: positions worked on at once. Without gradients one pass over the sequence makes the slots and a
+            second runs the layer, so nothing but the hidden states grows with N. With gradients it is the
+            feed-forward that runs in chunks, and again in the backward pass. None: the whole sequence.
+
+    Raises:
+        ValueError: for arguments out of range, and for ``sharing="layerwise"``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        max_len: int,
+        k: int = 256,
+        projection: Projection | None = "linear",
+        sharing: Sharing = "headwise",
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        length_scaling: bool = True,
+        slot_bias: bool = False,
+        attention_dropout: float | None = None,
+        gated: bool = False,
+        chunk_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        attention = LinformerAttention(
+            d_model,
+            nhead,
+            max_len,
+            k,
+            dropout=dropout if attention_dropout is None else attention_dropout,
+            bias=bias,
+            head_dim=head_dim,
+            num_kv_heads=num_kv_heads,
+            projection=projection,
+            sharing=sharing,
+            length_scaling=length_scaling,
+            slot_bias=slot_bias,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+        super().__init__(
+            attention,
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            norm_first,
+            bias,
+            gated=gated,
+            chunk_size=chunk_size,
+            device=device,
+            dtype=dtype,
+        )
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
+        assert isinstance(self.self_attn, LinformerAttention)
+        self.self_attn.resize_max_len(max_len, mode)

@@ -1,0 +1,296 @@
+"""The reversible stack against the same two streams with everything kept, forward and every gradient."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.nn import LinformerEncoder
+from torch_linformer.nn.encoder import Encoder
+from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+
+WIDTH, LENGTH = 12, 11
+SIZES = {"max_len": 13, "k": 5, "norm_first": True}
+DOUBLE = {"dtype": torch.float64}
+
+
+@pytest.fixture
+def build(randomize):
+    """Function: a reversible stack, no number of which is at a special value."""
+
+    def make(layers=3, dropout=0.0, **options):
+        return randomize(
+            LinformerEncoder(WIDTH, 4, layers, 17, dropout, **{**SIZES, "memory": "reversible", **options})
+        )
+
+    return make
+
+
+def keep_everything(model, src, mask=None):
+    """The definition: y1 = x1 + f(x2), y2 = x2 + g(y1), layer after layer, then the mean and the norm."""
+    first = second = src
+    for layer in model.layers:
+        x = layer.norm1(second)
+        attended, _ = layer.self_attn(x, x, x, mask, shared_projection=model.shared_projection)
+        first = first + layer.dropout1(attended)
+        x = layer.norm2(first)
+        hidden = layer.activation(layer.linear1(x))
+        if layer.linear_gate is not None:
+            hidden = hidden * layer.linear_gate(x)
+        second = second + layer.dropout2(layer.linear2(layer.dropout(hidden)))
+    return model.norm((first + second) / 2)
+
+
+def results(run, src, model, gradients):
+    """Output and the gradients to the input and every parameter; the random numbers are those of a seed."""
+    torch.manual_seed(3)
+    src = src.clone().requires_grad_()
+    output = run(src)
+    return output, gradients(output, [src, *model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dropout": 0.25},
+        {"dropout": 0.25, "chunk_size": 64},
+        {"chunk_size": 3},
+        {"sharing": "none", "projection": "conv", "gated": True},
+        {"sharing": "kv", "projection": "max"},
+        {"sharing": "layerwise", "dropout": 0.25, "num_kv_heads": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", ["whole", "bool", "float"])
+@pytest.mark.parametrize("training", [True, False])
+def test_it_is_the_two_streams(build, gradients, trailing_padding, options, masked, training):
+    model = build(**DOUBLE, **options).train(training)
+    src = torch.randn(3, LENGTH, WIDTH, **DOUBLE)
+    mask, real = None, torch.ones(3, LENGTH, dtype=torch.bool)
+    if masked != "whole":
+        mask = trailing_padding([11, 7, 2], LENGTH)
+        src, real = src.masked_fill(mask[..., None], 0.0), ~mask
+    if masked == "float":
+        mask = torch.zeros(3, LENGTH).masked_fill(mask, float("-inf"))
+    actual = results(lambda x: model(x, src_key_padding_mask=mask), src, model, gradients)
+    expected = results(lambda x: keep_everything(model, x, mask), src, model, gradients)
+    assert_close(actual[0], expected[0])
+    assert_close(actual[1][0][real], expected[1][0][real])
+    assert_close(actual[1][1:], expected[1][1:])
+    assert not actual[1][0][~real].any()
+    if not model.training:
+        with torch.no_grad():
+            assert_close(model(src, src_key_padding_mask=mask)[real], expected[0][real])
+
+
+def test_batch_second_and_unbatched(build, gradients):
+    model = build(**DOUBLE, chunk_size=3)
+    second = build(**DOUBLE, chunk_size=3, batch_first=False)
+    second.load_state_dict(model.state_dict())
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE, requires_grad=True)
+    expected = keep_everything(model, src)
+    wanted = gradients(expected, [src])[0]
+    output = second(src.transpose(0, 1)).transpose(0, 1)
+    assert_close((output, gradients(output, [src])[0]), (expected, wanted))
+    output = torch.stack([model(x) for x in src])
+    assert_close((output, gradients(output, [src])[0]), (expected, wanted))
+
+
+def test_full_attention_reverses_too(randomize, gradients):
+    layers = (EncoderLayer(FullAttention(WIDTH, 4), 17, 0.25, norm_first=True) for _ in range(3))
+    model = randomize(Encoder(layers, torch.nn.LayerNorm(WIDTH), memory="reversible")).double()
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    expected = results(lambda x: keep_everything(model, x), src, model, gradients)
+    assert_close(results(model, src, model, gradients), expected)
+
+
+def test_padding_that_is_not_a_number_reaches_nothing(build, gradients, trailing_padding):
+    model, mask = build(**DOUBLE), trailing_padding([11, 4], LENGTH)
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+
+    def run(x):
+        return model(x, src_key_padding_mask=mask)
+
+    clean = results(run, src, model, gradients)
+    poisoned = results(run, src.masked_fill(mask[..., None], float("nan")), model, gradients)
+    assert_close(poisoned, clean, rtol=0, atol=0)
+    assert not clean[1][0][mask].any()
+
+
+def test_gradients_go_only_where_they_are_asked_for(build):
+    model = build(**DOUBLE)
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    frozen = model.layers[1].self_attn.proj_k.weight.requires_grad_(False)
+    model.layers[2].linear1.requires_grad_(False)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    expected = torch.autograd.grad(keep_everything(model, src).square().sum(), trainable)
+    output = model(src)
+    asked = torch.autograd.grad(output.square().sum(), trainable)
+    assert_close(asked, expected)
+    assert all(parameter.grad is None for parameter in model.parameters()), "nothing is written behind autograd's back"
+    model(src).square().sum().backward()
+    assert_close([parameter.grad for parameter in trainable], list(expected))
+    assert frozen.grad is None and src.grad is None
+    model.requires_grad_(False)
+    src.requires_grad_()
+    (to_input,) = torch.autograd.grad(model(src).square().sum(), src)
+    assert_close(to_input, torch.autograd.grad(keep_everything(model, src).square().sum(), src)[0])
+    assert not model(src.detach()).requires_grad
+
+
+@pytest.mark.parametrize("how", ["autocast", "cast"])
+@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
+def test_low_precision_costs_no_more_than_keeping_everything(gradients, trailing_padding, sharing, how):
+    model = LinformerEncoder(48, 4, 3, 59, 0.0, sharing=sharing, memory="reversible", norm_first=True, max_len=97, k=16)
+    mask = trailing_padding([89, 89, 50, 3], 89)
+    src = torch.randn(4, 89, 48).masked_fill(mask[..., None], 0.0)
+    low = (model.bfloat16(), src.bfloat16()) if how == "cast" else (model, src)
+    found = []
+    for run in (lambda x: model(x, src_key_padding_mask=mask), lambda x: keep_everything(model, x, mask)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+            output = run(leaf := low[1].clone().requires_grad_())[~mask]
+        # The backward pass stands outside autocast, as it should.
+        found.append([output, *gradients(output, [leaf, *model.parameters()])])
+    exact_model, exact_src = model.double(), low[1].double().requires_grad_()
+    output = keep_everything(exact_model, exact_src, mask)[~mask]
+    exact = [output, *gradients(output, [exact_src, *exact_model.parameters()])]
+    for actual, plain, truth in zip(*found, exact, strict=True):
+        rounding = torch.finfo(torch.bfloat16).eps * truth.square().mean().sqrt()
+        error, allowed = ((x.double() - truth).square().mean().sqrt() for x in (actual, plain))
+        assert error <= 2 * allowed + rounding
+
+
+@pytest.mark.parametrize("backward_in_autocast", [False, True])
+def test_computed_again_in_the_precision_of_the_forward_pass(build, backward_in_autocast):
+    model, dtypes = build(sharing="layerwise"), []
+    for layer in model.layers:
+        for linear in (layer.linear1, layer.self_attn.q_proj):
+            linear.register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
+    for enabled, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        dtypes.clear()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = model(torch.randn(2, LENGTH, WIDTH)).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=backward_in_autocast):
+            loss.backward()
+        assert dtypes == [dtype] * 12
+
+
+def test_forward_and_backward_passes_may_share_one_autocast(build):
+    model, src = build(sharing="layerwise"), torch.randn(2, LENGTH, WIDTH)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(model(src).sum(), [*model.parameters()])
+        plain = torch.autograd.grad(model(src, need_layers=True).sum(), [*model.parameters()])
+    assert_close(found, plain, rtol=0.1, atol=1.0)
+
+
+def test_random_numbers_go_on_as_if_nothing_had_been_computed_again(build):
+    model = build(dropout=0.25)
+    src = torch.randn(2, LENGTH, WIDTH)
+    torch.manual_seed(3)
+    loss = model(src).sum()
+    expected = torch.get_rng_state()
+    loss.backward()
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def saved_bytes(model, src):
+    """Bytes kept for the backward pass, the parameters left out."""
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if tensor.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        output = model(src)
+        total = sum(size for size, _ in kept.values())
+    output.sum().backward()
+    return total
+
+
+@pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
+def test_what_is_kept_does_not_grow_with_the_layers(build, sharing):
+    src = torch.randn(2, LENGTH, WIDTH)
+    four, sixteen = (saved_bytes(build(layers, 0.25, sharing=sharing), src) for layers in (4, 16))
+    assert four == sixteen
+    kept = saved_bytes(build(4, 0.25, sharing=sharing, memory="none"), src)
+    assert kept > 5 * four, "the other stacks keep what this one does not"
+
+
+def test_a_weight_changed_before_the_backward_pass_is_noticed(build):
+    model = build()
+    loss = model(torch.randn(2, LENGTH, WIDTH)).sum()
+    with torch.no_grad():
+        model.layers[1].linear1.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_second_backward_pass_gives_the_same_and_no_second_derivative(build):
+    model, src = build(dropout=0.25), torch.randn(2, LENGTH, WIDTH, requires_grad=True)
+    loss = model(src).square().sum()
+    first = torch.autograd.grad(loss, src, retain_graph=True)
+    assert_close(torch.autograd.grad(loss, src, retain_graph=True), first, rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(loss, src, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("asked", ["need_weights", "need_layers"])
+def test_what_hooks_read_has_its_gradient(build, gradients, asked):
+    model = build(**DOUBLE, dropout=0.25)
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    means = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda module, args, output: means.append(output[0]))
+    expected = results(lambda x: keep_everything(model, x), src, model, gradients)
+    assert_close(results(lambda x: model(x, **{asked: True}), src, model, gradients), expected)
+    assert len(means) == 3 and all(mean.requires_grad for mean in means)
+    results(model, src, model, gradients)
+    assert len(means) == 3
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_exported_program_is_the_stack(build, trailing_padding, inference):
+    model = build(**DOUBLE, sharing="layerwise").eval()
+    mask, src = trailing_padding([7, 5], 7), torch.randn(2, 7, WIDTH, **DOUBLE)
+    sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=13)}
+    shapes = {"src": sizes, "src_key_padding_mask": sizes}
+    with torch.inference_mode() if inference else torch.enable_grad():
+        program = torch.export.export(model, (src,), {"src_key_padding_mask": mask}, dynamic_shapes=shapes).module()
+    src, mask = torch.randn(3, LENGTH, WIDTH, **DOUBLE), trailing_padding([11, 7, 3], LENGTH)
+    assert_close(program(src, src_key_padding_mask=mask), model(src, src_key_padding_mask=mask))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # the compiler's own
+def test_a_compiled_training_runs_the_stack_uncompiled(build, gradients):
+    torch._dynamo.reset()
+    model, src = build(**DOUBLE), torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    compiled = torch.compile(model, backend="aot_eager")
+    expected = results(lambda x: keep_everything(model, x), src, model, gradients)
+    assert_close(results(compiled, src, model, gradients), expected)
+    torch._dynamo.reset()
+
+
+def test_layers_whose_norm_comes_last_are_refused(build):
+    message = "^memory='reversible' needs norm_first=True, got norm_first=False: .* take memory='checkpoint'"
+    with pytest.raises(ValueError, match=message):
+        build(norm_first=False)
+    with pytest.raises(ValueError, match=message):
+        Encoder([EncoderLayer(FullAttention(WIDTH, 4), 17)], memory="reversible")
+    with pytest.raises(ValueError, match=r"^memory must be one of none, checkpoint, reversible, got 'reverse'$"):
+        build(memory="reverse")
+
+
+def test_the_feed_forward_is_asked_for_nothing_twice_in_a_backward_pass(build):
+    model, calls = build(2, chunk_size=4), []
+    for layer in model.layers:
+        layer.linear1.register_forward_hook(lambda module, args, output: calls.append(output.shape[1]))
+    model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
+    assert calls == [4, 4, 3] * 4
