@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from torch_linformer.reporting.drawing import BLUE, ORANGE, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
@@ -72,7 +72,7 @@ class LogLogChart:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0)))
         axes.yaxis.set_major_formatter(lambda value, _: self.y_format(value))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
         if self.lines:
             figure.legend(loc="outside lower left", ncols=2)
 

@@ -94,4 +94,4 @@ def test_a_measurement_of_nothing_is_none(results):
 
 def test_the_headline_is_the_greatest_length():
     headline = headline_ratio("name", [(512, 1.5), (1024, 2.0), (2048, 8.0)], "K = 128")
-    assert (headline.value, headline.note) == ("8.0×", "N = 2,048, K = 128\nN = 1,024: 2.0×\nN = 512: 1.5×")
+    assert (headline.value, headline.note) == ("8.0×", "N = 2,048, K = 128\n2.0× at N = 1,024\n1.5× at N = 512")

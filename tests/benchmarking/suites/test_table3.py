@@ -94,6 +94,12 @@ def test_counting_stands_beside(summary):
     assert cells(summary, "What counting allows")["65,536", "K = 128"].startswith(f"{factor:.1f}×")
 
 
+def test_a_gap_between_measured_lengths_stays_one(rows_of):
+    rows = [row for row in rows_of(SUITE, seconds) if row.contender == OURS or row.case.length != 2048]
+    table = cells(SUITE.summarise(rows), "Time saved against ordinary attention, eager")
+    assert table["2,048", "K = 128"] == "– (2.6×)"
+
+
 def test_two_lengths_are_not_extrapolated(rows_of):
     rows = [row for row in rows_of(SUITE, seconds) if row.contender == OURS or row.case.length <= 1024]
     table = cells(SUITE.summarise(rows), "Time saved against ordinary attention, eager")

@@ -17,7 +17,7 @@ QUICK_LENGTHS, QUICK_KS = (512, 2048), (128,)
 MATRIX, QUICK_MATRIX = 4096, 2048
 STEPS: tuple[Step, ...] = ("forward", "training")
 
-_TEXT = "Below ours each value stands with its ratio to ours: 2× is twice as much."
+_TEXT = "With each value stands its ratio to the first row's: 2× is twice as much."
 _SHARE_TEXT = (
     "How much of the rate at which this machine multiplies large matrices our forward step reaches, counting only the "
     "multiplications of the compress-first formula. Softmax, bias and everything else are work that is not counted."

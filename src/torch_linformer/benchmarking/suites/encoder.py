@@ -17,7 +17,7 @@ TRAINING_LENGTH = 2048  # longest of the suite's own choice
 
 _TEXT = (
     "6 layers of width 384, 12 heads, feed-forward 1,536, random weights, no dropout, from token ids to the last "
-    "hidden state; below ours each value stands with its ratio to ours. ModernBERT's gated feed-forward has two "
+    "hidden state; with each value stands its ratio to the first row's. ModernBERT's gated feed-forward has two "
     "thirds of the width, which costs the same. BigBird attends fully up to 704 tokens, and sparsely "
     "beyond."
 )

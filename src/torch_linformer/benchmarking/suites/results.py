@@ -127,7 +127,7 @@ def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLo
     """A cost over length; None without a line."""
     if not lines:
         return None
-    label = "seconds a step" if quantity == "seconds" else "peak memory"
+    label = "time of a step" if quantity == "seconds" else "peak memory"
     return LogLogChart(title=title, x_label="tokens N", y_label=label, y_format=FORMATS[quantity], lines=lines)
 
 
@@ -147,7 +147,7 @@ def headline_ratio(name: str, ratios: Sequence[tuple[int, float]], setting: str)
     """The ratio at the greatest length, the others below it."""
     *others, (length, ratio) = ratios
     note = [f"N = {format_count(length)}, {setting}"]
-    note += [f"N = {format_count(n)}: {format_ratio(value)}" for n, value in reversed(others)]
+    note += [f"{format_ratio(value)} at N = {format_count(n)}" for n, value in reversed(others)]
     return Headline(name=name, value=format_ratio(ratio), note="\n".join(note))
 
 

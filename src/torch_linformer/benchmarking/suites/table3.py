@@ -96,14 +96,17 @@ class Saving:
     published: Mapping[tuple[int, int], float]
 
     def standard_cost(self) -> Callable[[int], tuple[float, bool] | None]:
-        """Function: the standard layer's cost at a length, and whether it is an estimate; None where it is unknown."""
+        """Function: the standard layer's cost at a length, and whether it is an estimate; None where it is unknown.
+
+        Lengths beyond the measured ones alone are estimated.
+        """
         measured = dict(self.results.points(self.quantity, self.standard, "forward", 0))
         fit = fit_quadratic(list(measured.items()))
 
         def at(length: int) -> tuple[float, bool] | None:
             if length in measured:
                 return measured[length], False
-            return None if fit is None else (fit(length), True)
+            return None if fit is None or length < max(measured) else (fit(length), True)
 
         return at
 
