@@ -7,7 +7,7 @@ from torch_linformer.benchmarking.contenders import attention as contenders
 from torch_linformer.benchmarking.costs import linformer_attention_cost
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Step, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import beyond_full_attention, grid_cases, require_cases
-from torch_linformer.benchmarking.suites.results import Comparison, Results, headline_ratio, ratio_records
+from torch_linformer.benchmarking.suites.measurements import Comparison, Measurements, headline_ratio, ratio_records
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_percent
 
@@ -56,7 +56,7 @@ class AttentionSuite(Suite):
         return None
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        results = Results([row for row in rows if row.case.heads])
+        results = Measurements([row for row in rows if row.case.heads])
         sections, figures = _comparisons(results)
         shares = _shares(results, rows)
         if shares:
@@ -82,7 +82,7 @@ def _machine_case(grid: Grid) -> Case:
     return Case(step="forward", length=side, k=0, batch=1, width=side, heads=0, device=grid.device, dtype=grid.dtype)
 
 
-def _comparisons(results: Results) -> tuple[list[Section], dict[str, bytes]]:
+def _comparisons(results: Measurements) -> tuple[list[Section], dict[str, bytes]]:
     sections, figures = [], {}
     names = [contenders.OURS, *(name for name in results.contenders if not name.startswith(contenders.OURS))]
     for step in results.steps:
@@ -96,7 +96,7 @@ def _comparisons(results: Results) -> tuple[list[Section], dict[str, bytes]]:
     return sections, figures
 
 
-def _headlines(results: Results) -> list[Headline]:
+def _headlines(results: Measurements) -> list[Headline]:
     """Against the older package and against ordinary attention, with the largest K, where both were measured."""
     rivals = [name for name in results.contenders if name.startswith("linformer ") or name == contenders.SDPA]
     return [
@@ -108,7 +108,7 @@ def _headlines(results: Results) -> list[Headline]:
     ]
 
 
-def _shares(results: Results, rows: Sequence[Row]) -> list[tuple[int, int, float]]:
+def _shares(results: Measurements, rows: Sequence[Row]) -> list[tuple[int, int, float]]:
     """(N, K, share) of our forward steps, where the machine's rate is known."""
     machine = next((row for row in rows if row.contender == contenders.MATRIX_PRODUCT and row.seconds), None)
     if machine is None or not machine.seconds:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch_linformer.benchmarking.contenders import encoders as contenders
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import grid_cases, require_cases
-from torch_linformer.benchmarking.suites.results import Comparison, Results, headline_ratio, ratio_records
+from torch_linformer.benchmarking.suites.measurements import Comparison, Measurements, headline_ratio, ratio_records
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.tables import format_count
 
@@ -43,7 +43,7 @@ class EncoderSuite(Suite):
         return [contenders.our_encoder(), contenders.twin_encoder(), *contenders.peer_encoders()]
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        results = Results(rows)
+        results = Measurements(rows)
         sections: list[Section] = []
         figures: dict[str, bytes] = {}
         for step in results.steps:
@@ -63,7 +63,7 @@ class EncoderSuite(Suite):
         )
 
 
-def _headlines(results: Results) -> list[Headline]:
+def _headlines(results: Measurements) -> list[Headline]:
     """Against BERT, ModernBERT and the twin, forward first."""
     rivals = [name for name in results.contenders if name.startswith(("BERT", "ModernBERT")) or name == contenders.TWIN]
     return [

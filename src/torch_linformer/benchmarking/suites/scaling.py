@@ -6,7 +6,13 @@ from torch_linformer.benchmarking.contenders import attention, encoders
 from torch_linformer.benchmarking.fits import fit_exponent
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Step, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import grid_cases, require_cases
-from torch_linformer.benchmarking.suites.results import FORMATS, Quantity, Results, failures_text, length_chart
+from torch_linformer.benchmarking.suites.measurements import (
+    FORMATS,
+    Measurements,
+    Quantity,
+    failures_text,
+    length_chart,
+)
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
@@ -64,7 +70,7 @@ class ScalingSuite(Suite):
         return contender.name == (ENCODER if case.step == "forward" else REVERSIBLE)
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        results = Results(rows)
+        results = Measurements(rows)
         sections, figures = [], {}
         for quantity, name in QUANTITIES.items():
             chart = length_chart(quantity, f"{name.capitalize()} against length", _lines(results, quantity))
@@ -82,17 +88,17 @@ class ScalingSuite(Suite):
         )
 
 
-def _series(results: Results) -> list[tuple[str, int]]:
+def _series(results: Measurements) -> list[tuple[str, int]]:
     """Every (contender, K) there are rows of."""
     return list(dict.fromkeys((row.contender, row.case.k) for row in results.rows))
 
 
-def _points(results: Results, quantity: Quantity, contender: str, k: int) -> list[tuple[int, float]]:
+def _points(results: Measurements, quantity: Quantity, contender: str, k: int) -> list[tuple[int, float]]:
     step: Step = "training" if contender == REVERSIBLE else "forward"
     return results.points(quantity, contender, step, k)
 
 
-def _lines(results: Results, quantity: Quantity) -> list[Line]:
+def _lines(results: Measurements, quantity: Quantity) -> list[Line]:
     several = len(results.ks) > 1
     return [
         Line(name=f"{contender}, K = {format_count(k)}" if several else contender, points=points)
@@ -101,7 +107,7 @@ def _lines(results: Results, quantity: Quantity) -> list[Line]:
     ]
 
 
-def _exponents(results: Results) -> list[dict[str, object]]:
+def _exponents(results: Measurements) -> list[dict[str, object]]:
     def exponent(quantity: Quantity, contender: str, k: int) -> float | None:
         return fit_exponent([point for point in _points(results, quantity, contender, k) if point[0] >= FIT_FROM])
 
@@ -116,7 +122,7 @@ def _exponents(results: Results) -> list[dict[str, object]]:
     ]
 
 
-def _attention_ratio(results: Results) -> float | None:
+def _attention_ratio(results: Measurements) -> float | None:
     """Time of one attention at 65,536 tokens over its time at 4,096, which is 16 times shorter."""
     for k in results.ks:
         points = dict(_points(results, "seconds", ATTENTION, k))
@@ -149,7 +155,7 @@ def _exponent_section(exponents: Sequence[dict[str, object]]) -> Section:
     )
 
 
-def _measured(results: Results) -> Section:
+def _measured(results: Measurements) -> Section:
     rows = [
         [
             row.contender,

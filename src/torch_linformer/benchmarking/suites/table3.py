@@ -9,7 +9,13 @@ from torch_linformer.benchmarking.costs import layer_ratio
 from torch_linformer.benchmarking.fits import fit_quadratic
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import beyond_full_attention, grid_cases, require_cases
-from torch_linformer.benchmarking.suites.results import FORMATS, Quantity, Results, failures_text, length_chart
+from torch_linformer.benchmarking.suites.measurements import (
+    FORMATS,
+    Measurements,
+    Quantity,
+    failures_text,
+    length_chart,
+)
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
@@ -55,7 +61,7 @@ class Table3Suite(Suite):
         return beyond_full_attention(case, eager=contender.name == contenders.EAGER_LAYER)
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        results = Results(rows)
+        results = Measurements(rows)
         if not results.ks:
             return Summary()
         eager, sdpa = contenders.EAGER_LAYER, contenders.LAYER
@@ -89,7 +95,7 @@ class Saving:
         published: the paper's factors by (N, K).
     """
 
-    results: Results
+    results: Measurements
     standard: str
     kernel: str
     quantity: Quantity
@@ -167,11 +173,11 @@ class Saving:
         return f"{'~' if factor[1] else ''}{format_ratio(factor[0])}{beside}"
 
 
-def _columns(results: Results) -> list[str]:
+def _columns(results: Measurements) -> list[str]:
     return ["N", *(f"K = {format_count(k)}" for k in results.ks)]
 
 
-def _counted(results: Results) -> Section:
+def _counted(results: Measurements) -> Section:
     """What the cost model allows, at the same lengths and K."""
     cases = {(row.case.length, row.case.k): row.case for row in results.rows if row.case.k}
 
@@ -225,7 +231,7 @@ def _figures(charts: Mapping[str, LogLogChart]) -> list[Section]:
     return [Section(heading=chart.title, figure=chart.svg(), caption=captions[name]) for name, chart in charts.items()]
 
 
-def _measured(results: Results) -> Section:
+def _measured(results: Measurements) -> Section:
     """Every measured number, and why others are missing."""
     rows = [
         [

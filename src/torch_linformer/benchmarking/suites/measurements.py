@@ -16,7 +16,7 @@ FORMATS: dict[Quantity, Callable[[float], str]] = {"seconds": format_duration, "
 NAMES: dict[Quantity, str] = {"seconds": "time", "memory": "peak memory"}
 
 
-class Results:
+class Measurements:
     """Whatever rows there are, the failed ones included."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -24,14 +24,17 @@ class Results:
 
     @property
     def contenders(self) -> list[str]:
+        """Their names, in the order of the rows."""
         return list(dict.fromkeys(row.contender for row in self.rows))
 
     @property
     def steps(self) -> list[Step]:
+        """The steps there are rows of."""
         return list(dict.fromkeys(row.case.step for row in self.rows))
 
     @property
     def lengths(self) -> list[int]:
+        """The lengths there are rows of, short ones first."""
         return sorted({row.case.length for row in self.rows})
 
     @property
@@ -39,9 +42,9 @@ class Results:
         """The numbers of slots; the 0 of contenders without any is none of them."""
         return sorted({row.case.k for row in self.rows} - {0})
 
-    def only(self, wanted: Callable[[Row], bool]) -> "Results":
+    def only(self, wanted: Callable[[Row], bool]) -> "Measurements":
         """The rows of one kind."""
-        return Results([row for row in self.rows if wanted(row)])
+        return Measurements([row for row in self.rows if wanted(row)])
 
     def row(self, contender: str, step: Step, length: int, k: int) -> Row | None:
         """A contender's row, for one without slots whatever the K."""
@@ -84,7 +87,7 @@ class Comparison:
         k: slots.
     """
 
-    results: Results
+    results: Measurements
     ours: str
     step: Step
     k: int
@@ -131,7 +134,7 @@ def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLo
     return LogLogChart(title=title, x_label="tokens N", y_label=label, y_format=FORMATS[quantity], lines=lines)
 
 
-def failures_text(failed: Results) -> str:
+def failures_text(failed: Measurements) -> str:
     """Why there are numbers missing, a sentence for each contender and reason."""
     lengths: dict[tuple[str, str], set[int]] = {}
     for row in failed.rows:
@@ -151,7 +154,7 @@ def headline_ratio(name: str, ratios: Sequence[tuple[int, float]], setting: str)
     return Headline(name=name, value=format_ratio(ratio), note="\n".join(note))
 
 
-def ratio_records(results: Results, ours: str) -> list[dict[str, object]]:
+def ratio_records(results: Measurements, ours: str) -> list[dict[str, object]]:
     """Every contender's time and memory over ours, for ``results.json``."""
     records: list[dict[str, object]] = []
     for row in results.rows:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from torch_linformer.benchmarking.suite import Case, Row
-from torch_linformer.benchmarking.suites.results import (
+from torch_linformer.benchmarking.suites.measurements import (
     Comparison,
-    Results,
+    Measurements,
     failures_text,
     headline_ratio,
     ratio_records,
@@ -35,7 +35,7 @@ ROWS = [
 
 @pytest.fixture
 def results():
-    return Results(ROWS)
+    return Measurements(ROWS)
 
 
 def comparison(results, k=128):
@@ -76,9 +76,9 @@ def test_the_chart_draws_what_was_measured(results):
 
 
 def test_failures_are_told_once_for_all_their_lengths():
-    failed = Results([row("slow", 2048, 128, None, error="No."), row("slow", 512, 256, None, error="No.")])
+    failed = Measurements([row("slow", 2048, 128, None, error="No."), row("slow", 512, 256, None, error="No.")])
     assert failures_text(failed) == "Without a number: slow at 512 and 2,048 tokens: No."
-    assert failures_text(Results([])) == ""
+    assert failures_text(Measurements([])) == ""
 
 
 def test_ratios_for_machines(results):
@@ -89,7 +89,7 @@ def test_ratios_for_machines(results):
 
 
 def test_a_measurement_of_nothing_is_none(results):
-    assert Results([row("ours", 512, 128, 0.1, memory=0)]).value("memory", "ours", "forward", 512, 128) is None
+    assert Measurements([row("ours", 512, 128, 0.1, memory=0)]).value("memory", "ours", "forward", 512, 128) is None
 
 
 def test_the_headline_is_the_greatest_length():
