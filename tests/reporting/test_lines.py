@@ -8,6 +8,7 @@ from dataclasses import replace
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from torch_linformer.reporting.lines import COLOURS, Line, LogLogChart
 from torch_linformer.reporting.tables import format_duration
@@ -60,3 +61,10 @@ def test_what_nobody_measured_is_dashed_and_hollow():
 def test_any_number_of_lines_can_be_drawn(count):
     lines = [Line(name=f"line {number}", points=[(1024, 1 + number)]) for number in range(count)]
     assert {line.name for line in lines} <= texts(replace(CHART, lines=lines).svg())
+
+
+def test_both_axes_are_logarithmic():
+    figure = Figure()
+    CHART._draw(figure)
+    (axes,) = figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
