@@ -4,13 +4,8 @@ Every function returns one `<svg>` element, well-formed by itself, that goes int
 is bounded (lines are thinned, the rarest labels left out), so a long run makes no larger a page.
 """
 
-import io
-import warnings
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
@@ -18,41 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, WIDTH, render_svg
 from torch_linformer.reporting.tables import format_count, format_percent
 
-BLUE, ORANGE = (
-    "#1a80bb",
-    "#d55e00",
-)  # told apart by every kind of colour vision, and clear on white and on black
 MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows colours alone
 MAX_LABELS = 50  # and beyond this its most frequent labels alone
 MAX_POINTS = 400  # half a page's width shows no more of a line
-_INK = "#010203"  # stands for the colour of the surrounding text until the figure is written
-_MUTED = 0.16  # opacity of grid lines
-_WIDTH = 720  # of a figure, in CSS pixels
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
-_SVG = "{http://www.w3.org/2000/svg}"
-_STYLE: dict[Any, Any] = {
-    "figure.dpi": 72,  # so that one unit of the SVG is one pixel of the page
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 12),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "legend.frameon"), False),
-    "text.parse_math": False,  # a label with a dollar in it is a label
-    "axes.linewidth": 0.8,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelpad": 6,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": _INK,
-    "grid.alpha": _MUTED,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "ytick.major.size": 0,
-    "savefig.transparent": True,
-    "svg.fonttype": "none",
-}
 
 
 def learning_curve(
@@ -81,7 +47,7 @@ def learning_curve(
             axes.xaxis.set_major_formatter(_tick)
 
     description = "Learning curve: training and validation loss over steps"
-    return _render(draw, f"{description}, and validation {name}" if len(scores) else description, height=270)
+    return render_svg(draw, f"{description}, and validation {name}" if len(scores) else description, height=270)
 
 
 def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
@@ -102,7 +68,7 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     shown = np.sort(np.argsort(-support, kind="stable")[:MAX_LABELS])
     names = [_printable(labels[index]) for index in shown]
     label_width = 7 * max(map(len, names))
-    cell = min(64, (_WIDTH - 60 - 1.4 * label_width) / len(names))
+    cell = min(64, (WIDTH - 60 - 1.4 * label_width) / len(names))
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -116,7 +82,7 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     all_labels = f", the most frequent of {format_count(len(labels))}" if len(names) < len(labels) else ""
     description = f"Confusion matrix of {len(names)} labels{all_labels}: rows are true, columns predicted"
     side = cell * len(names) + 60
-    return _render(draw, description, height=side + 0.75 * label_width, width=side + 1.4 * label_width)
+    return render_svg(draw, description, height=side + 0.75 * label_width, width=side + 1.4 * label_width)
 
 
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
@@ -142,7 +108,7 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
         colours = [ORANGE if edge > max_length else BLUE for edge in edges[:-1]]
         heights, _ = np.histogram(tokens, edges)
         axes.bar(edges[:-1], heights, np.diff(edges), align="edge", color=colours)
-        axes.axvline(max_length + 0.5, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        axes.axvline(max_length + 0.5, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.set_xscale("log", base=2)
         axes.set(title=summary, xlabel="tokens in a document", ylabel="documents", xlim=edges[[0, -1]])
         powers = np.arange(max(0, np.ceil(np.log2(edges[0]))), np.log2(edges[-1]))
@@ -152,7 +118,7 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_formatter(_tick)
 
-    return _render(draw, f"Length of the documents: {summary}", height=270)
+    return render_svg(draw, f"Length of the documents: {summary}", height=270)
 
 
 def _tick(value: float, _position: float) -> str:
@@ -185,7 +151,7 @@ def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
 def _metric(axes: Axes, series: np.ndarray, name: str, sign: int) -> None:
     step, best = series[(sign * series[:, 1]).argmax()]
     _line(axes, series, ORANGE)
-    axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=_INK, markeredgewidth=1.4)
+    axes.plot(step, best, "o", markersize=9, markerfacecolor="none", color=INK, markeredgewidth=1.4)
     axes.set_title(f"Validation {name}: best {best:.4g} at step {format_count(step)}")
     axes.margins(y=0.12)
 
@@ -213,38 +179,6 @@ def _length_bins(shortest: int, longest: int, max_length: int) -> np.ndarray:
     last = np.ceil(4 * np.log2((longest + 1) / max_length))
     quarters = np.arange(min(first, -4), max(last, 2) + 1)
     return np.unique(np.floor(max_length * 2 ** (quarters / 4) + 1e-9)) + 0.5
-
-
-def _render(draw: Callable[[Figure], None], description: str, height: float, width: float = _WIDTH) -> str:
-    """Draw on an empty figure of the house's style, `width` by `height` pixels, and return its SVG."""
-    file = io.StringIO()
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": description}), warnings.catch_warnings():
-        # Matplotlib's font only measures the text; the browser's fonts, which have the glyph, draw it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
-        draw(figure)
-        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return _inline(file.getvalue(), description)
-
-
-def _inline(svg: str, description: str) -> str:
-    """Make matplotlib's SVG file part of a page: the page's ink, no global style, and a description."""
-    root = ElementTree.fromstring(svg)
-    for element in list(root.iter()):
-        for style in element.findall(f"{_SVG}style"):  # it would restyle everything else on the page
-            element.remove(style)
-        element.tag = element.tag.removeprefix(_SVG)
-        if element.tag == "g":  # the same in every figure, and nothing refers to it
-            element.attrib.pop("id", None)
-        if target := element.attrib.pop("{http://www.w3.org/1999/xlink}href", None):
-            element.set("href", target)
-        if "style" in element.attrib:
-            rules = element.attrib["style"].replace(_INK, "currentColor").split("; ")
-            element.set("style", "; ".join(rule for rule in rules if not rule.startswith("font-family")))
-    root.attrib |= {side: root.attrib[side].removesuffix("pt") for side in ("width", "height")}
-    root.attrib |= {"role": "img", "aria-label": description, "xmlns": _SVG.strip("{}")}
-    root.attrib |= {"fill": "currentColor", "font-family": _FONT, "stroke-linejoin": "round"}
-    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _printable(label: object) -> str:

@@ -1,0 +1,60 @@
+"""What every contender is built with: a module in the case's dtype on its device, and its input."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.benchmarking.suite import Case, Workload
+
+# A plain computation is compared with where its scores have at most so many elements: 1 GiB in float32.
+PLAIN_LIMIT = 2**28
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def installed(module: str) -> bool:
+    """Whether this module can be imported; nothing is imported."""
+    return find_spec(module) is not None
+
+
+def versioned(distribution: str) -> str:
+    """A package and its version, as contenders are named: ``linformer 0.2.3``."""
+    return f"{distribution} {version(distribution)}"
+
+
+def case_dtype(case: Case) -> torch.dtype:
+    """The case's dtype as torch has it."""
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    return dtype
+
+
+def placed(module: Module, case: Case) -> Module:
+    """The module on the case's device, in its dtype and in its mode."""
+    return module.to(case.device, case_dtype(case)).train(case.step == "training")
+
+
+def hidden_states(case: Case) -> Tensor:
+    """Input ``(B, N, C)``, the same for every contender; a training step takes its gradient too."""
+    shape = (case.batch, case.length, case.width)
+    # Drawn on the CPU in float32: the same numbers on every device.
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return drawn.to(case.device, case_dtype(case)).requires_grad_(case.step == "training")
+
+
+def sequence_workload(
+    module: nn.Module, case: Case, run: Callable[[Tensor], Tensor], expected: Callable[[Tensor], Tensor] | None = None
+) -> Workload:
+    """A workload from hidden states to hidden states; ``expected`` is left out where it would not fit into memory."""
+    states = hidden_states(case)
+    fits = case.batch * case.heads * case.length * (case.k or case.length) <= PLAIN_LIMIT
+    return Workload(
+        module=module,
+        inputs=(states,),
+        run=run,
+        output_shape=tuple(states.shape),
+        expected=expected if fits else None,
+    )

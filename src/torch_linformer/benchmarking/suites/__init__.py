@@ -1,0 +1,11 @@
+"""The suites of ``linformer bench``, by name."""
+
+from torch_linformer.benchmarking.suite import Suite
+from torch_linformer.benchmarking.suites.attention import AttentionSuite
+from torch_linformer.benchmarking.suites.encoder import EncoderSuite
+from torch_linformer.benchmarking.suites.scaling import ScalingSuite
+from torch_linformer.benchmarking.suites.table3 import Table3Suite
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (AttentionSuite(), EncoderSuite(), Table3Suite(), ScalingSuite())
+}

@@ -1,0 +1,76 @@
+"""The packages that the benchmarks compare with: each runs as they build it, and computes what it should."""
+
+from dataclasses import replace
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from torch_linformer.benchmarking.contenders import attention
+from torch_linformer.benchmarking.suite import Case
+
+CASE = Case(step="training", length=256, k=32, batch=2, width=24, heads=3)
+PEERS = {contender.name.split()[0]: contender for contender in attention.peers()}
+
+
+def built(name, **changes):
+    contender = PEERS[name]
+    torch.manual_seed(0)
+    return contender.build(replace(CASE, k=CASE.k if contender.has_slots else 0, **changes))
+
+
+def test_all_are_there_with_their_versions():
+    names = ["linformer", "linformer-pytorch", "nystrom-attention", "performer-pytorch", "reformer-pytorch"]
+    assert [contender.name for contender in attention.peers()] == [f"{name} {version(name)}" for name in names]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_one_trains(name):
+    workload = built(name)
+    output = workload.run(*workload.inputs)
+    output.sum().backward()
+    assert output.shape == workload.output_shape == (2, 256, 24)
+    assert output.isfinite().all()
+    assert workload.inputs[0].grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_one_sees_the_whole_sequence(name):
+    """None is causal: the first output depends on the last input."""
+    workload = built(name)
+    workload.run(*workload.inputs)[0, 0].sum().backward()
+    seen = workload.inputs[0].grad[0].abs().sum(dim=-1) > 0
+    assert name == "reformer-pytorch" or bool(seen.all())  # that one looks into a few buckets, by design
+    assert bool(seen.any())
+
+
+@pytest.mark.parametrize(("name", "size"), [("linformer", 2), ("linformer-pytorch", 2)])
+def test_linformers_have_our_slots_and_sharing(name, size):
+    """Headwise: one E and one F for all heads, each 256 × 32."""
+    distinct = {id(p): p for p in built(name).module.parameters() if sorted(p.shape) == [32, 256]}
+    assert len(distinct) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("reformer-pytorch", {"length": 192}, "takes multiples of 128 tokens, got 192"),
+        ("nystrom-attention", {"dtype": "bfloat16"}, "cannot compute in bfloat16"),
+    ],
+)
+def test_what_cannot_be_computed_is_one_clear_line(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        built(name, **changes)
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "nystrom-attention"])
+def test_the_others_compute_in_bfloat16(name):
+    workload = built(name, dtype="bfloat16", step="forward")
+    assert workload.run(*workload.inputs).dtype == torch.bfloat16
+
+
+def test_the_settings_are_the_cases():
+    assert built("nystrom-attention").module.num_landmarks == 32
+    assert built("performer-pytorch").module.fast_attention.nb_features == 32
+    assert {built(name).module.heads for name in ("linformer", "nystrom-attention", "reformer-pytorch")} == {3}
+    assert len(built("linformer-pytorch").module.heads) == 3
