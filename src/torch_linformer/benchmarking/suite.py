@@ -19,7 +19,7 @@ class Case:
     Attributes:
         step: ``forward`` (inference) or ``training`` (forward and backward, gradient of the input included).
         length: tokens N.
-        k: slots K.
+        k: slots K; 0 in the cases of contenders that have none.
         batch: rows B.
         width: model width C.
         heads: heads H.
@@ -68,12 +68,14 @@ class Contender:
     Attributes:
         name: unique within the suite; with the package and its version where it is not ours.
         ours: whether it is of this package.
+        has_slots: whether a K makes a difference to it; one without is measured once a length, with k = 0.
         build: makes it ready for a case; raises where it cannot compute it, and the row says why.
     """
 
     name: str
     build: Callable[[Case], Workload]
     ours: bool = False
+    has_slots: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,10 @@ class Suite(ABC):
     @abstractmethod
     def contenders(self) -> list[Contender]:
         """Who can take part: what is not installed is left out."""
+
+    def takes_part(self, contender: Contender, case: Case) -> bool:
+        """Whether the case is meant for this contender; where it is not there is no row."""
+        return contender.has_slots == (case.k > 0)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
         """Why this contender is not measured here although it could be (too long for any patience); None to measure."""
