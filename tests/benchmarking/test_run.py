@@ -172,7 +172,6 @@ def test_a_choice_that_leaves_nothing_to_measure(tmp_path, screen, cases, grid, 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_packages_compared_with_are_those_of_the_extra():
+def test_the_packages_compared_with_are_in_the_extra():
     project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    others = [line for line in project["optional-dependencies"]["bench"] if not line.startswith("torch-linformer")]
-    assert tuple(line.partition(">")[0] for line in others) == PEERS
+    assert set(PEERS) <= {line.partition(">")[0] for line in project["optional-dependencies"]["bench"]}
