@@ -53,7 +53,7 @@ def test_what_is_no_length(refused, option, text, part):
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_what_is_no_number(refused, option, value):
     message = refused("attention", f"{option}={value}")
-    assert option in message and value in message
+    assert message.startswith(f"Invalid value for '{option}': ")
 
 
 def test_a_k_above_every_length(refused):
