@@ -64,16 +64,23 @@ def crashing(module, x):
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+def interrupted(module, x):
+    os.kill(os.getpid(), signal.SIGINT)
+    return x
+
+
 def holding_200_mb(module, x):
     pieces = [torch.ones(10 * MEGABYTE, dtype=torch.uint8) for _ in range(20)]
     return x + 0 * len(pieces)
 
 
 def built_with_much_then_200_mb(case):
-    """Building takes and gives back more than the step needs."""
-    pieces = [torch.ones(10 * MEGABYTE, dtype=torch.uint8) for _ in range(50)]
-    del pieces
-    return workload(case, holding_200_mb)
+    """Building takes and gives back more than the step needs, below something that stays in the allocator's heap."""
+    for _ in range(2):  # the first time teaches the allocator to keep pieces of this size
+        pieces = [torch.ones(10 * MEGABYTE, dtype=torch.uint8) for _ in range(30)]
+        above = torch.ones(MEGABYTE, dtype=torch.uint8)
+        del pieces
+    return workload(case, lambda module, x: holding_200_mb(above, x))
 
 
 class SmallSuite(Suite):
@@ -101,6 +108,7 @@ class SmallSuite(Suite):
             contender("eating", eating),
             contender("killed", killed),
             contender("crashing", crashing),
+            contender("interrupted", interrupted),
             contender("200 MB", holding_200_mb),
             Contender(name="200 MB after much", build=built_with_much_then_200_mb),
             contender("patient", right),

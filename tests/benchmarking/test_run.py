@@ -94,10 +94,12 @@ def test_cases_that_differ_in_k_are_measured_in_turn_and_one_without_slots_once(
     assert len(lines) == 3 and lines[2].startswith("forward, N 7, B 2: slotless")
 
 
-def wait_for(found, process, seconds=120):
+def wait_for(found, process, seconds=60):
     end = time.monotonic() + seconds
     while not found():
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            raise AssertionError(process.communicate())
         time.sleep(0.01)
 
 
