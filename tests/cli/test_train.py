@@ -136,7 +136,7 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
 def test_the_command_alone_shows_its_subcommands(arguments, capsys):
     finish(arguments)
     shown = capsys.readouterr().out
-    assert all(f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "export", "info"))
+    assert all(f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "export", "info", "bench"))
 
 
 def test_the_report_holds_the_exact_command(start_command, quick, as_arguments, tmp_path):

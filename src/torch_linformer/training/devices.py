@@ -1,24 +1,27 @@
 """Where a model runs and in which precision it computes."""
 
+from collections.abc import Sequence
+
 import torch
 
 from torch_linformer.training.errors import InputError
 
+DEVICES = ("cuda", "mps", "cpu")  # the first that is there is taken
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
-def resolve_device(name: str) -> str:
-    """``cpu``, ``cuda`` or ``mps``; ``auto`` takes a GPU if there is one.
+def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
+    """One of those that can be used, ``cpu``, ``cuda`` and ``mps`` unless told; ``auto`` takes a GPU if there is one.
 
     Raises:
         InputError: the device is not on this machine.
     """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [device for device in among if there[device]]
     if name == "auto":
-        return next(device for device, present in available.items() if present)
-    if not available.get(name, False):
-        present = ", ".join(device for device, there in available.items() if there)
-        raise InputError(f"--device {name}: this machine has no such device; it has: {present}")
+        return available[0]
+    if name not in available:
+        raise InputError(f"--device {name}: this machine has no such device; it has: {', '.join(available)}")
     return name
 
 

@@ -1,7 +1,6 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and a table."""
 
 import os
-import platform
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
 from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
+from torch_linformer.reporting.machine import machine_facts, package_versions
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio
 from torch_linformer.training.checkpoints import Spent
@@ -179,7 +177,7 @@ def _report(outcome: Outcome) -> str:
             rows=_cost_rows(outcome),
         ),
         Section(heading="Settings", columns=("option", "value"), rows=_setting_rows(outcome)),
-        Section(heading="Machine and versions", columns=("", ""), rows=list(_machine(outcome).items())),
+        Section(heading="Machine and versions", columns=("", ""), rows=_machine_rows(outcome)),
     ]
     kind = "Linformer" if settings.attention == "linformer" else "Full-attention twin"
     lead = (
@@ -220,17 +218,9 @@ def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
     return [*rows, ("K", str(outcome.model.config.k)), ("device", outcome.device), ("precision", outcome.precision)]
 
 
-def _machine(outcome: Outcome) -> dict[str, str]:
-    return {
-        "device": torch.cuda.get_device_name() if outcome.device == "cuda" else outcome.device,
-        "processor": platform.processor() or platform.machine(),
-        "threads": str(torch.get_num_threads()),
-        "system": platform.platform(),
-        "Python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "torch-linformer": torch_linformer.__version__,
-    }
+def _machine_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    versions = {**package_versions(("torch", "transformers")), "torch-linformer": torch_linformer.__version__}
+    return list({**machine_facts(outcome.device), **versions}.items())
 
 
 def _model_card(outcome: Outcome) -> str:

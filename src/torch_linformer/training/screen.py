@@ -1,31 +1,25 @@
 """What a run shows: a bar on a terminal, a line now and then in a log."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from torch_linformer.reporting.tables import format_count, format_duration, results_table
+from torch_linformer.reporting import screen
+from torch_linformer.reporting.tables import format_count, format_duration
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-class Screen:
+class Screen(screen.Screen):
     """Sentences, tables and the progress of the training, on one console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        super().__init__(console)
         self.bar: Progress | None = None
         self.task = TaskID(0)
         self.last_line = float("-inf")
-
-    def say(self, sentence: str) -> None:
-        """One line, as it is: brackets in a file's name are no markup."""
-        self.console.print(sentence, markup=False, soft_wrap=True)
-
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        self.console.print(results_table(title, columns, rows))
 
     def start(self, step: int, steps: int) -> None:
         self.steps = steps

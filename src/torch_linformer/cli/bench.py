@@ -1,0 +1,77 @@
+"""``linformer bench``."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_linformer.cli.options import Debug
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling")],
+    device: Annotated[str, typer.Option("--device", help="auto | cpu | cuda")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="float32 | bfloat16 | float16")] = "float32",
+    lengths: Annotated[
+        str, typer.Option("--lengths", help="tokens N, such as 512,1024  [the suite's]", show_default=False)
+    ] = "",
+    k: Annotated[str, typer.Option("--k", help="slots K, such as 128,256  [the suite's]", show_default=False)] = "",
+    batch: Annotated[int, typer.Option("--batch", min=1, help="rows B")] = 1,
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", min=1, help="timed rounds  [7; 3 with --quick]", show_default=False)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="CPU threads  [torch's choice]", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="folder to fill  [runs/bench-SUITE]", show_default=False)
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="two minutes on two cores")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted benchmark")] = False,
+    debug: Debug = False,
+) -> None:
+    """Measure speed and memory beside full attention and other packages.
+
+    Peak memory is that of one step in a fresh process; times are those of contenders that take turns in one process.
+    """
+    import torch
+
+    from torch_linformer.benchmarking.results import Settings
+    from torch_linformer.benchmarking.run import run_benchmark
+    from torch_linformer.benchmarking.suite import Grid
+    from torch_linformer.benchmarking.suites import SUITES
+    from torch_linformer.training.devices import resolve_device
+
+    _check_choice("SUITE", suite, tuple(SUITES))
+    _check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    grid = Grid(
+        lengths=_positive_numbers("--lengths", lengths),
+        ks=_positive_numbers("--k", k),
+        batch=batch,
+        device=resolve_device(device, among=("cuda", "cpu")),
+        dtype=dtype,
+        quick=quick,
+    )
+    settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads or torch.get_num_threads())
+    folder, command = output or Path("runs") / f"bench-{suite}", "linformer " + shlex.join(sys.argv[1:])
+    try:
+        run_benchmark(SUITES[suite], settings, folder, resume=resume, command=command)
+    except KeyboardInterrupt:
+        print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _positive_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The numbers of a list such as ``512,1024``; none where nothing was given."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    for part in parts:
+        if not part.isdecimal() or int(part) < 1:
+            raise ValueError(f"{option} {text}: {part!r} is no positive whole number; write {option} 512,1024")
+    return tuple(dict.fromkeys(map(int, parts)))

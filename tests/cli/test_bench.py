@@ -1,0 +1,112 @@
+"""`linformer bench`: a real suite from the command line to its files, and what it answers to bad input."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+import torch
+
+from torch_linformer.cli.app import run
+
+SMALL = ["--lengths", "64", "--k", "16", "--repeat", "1", "--quick", "--device", "cpu", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(capfd, workplace):
+    """A function: run `linformer bench`, which must end with status 2 and one line; returns what the line says."""
+
+    def call(*arguments):
+        files = sorted(workplace.rglob("*"))
+        with pytest.raises(SystemExit) as exit_:
+            run(["bench", *arguments])
+        error = capfd.readouterr().err
+        assert exit_.value.code == 2, error
+        assert error.count("\n") == 1 and error.startswith("linformer: "), error
+        assert sorted(workplace.rglob("*")) == files, "left something behind"
+        return error.removeprefix("linformer: ").removesuffix("\n")
+
+    return call
+
+
+def test_an_unknown_suite_names_those_there_are(refused):
+    assert refused("speed") == "SUITE must be one of attention, encoder, table3, scaling, got 'speed'"
+    assert "Missing argument" in refused() and "SUITE" in refused()
+
+
+@pytest.mark.parametrize("option", ["--lengths", "--k"])
+@pytest.mark.parametrize(
+    ("text", "part"), [("512,many", "many"), ("0", "0"), ("-512", "-512"), ("512,,64", ""), ("1.5", "1.5")]
+)
+def test_what_is_no_length(refused, option, text, part):
+    message = f"{option} {text}: {part!r} is no positive whole number; write {option} 512,1024"
+    assert refused("attention", f"{option}={text}") == message
+
+
+@pytest.mark.parametrize("option", ["--batch", "--repeat", "--threads"])
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_what_is_no_number(refused, option, value):
+    message = refused("attention", f"{option}={value}")
+    assert message.startswith(f"Invalid value for '{option}': ")
+
+
+def test_a_k_above_every_length(refused):
+    assert "512" in refused("attention", "--lengths=64,128", "--k=512", "--device=cpu")
+
+
+def test_an_unknown_dtype(refused):
+    assert refused("attention", "--dtype=int8") == "--dtype must be one of float32, bfloat16, float16, got 'int8'"
+
+
+@pytest.mark.parametrize("device", ["mps", "tpu", *([] if torch.cuda.is_available() else ["cuda"])])
+def test_a_device_that_is_not_there(refused, device):
+    message = refused("attention", f"--device={device}")
+    assert message.startswith(f"--device {device}: this machine has no such device; it has: ")
+    assert message.endswith("cpu") and "mps" not in message.partition("it has")[2]
+
+
+def test_a_folder_of_something_else(refused, workplace):
+    (workplace / "out").mkdir()
+    (workplace / "out" / "thesis.tex").touch()
+    message = "--output out: is not empty and holds no benchmark; name another folder"
+    assert refused("attention", *SMALL, "--output=out") == message
+    assert refused("attention", *SMALL, "--output=out", "--resume") == message
+
+
+def test_a_benchmark_and_what_its_folder_answers(start_command, refused, workplace):
+    arguments = ["bench", "attention", *SMALL]
+    process = start_command(*arguments, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shown, error = process.communicate(timeout=600)
+    assert (process.returncode, error) == (0, "")
+    assert shown.endswith("results.json, results.md and report.html are in runs/bench-attention\n")
+    folder = workplace / "runs" / "bench-attention"
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert results["command"] == f"linformer {' '.join(arguments)}"
+    ours = [row for row in results["rows"] if row["contender"] == "torch-linformer"]
+    assert {row["case"]["step"] for row in ours} == {"forward", "training"}
+    assert all(row["error"] is None and row["seconds"] > 0 and row["repeats"] == 1 for row in ours)
+    assert {"report.html", "results.md"} < {path.name for path in folder.iterdir()}
+
+    there = "--output runs/bench-attention: holds "
+    again = refused("attention", *SMALL)
+    assert again == f"{there}this benchmark already; add --resume to go on, or name another folder"
+    other = refused("attention", *SMALL, "--batch=2", "--resume")
+    assert other == f"{there}another benchmark (--batch 1 there, 2 here); name another folder"
+
+
+def test_ctrl_c_prints_how_to_go_on(start_command, workplace):
+    arguments = ["bench", "attention", *SMALL, "--output", "out here"]
+    process = start_command(*arguments, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for line in process.stdout:
+        if " rows" in line:  # it has begun
+            break
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == f"stopped; to go on:  linformer {' '.join(arguments[:-1])} 'out here' --resume\n"
