@@ -97,9 +97,7 @@ def test_cases_that_differ_in_k_are_measured_in_turn_and_one_without_slots_once(
 def wait_for(found, process, seconds=60):
     end = time.monotonic() + seconds
     while not found():
-        if process.poll() is not None or time.monotonic() > end:
-            process.kill()
-            raise AssertionError(process.communicate())
+        assert process.poll() is None and time.monotonic() < end, "it has ended, or does not do what was waited for"
         time.sleep(0.01)
 
 
@@ -122,10 +120,12 @@ def interrupted(tmp_path):
             start_new_session=True,
         )
         with process:
-            wait_for(lambda: len(kept()) == 4, process)
-            wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
-            send(process)
-            (tmp_path / "gate").unlink()  # lets a process go that was left behind
+            try:
+                wait_for(lambda: len(kept()) == 4, process)
+                wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
+                send(process)
+            finally:
+                (tmp_path / "gate").unlink()  # whatever was left behind goes on and ends
             output, error = process.communicate(timeout=60)
         return kept(), output, error
 
