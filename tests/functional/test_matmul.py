@@ -45,22 +45,27 @@ def assert_within_budget(actual, plain, exact):
     assert error <= 2 * allowed + torch.finfo(plain.dtype).eps * exact.abs().max()
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "autocast"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("layout", ["rows", "batches", "transposed"])
-def test_values_and_gradients(layout, bias, gradients):
+def test_values_and_gradients(layout, bias, precision, gradients):
     input, weight, vector = draw((ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))
     parts = [input, weight] + [vector] * bias
+    if precision == "bfloat16":
+        parts = [x.detach().bfloat16().requires_grad_() for x in parts]
 
     def run(linear, input, weight, vector=None):
         if layout == "batches":
             input = input.view(1, ROWS, INPUTS).expand(3, ROWS, INPUTS)
         if layout == "transposed":
             input, weight = input.t().contiguous().t(), weight.t().contiguous().t()
-        return linear(input, weight, vector)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast" and input.dtype == torch.float32):
+            return linear(input, weight, vector)
 
     doubles = [x.detach().double().requires_grad_() for x in parts]
     outputs = run(matmul.linear, *parts), run(F.linear, *parts), run(F.linear, *doubles)
     assert uses_onednn(outputs[0])
+    assert outputs[0].dtype == outputs[1].dtype
     assert_within_budget(*outputs)
     wanted = (parts, parts, doubles)
     for triple in zip(*(gradients(o, w) for o, w in zip(outputs, wanted, strict=True)), strict=True):
@@ -103,9 +108,8 @@ def test_small_products_and_other_types_are_torchs_own():
     input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
     assert not uses_onednn(matmul.linear(input[:5], weight))
     assert not uses_onednn(matmul.linear(input.double(), weight.double()))
-    assert not uses_onednn(matmul.linear(input.bfloat16(), weight.bfloat16()))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert matmul.linear(input, weight).dtype == torch.bfloat16
+    assert not uses_onednn(matmul.linear(input.half(), weight.half()))
+    assert not uses_onednn(matmul.linear(input[0], weight.expand(5, OUTPUTS, INPUTS).reshape(-1, INPUTS)))
     with switched_off():
         assert_close(matmul.linear(input, weight), F.linear(input, weight), rtol=0, atol=0)
 

@@ -1,9 +1,9 @@
 """Matrix products by the faster of the two libraries that PyTorch has for them on a CPU.
 
 PyTorch multiplies float32 matrices through MKL, which takes its AVX2 kernels on processors that are not Intel's.
-oneDNN, in the same wheel, takes AVX-512 wherever it is: on a Zen 5 it is twice as fast (docs/performance.md). Like
-softmax attention in bfloat16, which PyTorch also leaves to MKL there. This module knows when that holds; results
-differ in rounding alone. ``torch.backends.mkldnn.set_flags(False)`` gives PyTorch's own products.
+oneDNN, in the same wheel, takes AVX-512 wherever it is: on a Zen 5 it is twice as fast (docs/performance.md). So it is
+in bfloat16 with the gradients of a linear map and with softmax attention, some of which PyTorch leaves to MKL too. This
+module knows when that holds; results differ in rounding alone. ``torch.backends.mkldnn.set_flags(False)`` gives PyTorch's own products.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
-NARROWEST = 16  # channels, likewise
+NARROWEST = 16  # channels; for fewer the large mixture is not worth turning round
 PIECE = 4096  # positions compressed at a time
 
 
@@ -43,30 +43,33 @@ def onednn_is_faster(*tensors: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
-    if input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST and _takes_onednn(input, weight):
-        product: Tensor = _OneDNNLinear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
-        return product
-    return F.linear(input, weight, bias)
+    if input.dim() < 2 or input.numel() * weight.shape[0] < SMALLEST or not onednn_is_faster(input, weight):
+        return F.linear(input, weight, bias)
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        input, weight, bias = input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if input.dtype != weight.dtype or input.dtype not in (torch.float32, torch.bfloat16):
+        return F.linear(input, weight, bias)
+    product: Tensor = _OneDNNLinear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+    return product
 
 
 def mix_positions(mixture: Tensor, sequence: Tensor) -> Tensor:
     """``Eᵀ X`` row by row of the batch: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``."""
-    if sequence.shape[-1] < NARROWEST or not _takes_onednn(mixture, sequence):
+    if sequence.shape[-1] < NARROWEST:
+        return (sequence.mT @ mixture).mT
+    if mixture.numel() * sequence.shape[-1] < SMALLEST or not onednn_is_faster(mixture, sequence):
         return torch.einsum("mk,bmc->bkc", mixture, sequence)
-    # In pieces: oneDNN turns its operands round, which is cheap within the caches.
+    # In pieces: operands are turned round on the way, which is cheap within the caches.
     rows = []
     for row in sequence:
-        total = row.new_zeros(())
+        total = torch.zeros(())
         for weights, positions in zip(torch.split(mixture, PIECE), torch.split(row, PIECE), strict=True):
-            total = total + linear(weights.t(), positions.t())
-        rows.append(total)
+            piece = linear(weights.t(), positions.t())
+            # Roundings of a sum grow with its terms: this one is kept in no less than float32.
+            total = total + piece.to(torch.promote_types(piece.dtype, torch.float32))
+        rows.append(total.to(piece.dtype))
     return torch.stack(rows)
-
-
-def _takes_onednn(left: Tensor, right: Tensor) -> bool:
-    """In bfloat16 torch multiplies by oneDNN itself."""
-    is_float32 = left.dtype == right.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return is_float32 and onednn_is_faster(left, right)
 
 
 class _OneDNNLinear(torch.autograd.Function):

@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
-from torch_linformer.nn.chunks import Chunks
+from torch_linformer.nn.chunks import Chunks, map_chunks, runs_in_chunks
 from torch_linformer.nn.linear import Linear
 from torch_linformer.nn.projection import SequenceProjection
+
+ROWS = 4096  # queries at a time in inference on a CPU: larger results are fresh memory each time, page by page
 
 # Keys and values (B, H, ·, D), and which of them get no attention, bool (B or 1, ·)
 KeysAndValues = tuple[Tensor, Tensor, Tensor | None]
@@ -118,6 +120,14 @@ class FullAttention(nn.Module):
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``keys_and_values``."""
+        if not need_weights and query.device.type == "cpu" and runs_in_chunks(ROWS):
+            return map_chunks(lambda rows: self._attend(keys_and_values, rows)[0], query, ROWS, dim=1), None
+        return self._attend(keys_and_values, query, need_weights)
+
+    def _attend(
+        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`attend_to` for all queries at once."""
         keys, values, slot_padding = keys_and_values
         queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
         output_BHND, weights = attend(
