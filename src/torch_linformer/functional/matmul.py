@@ -3,7 +3,8 @@
 PyTorch multiplies float32 matrices through MKL, which takes its AVX2 kernels on processors that are not Intel's.
 oneDNN, in the same wheel, takes AVX-512 wherever it is: on a Zen 5 it is twice as fast (docs/performance.md). So it is
 in bfloat16 with the gradients of a linear map and with softmax attention, some of which PyTorch leaves to MKL too. This
-module knows when that holds; results differ in rounding alone. ``torch.backends.mkldnn.set_flags(False)`` gives PyTorch's own products.
+module knows when that holds; results differ in rounding alone. ``torch.backends.mkldnn.set_flags(False)`` gives
+PyTorch's own products.
 """
 
 from functools import cache
