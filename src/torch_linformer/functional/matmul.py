@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 NARROWEST = 16  # channels; for fewer the large mixture is not worth turning round
-PIECE = 4096  # positions compressed at a time
+PIECE = 1024  # positions compressed at a time
 
 
 @cache

@@ -11,7 +11,7 @@ from torch_linformer.nn.chunks import Chunks, map_chunks, runs_in_chunks
 from torch_linformer.nn.linear import Linear
 from torch_linformer.nn.projection import SequenceProjection
 
-ROWS = 4096  # queries at a time in inference on a CPU: larger results are fresh memory each time, page by page
+ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
 
 # Keys and values (B, H, ·, D), and which of them get no attention, bool (B or 1, ·)
 KeysAndValues = tuple[Tensor, Tensor, Tensor | None]
