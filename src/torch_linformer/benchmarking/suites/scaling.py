@@ -21,6 +21,7 @@ ATTENTION_SIZES = {"width": 768, "heads": 12}
 ENCODER_SIZES = {"width": 256, "heads": 4, "layers": 4, "feedforward": 1024}
 LENGTHS, KS = (1024, 4096, 16384, 65536, 262144, 1048576), (256,)
 QUICK_LENGTHS = LENGTHS[:3]
+CHUNK_SIZE = 2048
 ATTENTION_LENGTH, TRAINING_LENGTH = 65536, 131072  # beyond these the encoder's forward alone goes on
 QUANTITIES: dict[Quantity, str] = {"seconds": "time", "memory": "memory"}
 FIT_FROM = 4096  # below it what a call costs whatever its length is part of the time
@@ -31,8 +32,9 @@ REVERSIBLE = "encoder, training, reversible"
 
 _TEXT = (
     "Forward of one attention (width 768, 12 heads, headwise sharing) and of an encoder (4 pre-norm layers of width "
-    "256, 4 heads, feed-forward 1,024, layerwise sharing, sinusoidal positions); training of the same encoder with "
-    "reversible layers, which keep no layer's activations."
+    "256, 4 heads, feed-forward 1,024, layerwise sharing, sinusoidal positions), "
+    f"{format_count(CHUNK_SIZE)} tokens at a time; training of the same encoder with reversible layers, which keep no "
+    "layer's activations."
 )
 _EXPONENT = f"p of cost ∝ Nᵖ, fitted from {format_count(FIT_FROM)} tokens on: 1 is linear, 2 quadratic."
 
@@ -57,7 +59,12 @@ class ScalingSuite(Suite):
         return require_cases([case for case in cases if case.k], lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        options = {"sharing": "layerwise", "position_embedding": "sinusoidal", "norm_first": True}
+        options = {
+            "sharing": "layerwise",
+            "position_embedding": "sinusoidal",
+            "norm_first": True,
+            "chunk_size": CHUNK_SIZE,
+        }
         return [
             Contender(name=ATTENTION, build=attention.build_ours, ours=True),
             encoders.our_encoder(ENCODER, **options),
