@@ -134,7 +134,8 @@ def queries_keys_values(value_width=7):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_in_blocks(masked, scale, monkeypatch):
-    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * 8)  # blocks of 8 queries, the last one of 5
+    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * 8)  # five blocks of 8 queries, the last one of 5
+    monkeypatch.setattr(attention, "FEWEST_ROWS", 8)
     inputs = queries_keys_values()
     mask = torch.tensor([[0] * 11, [0] * 4 + [1] * 7, [1] * 11]).bool() if masked else None
     doubles = [x.double() for x in inputs]
@@ -146,6 +147,16 @@ def test_attention_in_blocks(masked, scale, monkeypatch):
     with switched_off():
         by_sdpa, _ = attend(*inputs, padding_mask=mask, scale=scale)
     assert not torch.equal(actual, by_sdpa), "the blocks were not taken"
+
+
+def test_many_keys_are_attended_by_sdpa(monkeypatch):
+    inputs = queries_keys_values()
+    taken, _ = attend(*inputs)
+    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * attention.FEWEST_ROWS - 1)
+    left, _ = attend(*inputs)
+    with switched_off():
+        by_sdpa, _ = attend(*inputs)
+    assert torch.equal(left, by_sdpa) and not torch.equal(taken, by_sdpa)
 
 
 def test_attention_in_blocks_is_for_inference():

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.matmul import onednn_is_faster
 from torch_linformer.functional.projection import project_sequence
 
+FEWEST_ROWS = 64
 SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
 
 
@@ -99,7 +100,13 @@ def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Bfloat16 inference where SDPA would multiply by the slower library."""
     inputs = (query, key, value)
     wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    return query.dtype == torch.bfloat16 and not wants_grad and onednn_is_faster(*inputs)
+    # Products of a few queries at a time, as many slots would leave them, are slow again.
+    enough = _rows_at_once(query, key) >= FEWEST_ROWS
+    return query.dtype == torch.bfloat16 and enough and not wants_grad and onednn_is_faster(*inputs)
+
+
+def _rows_at_once(query: Tensor, key: Tensor) -> int:
+    return SCORES // max(1, query.shape[0] * query.shape[1] * key.shape[2])
 
 
 def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float | None) -> Tensor:
@@ -108,7 +115,8 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor
     scale = 1 / math.sqrt(width) if scale is None else scale
     keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)
     output = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
-    rows = max(1, SCORES // (batch * heads * key.shape[2]))
+    blocks = -(-length // _rows_at_once(query, key))
+    rows = -(-length // max(1, blocks))  # all blocks alike
     for start in range(0, length, rows):
         queries, block = query[:, :, start : start + rows], output[:, :, start : start + rows]
         scores = torch.baddbmm(queries.new_empty(()), queries.flatten(0, 1), keys, beta=0, alpha=scale)

@@ -92,6 +92,24 @@ def test_a_measurement_of_nothing_is_none(results):
     assert Measurements([row("ours", 512, 128, 0.1, memory=0)]).value("memory", "ours", "forward", 512, 128) is None
 
 
+@pytest.mark.parametrize(
+    ("seconds", "least", "sentence"),
+    [
+        ([0.02, 0.03, 0.05], 512, "from N = 512 on"),
+        ([0.02, 0.01, 0.05], 2048, "from N = 2,048 on"),
+        ([0.02, 0.03, 0.01], None, "at none of these lengths"),
+    ],
+)
+def test_where_ours_begins_to_win(seconds, least, sentence):
+    lengths = (512, 1024, 2048)
+    rows = [row("ours", length, 128, 0.015) for length in lengths]
+    rows += [row("full", length, 0, taken) for length, taken in zip(lengths, seconds, strict=True)]
+    beside = comparison(Measurements(rows))
+    assert beside.faster_from("full") == least
+    assert sentence in beside.crossing("full")
+    assert beside.crossing("nobody") == ""
+
+
 def test_the_headline_is_the_greatest_length():
     headline = headline_ratio("name", [(512, 1.5), (1024, 2.0), (2048, 8.0)], "K = 128")
     assert (headline.value, headline.note) == ("8.0×", "N = 2,048, K = 128\n2.0× at N = 1,024\n1.5× at N = 512")

@@ -91,7 +91,8 @@ def _comparisons(results: Measurements) -> tuple[list[Section], dict[str, bytes]
             chart = comparison.chart("seconds", f"One attention, {step}, K = {format_count(k)}", names)
             if chart is not None:
                 figures[f"attention_{step}_k{k}"] = chart.png()
-            sections.append(comparison.table("seconds", _TEXT, figure="" if chart is None else chart.svg()))
+            text = f"{_TEXT} {comparison.crossing(contenders.SDPA)}"
+            sections.append(comparison.table("seconds", text, figure="" if chart is None else chart.svg()))
             sections.append(replace(comparison.table("memory"), text=""))
     return sections, figures
 

@@ -53,7 +53,8 @@ class EncoderSuite(Suite):
                 chart = comparison.chart("seconds", title, results.contenders)
                 if chart is not None:
                     figures[f"encoder_{step}_k{k}"] = chart.png()
-                sections.append(comparison.table("seconds", _TEXT, figure="" if chart is None else chart.svg()))
+                text = f"{_TEXT} {comparison.crossing(contenders.TWIN)}"
+                sections.append(comparison.table("seconds", text, figure="" if chart is None else chart.svg()))
                 sections.append(replace(comparison.table("memory"), text=""))
         return Summary(
             headlines=_headlines(results),

@@ -113,6 +113,23 @@ class Comparison:
         lines = [Line(name=name, points=points, thick=name == self.ours) for name, points in measured.items() if points]
         return length_chart(quantity, title, lines)
 
+    def faster_from(self, rival: str) -> int | None:
+        """The least length from which on ours was faster than ``rival`` at every length that was measured."""
+        least = None
+        for length, ratio in reversed(self.results.ratios("seconds", rival, self.ours, self.step, self.k)):
+            if ratio <= 1:
+                break
+            least = length
+        return least
+
+    def crossing(self, rival: str) -> str:
+        """:meth:`faster_from` as a sentence; nothing where ``rival`` was not measured."""
+        if not self.results.ratios("seconds", rival, self.ours, self.step, self.k):
+            return ""
+        least = self.faster_from(rival)
+        where = "at none of these lengths" if least is None else f"from N = {format_count(least)} on"
+        return f"Of the lengths measured, ours is faster than {rival} {where}."
+
     def _rank(self, quantity: Quantity, name: str, lengths: Sequence[int]) -> tuple[bool, list[float]]:
         values = (self.results.value(quantity, name, self.step, length, self.k) for length in reversed(lengths))
         return name != self.ours, [math.inf if value is None else value for value in values]
