@@ -25,24 +25,6 @@ def workplace(tmp_path, monkeypatch, write_csv):
     return tmp_path
 
 
-@pytest.fixture
-def refused(capfd, workplace):
-    """A function: run the command, which must end with status 2 and one line; returns what the line says."""
-
-    def call(*arguments):
-        files = sorted(workplace.rglob("*"))
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as exit_:
-            run([str(argument) for argument in arguments])
-        error = capfd.readouterr().err
-        assert exit_.value.code == 2, error
-        assert error.count("\n") == 1 and error.startswith("linformer: "), error
-        assert sorted(workplace.rglob("*")) == files, "left something behind"
-        return error.removeprefix("linformer: ").removesuffix("\n")
-
-    return call
-
-
 def of_training(refused, data="good.csv", **options):
     spelled = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     return refused("train", "--data", data, "--max-length", "32", "--device", "cpu", *spelled)
