@@ -7,8 +7,6 @@ import subprocess
 import pytest
 import torch
 
-from torch_linformer.cli.app import run
-
 SMALL = ["--lengths", "64", "--k", "16", "--repeat", "1", "--quick", "--device", "cpu", "--threads", "1"]
 
 
