@@ -100,9 +100,10 @@ def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Bfloat16 inference where SDPA would multiply by the slower library."""
     inputs = (query, key, value)
     wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    if query.dtype != torch.bfloat16 or wants_grad or not onednn_is_faster(*inputs):
+        return False
     # Products of a few queries at a time, as many slots would leave them, are slow again.
-    enough = _rows_at_once(query, key) >= FEWEST_ROWS
-    return query.dtype == torch.bfloat16 and enough and not wants_grad and onednn_is_faster(*inputs)
+    return _rows_at_once(query, key) >= FEWEST_ROWS
 
 
 def _rows_at_once(query: Tensor, key: Tensor) -> int:

@@ -44,7 +44,10 @@ def onednn_is_faster(*tensors: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
-    if input.dim() < 2 or input.numel() * weight.shape[0] < SMALLEST or not onednn_is_faster(input, weight):
+    # First of all the compilers, in whose graphs no size may be asked for.
+    if torch.compiler.is_compiling() or input.dim() < 2:
+        return F.linear(input, weight, bias)
+    if input.numel() * weight.shape[0] < SMALLEST or not onednn_is_faster(input, weight):
         return F.linear(input, weight, bias)
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
@@ -59,7 +62,8 @@ def mix_positions(mixture: Tensor, sequence: Tensor) -> Tensor:
     """``Eᵀ X`` row by row of the batch: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``."""
     if sequence.shape[-1] < NARROWEST:
         return (sequence.mT @ mixture).mT
-    if mixture.numel() * sequence.shape[-1] < SMALLEST or not onednn_is_faster(mixture, sequence):
+    compiling = torch.compiler.is_compiling()
+    if compiling or mixture.numel() * sequence.shape[-1] < SMALLEST or not onednn_is_faster(mixture, sequence):
         return torch.einsum("mk,bmc->bkc", mixture, sequence)
     # In pieces: operands are turned round on the way, which is cheap within the caches.
     rows = []
