@@ -43,7 +43,7 @@ def stream_of(src: Tensor) -> Tensor:
     return src.to(torch.promote_types(src.dtype, torch.float32))
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]  # the public one would load the compiler now
+@torch._disable_dynamo  # type: ignore[attr-defined]  # the public one would load the compiler now
 def run_reversible(
     layers: Sequence[ReversibleLayer], first: Tensor, second: Tensor, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
