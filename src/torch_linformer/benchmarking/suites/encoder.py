@@ -13,7 +13,7 @@ from torch_linformer.reporting.tables import format_count
 SIZES = {"width": 384, "heads": 12, "layers": 6, "feedforward": 1536}
 LENGTHS, KS = (512, 2048, 8192), (128,)
 QUICK_LENGTHS = (512, 1024)
-TRAINING_LENGTH = 2048  # longest of the suite's own choice
+TRAINING_LENGTH, QUICK_TRAINING_LENGTH = 2048, 512  # longest of the suite's own choice
 
 _TEXT = (
     "6 layers of width 384, 12 heads, feed-forward 1,536, random weights, no dropout, from token ids to the last "
@@ -32,7 +32,8 @@ class EncoderSuite(Suite):
     def cases(self, grid: Grid) -> list[Case]:
         lengths = grid.lengths or (QUICK_LENGTHS if grid.quick else LENGTHS)
         ks = grid.ks or KS
-        trained = grid.lengths or [length for length in lengths if length <= TRAINING_LENGTH]
+        longest = QUICK_TRAINING_LENGTH if grid.quick else TRAINING_LENGTH
+        trained = grid.lengths or [length for length in lengths if length <= longest]
         cases = [
             *grid_cases(grid, lengths, ks, step="forward", **SIZES),
             *grid_cases(grid, trained, ks, step="training", **SIZES),
