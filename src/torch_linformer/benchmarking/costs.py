@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from torch_linformer.benchmarking.suite import Case
 from torch_linformer.nn.projection import Sharing
 
@@ -79,5 +77,5 @@ def layer_ratio(case: Case, sharing: Sharing = "kv") -> tuple[float, float]:
 
 
 def _cost(case: Case, multiplications: int, elements: int) -> Cost:
-    itemsize = getattr(torch, case.dtype).itemsize
-    return Cost(multiplications=case.batch * multiplications, bytes=case.batch * elements * itemsize)
+    bytes_ = case.batch * elements * case.torch_dtype.itemsize
+    return Cost(multiplications=case.batch * multiplications, bytes=bytes_)

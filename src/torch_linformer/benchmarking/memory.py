@@ -14,13 +14,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
+import psutil
 import torch
 
 from torch_linformer.benchmarking.step import OUT_OF_MEMORY, Step, explain
 from torch_linformer.benchmarking.suite import Case, Suite
+from torch_linformer.reporting.machine import process_bytes
 
 MARGIN = 512 * 2**20  # bytes left to the rest of the machine
-_STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def limited_memory(device: str) -> Iterator[None]:
     fails as it should.
     """
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    available, used = _kernel_bytes(Path("/proc/meminfo"), "MemAvailable"), _kernel_bytes(_STATUS, "VmSize")
-    if device == "cuda" or available is None or used is None:
+    available, used = psutil.virtual_memory().available, process_bytes("VmSize")
+    if device == "cuda" or used is None:
         yield
         return
     most = used + max(available - MARGIN, available // 2)
@@ -140,20 +141,9 @@ def _forget_the_past() -> None:
 
 
 def _data(name: str) -> int | None:
-    """Bytes of the resident set (now or at its peak) without files: code is read in when it first runs.
-
-    Not ``ru_maxrss``: on Linux that begins at the resident set of the process that started this one.
-    """
-    total, files = _kernel_bytes(_STATUS, name), _kernel_bytes(_STATUS, "RssFile")
+    """Bytes of the resident set (now or at its peak) without files: code is read in when it first runs."""
+    total, files = process_bytes(name), process_bytes("RssFile")
     return None if total is None or files is None else total - files
-
-
-def _kernel_bytes(path: Path, name: str) -> int | None:
-    """Bytes that an entry of one of the kernel's tables stands for; None where there is none."""
-    if not path.exists():
-        return None
-    entries = (line.partition(":") for line in path.read_text(encoding="utf-8").splitlines())
-    return next((int(value.split()[0]) * 1024 for key, _, value in entries if key == name), None)
 
 
 def _cause_of_death(exit_code: int | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.benchmarking.suite import Case, Grid, Row
-from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.files import is_taken, write_json
 
 RESULTS_FILE = "results.json"
 
@@ -91,7 +91,7 @@ def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
     """
     file = folder / RESULTS_FILE
     if not file.exists():
-        if folder.is_file() or (folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())):
+        if is_taken(folder):
             raise ValueError(f"--output {folder}: is not empty and holds no benchmark; name another folder")
         return wanted
     found = Results.load(file)

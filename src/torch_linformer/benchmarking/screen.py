@@ -1,7 +1,6 @@
 """What a running benchmark shows: a bar on a terminal, a line for each row in a log."""
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from torch_linformer.benchmarking.suite import Case, Row
 from torch_linformer.reporting.screen import Screen
@@ -11,19 +10,11 @@ from torch_linformer.reporting.tables import format_bytes, format_count, format_
 class BenchmarkScreen(Screen):
     """Sentences, tables and the progress of a benchmark, on one console."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        super().__init__(console)
-        self.bar: Progress | None = None
-        self.task = TaskID(0)
-
     def begin(self, title: str, rows: int, done: int) -> None:
         """Say what is measured and how much of it is there already."""
         self.say(f"{title}: {format_count(rows)} rows" + (f", {format_count(done)} of them are there" if done else ""))
-        if self.console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[line]}", markup=False))
-            self.bar = Progress(*columns, console=self.console)
-            self.task = self.bar.add_task("", total=rows, completed=done, line="")
-            self.bar.start()
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[line]}", markup=False))
+        self.start_bar(*columns, total=rows, completed=done)
 
     def row(self, row: Row) -> None:
         """Show what was just measured."""
@@ -32,11 +23,6 @@ class BenchmarkScreen(Screen):
             self.bar.update(self.task, advance=1, line=line)
         else:
             self.say(line)
-
-    def stop(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
 
 
 def describe_case(case: Case) -> str:

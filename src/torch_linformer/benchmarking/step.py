@@ -22,9 +22,8 @@ class Step:
         self.case = case
         self.workload: Workload = contender.build(case)
         self.workload.module.train(case.step == "training")
-        dtype = getattr(torch, case.dtype)
         shape = self.workload.output_shape if case.step == "training" else ()
-        self.gradient = torch.randn(shape, device=case.device, dtype=dtype)
+        self.gradient = torch.randn(shape, device=case.device, dtype=case.torch_dtype)
 
     def run(self) -> Tensor:
         """The output; after a training step every gradient is there too, until ``clear``."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from torch_linformer.reporting.html import Headline, Section
@@ -39,6 +40,12 @@ class Case:
     feedforward: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch has it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

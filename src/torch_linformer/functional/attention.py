@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.matmul import onednn_is_faster
 from torch_linformer.functional.projection import project_sequence
 
-FEWEST_ROWS = 64
+FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
 SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
 
 
@@ -102,7 +102,6 @@ def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
     wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     if query.dtype != torch.bfloat16 or wants_grad or not onednn_is_faster(*inputs):
         return False
-    # Products of a few queries at a time, as many slots would leave them, are slow again.
     return _rows_at_once(query, key) >= FEWEST_ROWS
 
 
@@ -116,12 +115,10 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor
     scale = 1 / math.sqrt(width) if scale is None else scale
     keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)
     output = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
-    blocks = -(-length // _rows_at_once(query, key))
-    rows = -(-length // max(1, blocks))  # all blocks alike
-    for start in range(0, length, rows):
-        queries, block = query[:, :, start : start + rows], output[:, :, start : start + rows]
+    blocks = max(1, -(-length // _rows_at_once(query, key)))
+    for queries, block in zip(torch.chunk(query, blocks, 2), torch.chunk(output, blocks, 2), strict=True):
         scores = torch.baddbmm(queries.new_empty(()), queries.flatten(0, 1), keys, beta=0, alpha=scale)
-        scores = scores.view(batch, heads, -1, key.shape[2])
+        scores = scores.view(batch, heads, queries.shape[2], key.shape[2])
         if allowed is not None:
             scores = scores.masked_fill(~allowed, float("-inf"))
         block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))

@@ -103,12 +103,12 @@ def map_chunks(
     length = sequence.shape[dim]
     if chunk_size is None or torch.compiler.is_compiling():
         return function(sequence)
-    if length <= chunk_size and not (overwrite or torch.is_grad_enabled()):
-        return function(sequence)
     if torch.is_grad_enabled():
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
         results = [checkpoint(function, piece, use_reentrant=False) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
+    if length <= chunk_size and not overwrite:
+        return function(sequence)
     parts = ((chunk, (function(take(sequence, chunk, dim)),)) for chunk in cut(length, chunk_size))
     (output,) = write_chunks(parts, length, [sequence if overwrite else None], dim)
     return output

@@ -54,6 +54,19 @@ def git_commit(file: str) -> str | None:
     return described.stdout.strip() or None
 
 
+def process_bytes(name: str) -> int | None:
+    """Bytes of this process under a name of ``/proc/self/status``: ``VmHWM`` is the peak of its resident set.
+
+    Not ``ru_maxrss``: on Linux that begins at the resident set of the process that started this one. None where the
+    kernel keeps no such table.
+    """
+    table = Path("/proc/self/status")
+    if not table.exists():
+        return None
+    entries = (line.partition(":") for line in table.read_text(encoding="utf-8").splitlines())
+    return next((int(value.split()[0]) * 1024 for key, _, value in entries if key == name), None)
+
+
 def _processor() -> str:
     """The CPU's model, which ``platform`` does not know on Linux."""
     table = Path("/proc/cpuinfo")

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TaskID
 
 from torch_linformer.reporting.tables import results_table
 
 
 class Screen:
-    """Sentences and tables on a console; what shows progress builds on it."""
+    """Sentences and tables on a console, and on a terminal a bar."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
 
     def say(self, sentence: str) -> None:
         """One line, as it is: brackets in a file's name are no markup."""
@@ -19,3 +22,16 @@ class Screen:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.console.print(results_table(title, columns, rows))
+
+    def start_bar(self, *columns: ProgressColumn, total: int, completed: int) -> None:
+        """A bar of these columns, one of which may show ``task.fields[line]``; nothing where there is no terminal."""
+        if self.console.is_terminal:
+            self.bar = Progress(*columns, console=self.console)
+            self.task = self.bar.add_task("", total=total, completed=completed, line="")
+            self.bar.start()
+
+    def stop(self) -> None:
+        """Take the bar away, if there is one."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import nn
 
 from torch_linformer import models
 from torch_linformer.models import LinformerConfig
+from torch_linformer.reporting.machine import process_bytes
 from torch_linformer.training.devices import autocast
 
 STEPS = 3  # timed, after one that is not
@@ -137,12 +137,8 @@ def _timed_step(
 def _peak_bytes(device: str) -> float:
     if device == "cuda":
         return float(torch.cuda.max_memory_allocated())
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Not ru_maxrss: on Linux that begins at the resident set of the process that started this one.
-        lines = status.read_text(encoding="utf-8").splitlines()
-        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # bytes on macOS
+    peak = process_bytes("VmHWM")
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if peak is None else peak)  # bytes on macOS
 
 
 if __name__ == "__main__":

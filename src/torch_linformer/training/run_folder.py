@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from torch_linformer.reporting.files import is_taken
 from torch_linformer.training.checkpoints import last_whole_checkpoint
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.screen import Screen
@@ -22,7 +23,7 @@ def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen
     """
     wanted, run_file = identity(settings), output / RUN_FILE
     if not run_file.exists():
-        if output.is_file() or (output.is_dir() and any(not path.name.startswith(".") for path in output.iterdir())):
+        if is_taken(output):
             raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
         if resume:
             screen.say(f"no run in {output} yet: starting afresh")

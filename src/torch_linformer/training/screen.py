@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from torch_linformer.reporting import screen
 from torch_linformer.reporting.tables import format_count, format_duration
@@ -17,17 +17,12 @@ class Screen(screen.Screen):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(console)
-        self.bar: Progress | None = None
-        self.task = TaskID(0)
         self.last_line = float("-inf")
 
     def start(self, step: int, steps: int) -> None:
         self.steps = steps
-        if self.console.is_terminal:
-            steps_done = TextColumn("{task.completed}/{task.total} steps, {task.fields[line]}")
-            self.bar = Progress(TextColumn("training"), BarColumn(), steps_done, console=self.console)
-            self.task = self.bar.add_task("training", total=steps, completed=step, line="")
-            self.bar.start()
+        steps_done = TextColumn("{task.completed}/{task.total} steps, {task.fields[line]}")
+        self.start_bar(TextColumn("training"), BarColumn(), steps_done, total=steps, completed=step)
 
     def is_due(self) -> bool:
         """Whether it is time to show another step; asking the device for its counts costs time of its own."""
@@ -52,8 +47,3 @@ class Screen(screen.Screen):
             if name not in timing
         )
         self.say(f"step {step}: validation {scores}")
-
-    def stop(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None

@@ -1,6 +1,7 @@
 """Contenders of layers and encoders: sizes, shapes, and that nothing is said or changed around them."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 import torch
@@ -10,18 +11,10 @@ from transformers.utils import logging
 from torch_linformer.benchmarking.contenders import encoders
 from torch_linformer.benchmarking.suite import Case
 
+NAME = attrgetter("name")
 CASE = Case(step="training", length=128, k=16, batch=2, width=24, heads=3, layers=2, feedforward=48)
 LAYERS = [encoders.our_layer(), *encoders.full_layers()]
 ENCODERS = [encoders.our_encoder(), encoders.twin_encoder(), *encoders.peer_encoders()]
-
-
-@pytest.fixture(autouse=True)
-def surroundings(one_thread):
-    torch.manual_seed(0)
-
-
-def named(contender):
-    return contender.name
 
 
 def case_for(contender, **changes):
@@ -33,7 +26,7 @@ def built(name, **changes):
     return contender.build(case_for(contender, **changes))
 
 
-@pytest.mark.parametrize("contender", [*LAYERS, *ENCODERS], ids=named)
+@pytest.mark.parametrize("contender", [*LAYERS, *ENCODERS], ids=NAME)
 def test_every_contender_trains(contender):
     workload = contender.build(case_for(contender))
     output = workload.run(*workload.inputs)
@@ -44,13 +37,13 @@ def test_every_contender_trains(contender):
     assert any(parameter.grad is not None for parameter in workload.module.parameters())
 
 
-@pytest.mark.parametrize("contender", ENCODERS, ids=named)
+@pytest.mark.parametrize("contender", ENCODERS, ids=NAME)
 def test_nothing_drops_out(contender):
     workload = contender.build(case_for(contender))
     assert torch.equal(workload.run(*workload.inputs), workload.run(*workload.inputs))
 
 
-@pytest.mark.parametrize("contender", ENCODERS, ids=named)
+@pytest.mark.parametrize("contender", ENCODERS, ids=NAME)
 def test_every_encoder_has_the_cases_width_and_depth(contender):
     config = contender.build(case_for(contender)).module.config
     assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (24, 2, 1000)

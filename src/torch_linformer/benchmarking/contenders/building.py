@@ -26,15 +26,9 @@ def versioned(distribution: str) -> str:
     return f"{distribution} {version(distribution)}"
 
 
-def case_dtype(case: Case) -> torch.dtype:
-    """The case's dtype as torch has it."""
-    dtype: torch.dtype = getattr(torch, case.dtype)
-    return dtype
-
-
 def placed(module: Module, case: Case) -> Module:
-    """The module on the case's device, in its dtype and in its mode."""
-    return module.to(case.device, case_dtype(case)).train(case.step == "training")
+    """The module on the case's device and in its dtype."""
+    return module.to(case.device, case.torch_dtype)
 
 
 def hidden_states(case: Case) -> Tensor:
@@ -42,7 +36,7 @@ def hidden_states(case: Case) -> Tensor:
     shape = (case.batch, case.length, case.width)
     # Drawn on the CPU in float32: the same numbers on every device.
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return drawn.to(case.device, case_dtype(case)).requires_grad_(case.step == "training")
+    return drawn.to(case.device, case.torch_dtype).requires_grad_(case.step == "training")
 
 
 def sequence_workload(
