@@ -75,17 +75,59 @@ def attend(
     attends evenly to all of them: its values are zeros, so its output is finite. Returns the output
     ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
     """
-    if query.shape[1] % key.shape[1]:
-        raise ValueError(f"{query.shape[1]} query heads are not a multiple of {key.shape[1]} key/value heads")
-    groups = query.shape[1] // key.shape[1]
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     allowed = None
     if padding_mask is not None:
         allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
         allowed = allowed[:, None, None, :]
     if not need_weights and dropout_p == 0.0 and _products_outrun_sdpa(query, key, value):
         return _attend_in_blocks(query, key, value, allowed, scale), None
+    return _softmax_attention(query, key, value, allowed, dropout_p, scale, need_weights)
+
+
+def attend_to_past(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    padding_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Ordinary causal attention: the queries are the last N of the M positions and see those up to their own.
+
+    ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Otherwise as
+    :func:`attend`.
+    """
+    length, positions = query.shape[2], key.shape[2]
+    if padding_mask is None and length == positions and not need_weights:
+        output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=True)
+        return output, None
+    offset = positions - length
+    allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(offset)
+    if padding_mask is not None:
+        itself = allowed & ~allowed.tril(offset - 1)
+        allowed = (allowed & ~padding_mask[:, None, None, :]) | itself
+    return _softmax_attention(query, key, value, allowed, dropout_p, None, need_weights)
+
+
+def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Keys or values ``(B, Hkv, M, D)`` for ``num_heads`` query heads, ``(B, H, M, D)``."""
+    if num_heads % x.shape[1]:
+        raise ValueError(f"{num_heads} query heads are not a multiple of {x.shape[1]} key/value heads")
+    return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
+
+
+def _softmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    allowed: Tensor | None,
+    dropout_p: float,
+    scale: float | None,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """By SDPA, or where the weights are wanted by its definition."""
     if not need_weights:
         output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale)
         return output, None

@@ -85,3 +85,47 @@ def linformer_attention(
             outputs.append(softmax_row(query[row, head], slots_k, slots_v, everything))
         rows.append(torch.stack(outputs))
     return torch.stack(rows)
+
+
+def running_mean(sequence: Tensor, weights: Tensor, decay: Tensor, real: list[int]) -> Tensor:
+    """Slots ``(K, D)`` of one row's real positions: ``Σ_i e_i exp(−λ age_i) x_i / Σ_i e_i exp(−λ age_i)``."""
+    if not real:
+        return sequence.new_zeros(decay.shape[-1], sequence.shape[-1])
+    total = sequence.new_zeros(decay.shape[-1], sequence.shape[-1])
+    mass = torch.zeros_like(decay)
+    for age, position in enumerate(reversed(real)):
+        weight = weights[position] * torch.exp(-decay * age)
+        total = total + torch.outer(weight, sequence[position])
+        mass = mass + weight
+    return total / mass.unsqueeze(-1)
+
+
+def causal_linformer_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    proj_k: tuple[Tensor, Tensor],
+    proj_v: tuple[Tensor, Tensor],
+    *,
+    score_bias: Tensor | None = None,
+    window: int | None = None,
+    key_padding_mask: Tensor | None = None,
+) -> Tensor:
+    """Causal attention, one position at a time; ``proj`` are decays ``(H, K)`` and weights ``(H, N, K)``."""
+    output = torch.zeros_like(value)
+    for row in range(query.shape[0]):
+        real = real_positions(key_padding_mask, row, query.shape[2])
+        for head in range(query.shape[1]):
+            for position in real:
+                past = [p for p in real if p <= position]
+                (decay_k, weights_k), (decay_v, weights_v) = proj_k, proj_v
+                slots_k = running_mean(key[row, head], weights_k[head], decay_k[head], past)
+                slots_v = running_mean(value[row, head], weights_v[head], decay_v[head], past)
+                near = past[-window:] if window else []
+                keys = torch.cat([slots_k, key[row, head, near]])
+                values = torch.cat([slots_v, value[row, head, near]])
+                scores = keys @ query[row, head, position] / math.sqrt(query.shape[-1])
+                if score_bias is not None:
+                    scores = torch.cat([scores[: len(slots_k)] + score_bias[head], scores[len(slots_k) :]])
+                output[row, head, position] = torch.softmax(scores, dim=-1) @ values
+    return output

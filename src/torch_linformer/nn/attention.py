@@ -5,8 +5,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.attention import repeat_heads
+from torch_linformer.functional.causal import attend_causally, check_window
+from torch_linformer.functional.window import attend_with_window
+from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
+from torch_linformer.nn.past import FullState, Past
 from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
 
 
@@ -39,6 +44,13 @@ class LinformerAttention(FullAttention):
         sharing: ``none`` (E and F for every key/value head), ``headwise`` (one E, one F) or ``kv`` (one E = F,
             ``proj_v`` is None). ``layerwise`` spans layers: see :class:`LinformerEncoder`.
         length_scaling: False leaves s out.
+        causal: position t attends to running means of what came before it, itself included, instead of E and F
+            over all positions: see :class:`CausalProjection`. There is no longest sequence: ``max_len`` is the longest
+            time scale that slots begin with. ``projection``, ``sharing`` and ``length_scaling`` do not apply.
+        window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
+            else those at most w // 2 positions away. With it a causal attention may have ``k=0``: the window alone.
+        rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
+            even; see :func:`torch_linformer.functional.rotary.rotate`.
         slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\bar K` and :math:`\bar V`. The paper has none: models trained elsewhere do.
         batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
@@ -68,6 +80,9 @@ class LinformerAttention(FullAttention):
         projection: Projection | None = "linear",
         sharing: Sharing = "headwise",
         length_scaling: bool = True,
+        causal: bool = False,
+        window: int | None = None,
+        rotary_dim: int = 0,
         slot_bias: bool = False,
         batch_first: bool = True,
         device: torch.device | str | None = None,
@@ -82,11 +97,15 @@ class LinformerAttention(FullAttention):
             vdim=vdim,
             head_dim=head_dim,
             num_kv_heads=num_kv_heads,
+            causal=causal,
+            rotary_dim=rotary_dim,
             batch_first=batch_first,
             device=device,
             dtype=dtype,
         )
         check_sharing(sharing)
+        check_window(window)
+        self.window = window
         if sharing == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
@@ -94,7 +113,12 @@ class LinformerAttention(FullAttention):
             )
         self.proj_k: SequenceProjection | None = None
         self.proj_v: SequenceProjection | None = None
-        if projection is not None:
+        self.running: CausalProjection | None = None
+        if causal:
+            check_causal(k, max_len, window, projection, slot_bias)
+            if k > 0:
+                self.running = CausalProjection(k, num_heads, self.head_dim, max_len, device=device, dtype=dtype)
+        elif projection is not None:
             options: dict[str, Any] = {
                 "projection": projection,
                 "num_heads": self.num_kv_heads if sharing == "none" else None,
@@ -113,7 +137,7 @@ class LinformerAttention(FullAttention):
     def reset_parameters(self) -> None:
         super().reset_parameters()
         # Absent while the base class is still building: the projections then draw their own first values.
-        for projection in (getattr(self, "proj_k", None), getattr(self, "proj_v", None)):
+        for projection in (getattr(self, name, None) for name in ("proj_k", "proj_v", "running")):
             if projection is not None:
                 projection.reset_parameters()
         for slot_bias in (getattr(self, "slot_bias_k", None), getattr(self, "slot_bias_v", None)):
@@ -125,6 +149,57 @@ class LinformerAttention(FullAttention):
         for projection in (self.proj_k, self.proj_v):
             if projection is not None:
                 projection.resize_max_len(max_len, mode)
+
+    def attend_to(
+        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.window is None:
+            return super().attend_to(keys_and_values, query, need_weights)
+        keys, values, slot_padding, near = keys_and_values
+        assert near is not None
+        first, last = max(0, start - self.window // 2), start + query.shape[1] + self.window // 2
+        near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
+        output_BHND, weights = attend_with_window(
+            self._split_heads(self.q_proj(query), self.num_heads),
+            repeat_heads(keys, self.num_heads),
+            repeat_heads(values, self.num_heads),
+            repeat_heads(near_keys, self.num_heads),
+            repeat_heads(near_values, self.num_heads),
+            self.window // 2,
+            slot_padding=slot_padding,
+            key_padding=None if near.padding is None else near.padding[:, first:last],
+            offset=start - first,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+
+    def _attend_to_past(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        padding: Tensor | None,
+        past: Past | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        before = None if past is None else past.state
+        assert not isinstance(before, FullState)
+        output, weights, state = attend_causally(
+            queries,
+            keys,
+            values,
+            None if self.running is None else self.running(keys),
+            score_bias=None if self.running is None else self.running.score_bias,
+            window=self.window,
+            padding_mask=padding,
+            state=before,
+            dropout_p=self.dropout if self.training else 0.0,
+            need_weights=need_weights,
+        )
+        if past is not None:
+            past.state = state
+        return output, weights
 
     def _keys_and_values(
         self,
@@ -142,7 +217,8 @@ class LinformerAttention(FullAttention):
         else:
             keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
             values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
-        return (*self._add_slot_bias(keys, values), slot_padding)
+        near = super()._keys_and_values(key, value, padding, None) if self.window else None
+        return KeysAndValues(*self._add_slot_bias(keys, values), slot_padding, near)
 
     def keys_and_values_of_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
@@ -161,10 +237,9 @@ class LinformerAttention(FullAttention):
         values = keys if one_for_both else slots_v.total()
         if before_channels:
             keys, values = self._heads_of_slots(keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
-        return (
-            *self._add_slot_bias(keys, values),
-            proj_k.slot_padding_mask(chunks.sequence, chunks.padding),
-        )
+        slot_padding = proj_k.slot_padding_mask(chunks.sequence, chunks.padding)
+        near = super().keys_and_values_of_chunks(chunks, norm, None) if self.window else None
+        return KeysAndValues(*self._add_slot_bias(keys, values), slot_padding, near)
 
     def _projections(self, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
         proj_k = shared if self.proj_k is None else self.proj_k
@@ -219,6 +294,21 @@ def _project_slots(
         return mapped
     mass: Tensor = projection(ones, padding)
     return mapped + (mass - 1) * linear.bias
+
+
+def check_causal(k: int, max_len: int, window: int | None, projection: str | None, slot_bias: bool) -> None:
+    """Raise ``ValueError`` for options that causal attention has no use for."""
+    if projection not in (None, "linear"):
+        raise ValueError(
+            f"projection={projection!r} mixes a whole sequence; with causal=True slots are running means: leave "
+            "projection at its default"
+        )
+    if slot_bias:
+        raise ValueError("slot_bias=True belongs to slots of a whole sequence: leave it out with causal=True")
+    if k < 0 or max_len < 1:
+        raise ValueError(f"k must be at least 0 and max_len at least 1, got {k} and {max_len}")
+    if k == 0 and window is None:
+        raise ValueError("k=0 leaves nothing to attend to: give window, or k of at least 1")
 
 
 def check_sharing(sharing: str) -> None:

@@ -11,6 +11,7 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import check_sharing
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
+from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import run_reversible, stream_of
 
@@ -61,8 +62,9 @@ class Encoder(nn.Module):
         need_weights: bool = False,
         need_layers: bool = False,
         overwrite: bool = False,
+        pasts: Sequence[Past] | None = None,
     ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`.
+        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`; ``pasts`` has one a layer.
 
         ``need_layers`` is for hooks that keep what the layers return: nothing is written over it, and a reversible
         stack calls its layers one by one and keeps their activations (as with ``need_weights``).
@@ -74,12 +76,13 @@ class Encoder(nn.Module):
             "shared_projection": self.shared_projection,
             "need_weights": need_weights,
         }
+        each_past = [None] * len(self.layers) if pasts is None else pasts
         if self.memory == "reversible":
-            src = self._run_streams(src, options, need_layers)
+            src = self._run_streams(src, options, need_layers, each_past)
             overwrite = not need_layers
         else:
-            for layer in self.layers:
-                src = self._run(layer, src, {**options, "overwrite": overwrite})
+            for layer, past in zip(self.layers, each_past, strict=True):
+                src = self._run(layer, src, {**options, "overwrite": overwrite, "past": past})
                 overwrite = not need_layers  # what a layer returned is ours
         if self.norm is None:
             return src
@@ -96,7 +99,9 @@ class Encoder(nn.Module):
             return cast(Tensor, checkpoint(layer, src, use_reentrant=False, **options))
         return cast(Tensor, layer(src, **options))
 
-    def _run_streams(self, src: Tensor, options: dict[str, Any], need_layers: bool) -> Tensor:
+    def _run_streams(
+        self, src: Tensor, options: dict[str, Any], need_layers: bool, pasts: Sequence[Past | None]
+    ) -> Tensor:
         """The mean of the two streams behind the last layer."""
         layers = [cast("EncoderLayer", layer) for layer in self.layers]
         src = layers[0].clean(src, options["src_key_padding_mask"])
@@ -106,7 +111,9 @@ class Encoder(nn.Module):
             first = second = src
             for index, layer in enumerate(layers):
                 overwrite = index > 0 and not need_layers
-                src, first, second = layer(first, second_stream=second, overwrite=overwrite, **options)
+                src, first, second = layer(
+                    first, second_stream=second, overwrite=overwrite, past=pasts[index], **options
+                )
             return src
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         branches = [layer.branches(src, **options) for layer in layers]
@@ -158,6 +165,9 @@ class LinformerEncoder(Encoder):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         length_scaling: bool = True,
+        causal: bool = False,
+        window: int | None = None,
+        rotary_dim: int = 0,
         slot_bias: bool = False,
         final_norm: bool = True,
         attention_dropout: float | None = None,
@@ -188,6 +198,9 @@ class LinformerEncoder(Encoder):
                 num_kv_heads=num_kv_heads,
                 head_dim=head_dim,
                 length_scaling=length_scaling,
+                causal=causal,
+                window=window,
+                rotary_dim=rotary_dim,
                 slot_bias=slot_bias,
                 attention_dropout=attention_dropout,
                 gated=gated,

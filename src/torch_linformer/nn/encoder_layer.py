@@ -1,5 +1,6 @@
 """The layer of the encoder, with the signature of ``torch.nn.TransformerEncoderLayer``."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.chunks import Chunks, check_chunk_size, map_chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
 from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
 
@@ -67,33 +69,36 @@ class EncoderLayer(nn.Module):
         need_weights: bool = False,
         second_stream: Tensor | None = None,
         overwrite: bool = False,
+        past: Past | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         """``(B, N, C)`` to ``(B, N, C)``.
 
         Args:
             src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
-            src_mask: must be None.
+            src_mask: must be None; a causal layer takes the causal one with ``is_causal=True``.
             src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
-            is_causal: must be False.
+            is_causal: must be False, but in a causal layer.
             shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
             need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
             second_stream: of a reversible stack, whose first stream is ``src``: the result is then the mean of the
                 two streams and the streams themselves.
             overwrite: ``src`` is not needed any more: inference in chunks may write the result into it.
+            past: of a causal layer: what its attention has read so far, to which this call adds ``src``.
 
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
         streams = (src,) if second_stream is None else (src, second_stream)
-        if runs_in_chunks(self.chunk_size) and not need_weights and src_mask is None and not is_causal:
-            return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite)
+        plain = self.self_attn.causal or (src_mask is None and not is_causal)
+        if runs_in_chunks(self.chunk_size) and not need_weights and plain:
+            return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite, past)
         if second_stream is None:
             streams = (self.clean(src, src_key_padding_mask),)
-        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights)
+        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights, past)
         return _alone(self._couple(streams, attend))
 
     def branches(self, src: Tensor, **options: Any) -> ReversibleLayer:
         """The layer for a reversible stack; ``options`` are those of :meth:`forward`, up to ``need_weights``."""
-        attend = self._attention(**options)
+        attend = self._attention(**options, past=None)
         return ReversibleLayer(
             f=lambda x: attend(self.norm1(x.to(self.norm1.weight.dtype))),
             g=lambda x: self._feed_forward_of_chunk(x.to(self.norm1.weight.dtype)),
@@ -121,22 +126,36 @@ class EncoderLayer(nn.Module):
         src_key_padding_mask: Tensor | None,
         shared_projection: SequenceProjection | None,
         overwrite: bool,
+        past: Past | None,
     ) -> Tensor | tuple[Tensor, ...]:
-        """One pass makes slots of the sequence, a second one runs the layer; both read it chunk by chunk."""
+        """One pass makes slots of the sequence, a second one runs the layer; both read it chunk by chunk.
+
+        A causal layer needs one pass: what it has read is its past.
+        """
         assert self.chunk_size is not None
         batched = [self.self_attn.to_batch_first(x) for x in streams]
         padding = bool_padding_mask(src_key_padding_mask, batched[0])
         sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
-        norm = self.norm1 if self.norm_first else None
-        keys_and_values = self.self_attn.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
+        attend: Callable[[slice, Tensor], tuple[Tensor, Tensor | None]]
+        if self.self_attn.causal:
+            past = Past() if past is None else past
 
-        def attend(query: Tensor) -> Tensor:
-            attended: Tensor = self.dropout1(self.self_attn.attend_to(keys_and_values, query)[0])
-            return attended
+            def attend(chunk: slice, query: Tensor) -> tuple[Tensor, Tensor | None]:
+                return self.self_attn.attend_causally(query, query, query, sequences[-1].padding_of(chunk), past)
 
-        parts = (
-            (chunk, self._couple(tuple(x.read(chunk) for x in sequences), attend)) for chunk in sequences[0].cut_at(1)
-        )
+        else:
+            norm = self.norm1 if self.norm_first else None
+            keys_and_values = self.self_attn.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
+
+            def attend(chunk: slice, query: Tensor) -> tuple[Tensor, Tensor | None]:
+                return self.self_attn.attend_to(keys_and_values, query, start=chunk.start)
+
+        def couple(chunk: slice) -> tuple[Tensor, ...]:
+            return self._couple(
+                tuple(x.read(chunk) for x in sequences), lambda query: self.dropout1(attend(chunk, query)[0])
+            )
+
+        parts = ((chunk, couple(chunk)) for chunk in sequences[0].cut_at(1))
         kept: list[Tensor | None] = [*batched] if overwrite else [None] * len(batched)
         outputs = write_chunks(parts, batched[0].shape[1], [None, *kept] if len(kept) == 2 else kept, dim=1)
         return _alone(tuple(self.self_attn.from_batch_first(x, streams[0].dim() == 2) for x in outputs))
@@ -156,6 +175,7 @@ class EncoderLayer(nn.Module):
         is_causal: bool,
         shared_projection: SequenceProjection | None,
         need_weights: bool,
+        past: Past | None,
     ) -> Branch:
         """Self-attention with these arguments, as a function of the sequence."""
 
@@ -170,6 +190,7 @@ class EncoderLayer(nn.Module):
                 average_attn_weights=False,
                 is_causal=is_causal,
                 shared_projection=shared_projection,
+                past=past,
             )
             attended: Tensor = self.dropout1(output)
             return attended
@@ -223,6 +244,9 @@ class LinformerEncoderLayer(EncoderLayer):
         num_kv_heads: heads of keys and values.
         head_dim: width of one head.
         length_scaling: False leaves the length factor out.
+        causal: as in :class:`LinformerAttention`; so are ``window`` and ``rotary_dim``.
+        window: a local window beside the slots.
+        rotary_dim: channels of each head that are turned by their position.
         slot_bias: as in :class:`LinformerAttention`.
         attention_dropout: on the attention weights, if it is to differ from ``dropout``.
         gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
@@ -253,6 +277,9 @@ class LinformerEncoderLayer(EncoderLayer):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         length_scaling: bool = True,
+        causal: bool = False,
+        window: int | None = None,
+        rotary_dim: int = 0,
         slot_bias: bool = False,
         attention_dropout: float | None = None,
         gated: bool = False,
@@ -272,6 +299,9 @@ class LinformerEncoderLayer(EncoderLayer):
             projection=projection,
             sharing=sharing,
             length_scaling=length_scaling,
+            causal=causal,
+            window=window,
+            rotary_dim=rotary_dim,
             slot_bias=slot_bias,
             batch_first=batch_first,
             device=device,

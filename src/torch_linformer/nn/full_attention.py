@@ -1,20 +1,35 @@
 """Ordinary multi-head attention: the base that Linformer attention changes in one place, and its twin."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention import attend
+from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn.chunks import Chunks, map_chunks, runs_in_chunks
 from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.past import FullState, Past, positions_behind
 from torch_linformer.nn.projection import SequenceProjection
 
 ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
 
-# Keys and values (B, H, ·, D), and which of them get no attention, bool (B or 1, ·)
-KeysAndValues = tuple[Tensor, Tensor, Tensor | None]
+
+class KeysAndValues(NamedTuple):
+    """What queries attend to.
+
+    Attributes:
+        keys: of slots or positions, ``(B, H, ·, D)``.
+        values: likewise.
+        padding: which of them get no attention, bool ``(B or 1, ·)``.
+        near: the positions themselves where there is a local window beside the slots.
+    """
+
+    keys: Tensor
+    values: Tensor
+    padding: Tensor | None
+    near: "KeysAndValues | None" = None
 
 
 class FullAttention(nn.Module):
@@ -34,6 +49,8 @@ class FullAttention(nn.Module):
         vdim: int | None = None,
         head_dim: int | None = None,
         num_kv_heads: int | None = None,
+        causal: bool = False,
+        rotary_dim: int = 0,
         batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -49,6 +66,8 @@ class FullAttention(nn.Module):
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.dropout, self.batch_first = dropout, batch_first
+        self.causal, self.rotary_dim = causal, rotary_dim
+        check_rotary_dim(rotary_dim, self.head_dim, causal)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         kv_width = num_kv_heads * self.head_dim
         self.q_proj = Linear(embed_dim, num_heads * self.head_dim, **factory)
@@ -74,6 +93,7 @@ class FullAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         shared_projection: SequenceProjection | None = None,
+        past: Past | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend; shapes, masks and result as in :class:`torch.nn.MultiheadAttention`.
 
@@ -83,14 +103,16 @@ class FullAttention(nn.Module):
             value: ``(B, M, vdim)`` likewise.
             key_padding_mask: ``(B, M)``, bool (True at padding) or float (−inf at padding).
             need_weights: also return the attention weights, computed without SDPA.
-            attn_mask: must be None; no (N, M) mask can be applied.
+            attn_mask: must be None; no (N, M) mask can be applied. A causal module takes the causal one with
+                ``is_causal=True``, and does not look at it.
             average_attn_weights: average the weights over the heads.
-            is_causal: must be False.
+            is_causal: must be False, but on a causal module.
             shared_projection: the map to slots, handed over by an encoder with ``sharing="layerwise"``.
+            past: of a causal module: what it has read so far, to which this call adds ``query``.
 
         Returns:
             The output, shaped as ``query``, and None or the weights: ``(B, N, K)``, or ``(B, H, N, K)`` not
-            averaged (K = M in ordinary attention).
+            averaged (K = M in ordinary attention; K + w where there is a window, its positions last).
 
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
@@ -108,8 +130,11 @@ class FullAttention(nn.Module):
             query = key if self_attention else query
         elif same_source:
             value = key
-        keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
-        output, weights = self.attend_to(keys_and_values, query, need_weights)
+        if self.causal:
+            output, weights = self.attend_causally(query, key, value, padding, past, need_weights)
+        else:
+            keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
+            output, weights = self.attend_to(keys_and_values, query, need_weights)
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
         if unbatched and weights is not None:
@@ -117,9 +142,12 @@ class FullAttention(nn.Module):
         return self.from_batch_first(output, unbatched), weights
 
     def attend_to(
-        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
+        self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
     ) -> tuple[Tensor, Tensor | None]:
-        """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``keys_and_values``."""
+        """Output ``(B, N, C)`` and weights ``(B, H, N, ·)`` of queries ``(B, N, C)`` over ``keys_and_values``.
+
+        ``start`` is the first query's position, for which a local window asks.
+        """
         if not need_weights and query.device.type == "cpu" and runs_in_chunks(ROWS):
             return map_chunks(lambda rows: self._attend(keys_and_values, rows)[0], query, ROWS, dim=1), None
         return self._attend(keys_and_values, query, need_weights)
@@ -128,7 +156,7 @@ class FullAttention(nn.Module):
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """:meth:`attend_to` for all queries at once."""
-        keys, values, slot_padding = keys_and_values
+        keys, values, slot_padding, _ = keys_and_values
         queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
         output_BHND, weights = attend(
             queries_BHND,
@@ -140,6 +168,54 @@ class FullAttention(nn.Module):
         )
         return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
 
+    def attend_causally(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        padding: Tensor | None,
+        past: Past | None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output and weights of every position ``(B, N, C)`` over those up to its own, and over the past."""
+        if query.shape[1] != key.shape[1]:
+            raise ValueError(
+                f"causal attention is self-attention: query and key must have one length, got {query.shape[1]} and "
+                f"{key.shape[1]}"
+            )
+        positions = positions_behind(past, padding, key.shape[1], key.device)
+        queries, keys = (
+            rotate(self._split_heads(linear(x), heads), positions, self.rotary_dim)
+            for linear, x, heads in ((self.q_proj, query, self.num_heads), (self.k_proj, key, self.num_kv_heads))
+        )
+        keys = repeat_heads(keys, self.num_heads)
+        values = repeat_heads(self._split_heads(self.v_proj(value), self.num_kv_heads), self.num_heads)
+        output_BHND, weights = self._attend_to_past(queries, keys, values, padding, past, need_weights)
+        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+
+    def _attend_to_past(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        padding: Tensor | None,
+        past: Past | None,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`attend_causally` of heads ``(B, H, N, D)``."""
+        if past is not None:
+            every = torch.zeros(keys.shape[0], keys.shape[2], dtype=torch.bool, device=keys.device)
+            padding = every if padding is None else padding
+            if isinstance(past.state, FullState):
+                keys = torch.cat([past.state.keys, keys], dim=2)
+                values = torch.cat([past.state.values, values], dim=2)
+                padding = torch.cat([past.state.padding, padding], dim=1)
+            past.state = FullState(keys, values, padding)
+        dropout_p = self.dropout if self.training else 0.0
+        return attend_to_past(
+            queries, keys, values, padding_mask=padding, dropout_p=dropout_p, need_weights=need_weights
+        )
+
     def keys_and_values_of_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
     ) -> KeysAndValues:
@@ -150,7 +226,7 @@ class FullAttention(nn.Module):
             x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
             keys.append(self._split_heads(self.k_proj(x), self.num_kv_heads))
             values.append(self._split_heads(self.v_proj(x), self.num_kv_heads))
-        return torch.cat(keys, dim=2), torch.cat(values, dim=2), chunks.padding
+        return KeysAndValues(torch.cat(keys, dim=2), torch.cat(values, dim=2), chunks.padding)
 
     def _keys_and_values(
         self,
@@ -162,7 +238,7 @@ class FullAttention(nn.Module):
         """Keys and values ``(B, H, ·, D)`` from the zero-padded inputs, and which of them get no attention."""
         keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
         values = self._split_heads(self.v_proj(value), self.num_kv_heads)
-        return keys, values, padding
+        return KeysAndValues(keys, values, padding)
 
     def _split_heads(self, x: Tensor, heads: int) -> Tensor:
         return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
@@ -195,12 +271,15 @@ class FullAttention(nn.Module):
 
     def _refuse_masks(self, attn_mask: Tensor | None, is_causal: bool) -> None:
         name = type(self).__name__
+        if self.causal and (is_causal or attn_mask is None):
+            return
         if is_causal:
             raise ValueError(f"is_causal=True, but {name} is not causal: every position sees the whole sequence")
         if attn_mask is not None:
+            remedy = "pass is_causal=True for the causal mask" if self.causal else "use key_padding_mask for padding"
             raise ValueError(
                 f"{name} cannot apply an attn_mask of shape {tuple(attn_mask.shape)}, causal or other: a slot mixes "
-                "all positions, so no score belongs to one (query, key) pair; use key_padding_mask for padding"
+                f"all positions, so no score belongs to one (query, key) pair; {remedy}"
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -214,6 +293,14 @@ class FullAttention(nn.Module):
                 if part is not None:
                     state_dict[f"{prefix}{name}.{kind}"] = part
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def check_rotary_dim(rotary_dim: int, head_dim: int, causal: bool) -> None:
+    """Raise ``ValueError`` for channels that cannot be turned in pairs, or an attention that would mix the turns."""
+    if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
+        raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {head_dim}, got {rotary_dim}")
+    if rotary_dim and not causal:
+        raise ValueError(f"rotary_dim={rotary_dim} needs causal=True: slots of a whole sequence stand at no position")
 
 
 def bool_padding_mask(key_padding_mask: Tensor | None, key: Tensor) -> Tensor | None:

@@ -1,0 +1,29 @@
+"""Rotary positions: queries and keys turned by an angle that grows with their position."""
+
+import torch
+from torch import Tensor
+
+
+def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
+    r"""Turn the first ``width`` channels of every head, so that q · k depends on the distance of their positions alone.
+
+    Channels i and i + width / 2 are the coordinates of a vector turned by :math:`p\,\theta^{-2i / width}`; the other
+    channels stay. Angles are computed in no less than float32.
+
+    Args:
+        x: ``(B, H, N, D)``.
+        positions: ``(B or 1, N)``, whole numbers.
+        width: channels that are turned, even, 0 to D.
+        theta: the slowest turn takes :math:`2\pi\theta` positions.
+
+    Source: arXiv 2104.09864, section 3.4.
+    """
+    if width == 0:
+        return x
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    turns = theta ** (torch.arange(0, width, 2, device=x.device, dtype=dtype) / -width)
+    angles = positions[:, None, :, None].to(dtype) * turns
+    cos, sin = angles.cos(), angles.sin()
+    first, second, rest = x.tensor_split([width // 2, width], dim=-1)
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat([*(each.to(x.dtype) for each in turned), rest], dim=-1)
