@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_linformer.models import (
+        LinformerCache,
         LinformerConfig,
+        LinformerForCausalLM,
         LinformerForMaskedLM,
         LinformerForMultipleChoice,
         LinformerForQuestionAnswering,
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LinformerCache",
     "LinformerConfig",
+    "LinformerForCausalLM",
     "LinformerForMaskedLM",
     "LinformerForMultipleChoice",
     "LinformerForQuestionAnswering",

@@ -3,6 +3,7 @@
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
@@ -11,6 +12,8 @@ from transformers import (
 )
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.cache import LinformerCache
+from torch_linformer.models.causal_lm import LinformerForCausalLM
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.heads import (
     LinformerForMaskedLM,
@@ -22,6 +25,7 @@ from torch_linformer.models.heads import (
 
 AutoConfig.register(LinformerConfig.model_type, LinformerConfig)
 AutoModel.register(LinformerConfig, LinformerModel)
+AutoModelForCausalLM.register(LinformerConfig, LinformerForCausalLM)
 AutoModelForMaskedLM.register(LinformerConfig, LinformerForMaskedLM)
 AutoModelForMultipleChoice.register(LinformerConfig, LinformerForMultipleChoice)
 AutoModelForQuestionAnswering.register(LinformerConfig, LinformerForQuestionAnswering)
@@ -29,7 +33,9 @@ AutoModelForSequenceClassification.register(LinformerConfig, LinformerForSequenc
 AutoModelForTokenClassification.register(LinformerConfig, LinformerForTokenClassification)
 
 __all__ = [
+    "LinformerCache",
     "LinformerConfig",
+    "LinformerForCausalLM",
     "LinformerForMaskedLM",
     "LinformerForMultipleChoice",
     "LinformerForQuestionAnswering",

@@ -8,15 +8,17 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.projection import check_length
+from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.padding import LeftJustified
 from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import runs_in_chunks
 from torch_linformer.nn.encoder import Encoder, LinformerEncoder, Memory
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
@@ -49,7 +51,12 @@ def build_encoder(config: LinformerConfig) -> Encoder:
         "gated": config.gated,
         "chunk_size": config.chunk_size,
     }
-    attention: dict[str, Any] = {"num_kv_heads": config.num_key_value_heads, "head_dim": config.head_dim}
+    attention: dict[str, Any] = {
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "causal": config.causal,
+        "rotary_dim": config.rotary_dim,
+    }
     width, heads = config.hidden_size, config.num_attention_heads
     if config.attention == "linformer":
         return LinformerLayerStack(
@@ -61,6 +68,7 @@ def build_encoder(config: LinformerConfig) -> Encoder:
             sharing=cast(Sharing, config.sharing),
             projection=cast(Projection, config.projection),
             length_scaling=config.length_scaling,
+            window=config.window,
             slot_bias=config.slot_bias,
             final_norm=config.final_norm,
             memory=cast(Memory, config.memory),
@@ -101,6 +109,10 @@ class LinformerPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, SequenceProjection) and module.weight is not None:
             init.normal_(module.weight, mean=0.0, std=module.init_std)
+        if isinstance(module, CausalProjection):
+            init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
+            init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
+            init.constant_(module.score_bias, FIRST_SCORE)
         if isinstance(module, LinformerAttention):
             for slot_bias in (module.slot_bias_k, module.slot_bias_v):
                 if slot_bias is not None:
@@ -157,47 +169,76 @@ class LinformerModel(LinformerPreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        past_key_values: LinformerCache | None = None,
+        use_cache: bool | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutput:
+    ) -> BaseModelOutputWithPast:
         """Encode a batch.
 
         Args:
             input_ids: ``(B, N)`` token ids.
-            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are.
+            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. After a past, columns of the past
+                may stand before these N.
             token_type_ids: ``(B, N)``, 0 by default.
-            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0.
+            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
+                Rotary positions always do.
             inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
+            past_key_values: what a causal model has read so far; this call adds its input.
+            use_cache: return ``past_key_values``; by default a causal model does unless it is training.
             **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
 
         Raises:
-            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, N exceeds
-                ``max_position_embeddings``, or ``attention_mask`` is not ``(B, N)``.
+            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
+                ``config.longest_input``, ``attention_mask`` does not fit, or a past is given to a model that is not
+                causal.
         """
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        batch, length = given.shape[:2]
-        check_length(length, self.config.max_position_embeddings)
+        cache = self._cache(past_key_values, use_cache)
+        attention_mask = self._check_sizes(given.shape[0], given.shape[1], attention_mask, cache)
+        first = cache is None or cache.tokens is None
+        kwargs.update(past_key_values=cache, return_dict=True)
         if attention_mask is None:
-            return self._encode(
-                input_ids, None, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
-            )
-        if attention_mask.shape != (batch, length):
-            raise ValueError(
-                f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
-            )
+            return self._encode(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
         rows = LeftJustified(attention_mask)
         inputs = [rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        outputs = self._encode(inputs[0], rows.key_padding_mask, *inputs[1:], return_dict=True, **kwargs)
+        outputs = self._encode(inputs[0], rows.key_padding_mask, *inputs[1:], **kwargs)
         for name, value in outputs.items():
             if isinstance(value, Tensor):
                 outputs[name] = rows.restore(value)
-            else:  # None at the layers that output_hidden_states does not select
+            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
                 outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-        if outputs.attentions is not None and self.config.attention == "full":
-            # Here the keys are tokens too.
+        # In ordinary attention without a past the keys are tokens of the same rows.
+        if outputs.attentions is not None and self.config.attention == "full" and first:
             outputs["attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.attentions)
         return outputs
+
+    def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
+        """The past to go on from, a new one if there is none but one is wanted, or None."""
+        if past_key_values is not None and not self.config.causal:
+            raise ValueError("past_key_values needs a causal model: here every token sees those behind it too")
+        if past_key_values is not None and not isinstance(past_key_values, LinformerCache):
+            raise ValueError(f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}")
+        wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+        if past_key_values is None and wanted and self.config.causal:
+            return LinformerCache(self.config.num_hidden_layers)
+        return past_key_values
+
+    def _check_sizes(
+        self, batch: int, length: int, attention_mask: Tensor | None, cache: LinformerCache | None
+    ) -> Tensor | None:
+        """The mask of the N new columns; raises ``ValueError`` where sizes do not fit."""
+        before = 0 if cache is None else cache.get_seq_length()
+        if self.config.longest_input is not None:
+            check_length(before + length, self.config.longest_input)
+        if attention_mask is None:
+            return None
+        if attention_mask.shape not in ((batch, length), (batch, before + length)):
+            raise ValueError(
+                f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
+            )
+        return attention_mask[:, attention_mask.shape[1] - length :]
 
     @merge_with_config_defaults
     @capture_outputs
@@ -208,18 +249,23 @@ class LinformerModel(LinformerPreTrainedModel):
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
+        past_key_values: LinformerCache | None,
         **kwargs: Any,
-    ) -> BaseModelOutput:
+    ) -> BaseModelOutputWithPast:
         """Encode rows whose real tokens stand first."""
         need_weights, need_layers = (
             bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
         )
+        start = None if past_key_values is None else past_key_values.tokens
         hidden = self.encoder(
-            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids),
+            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start),
             src_key_padding_mask=key_padding_mask,
             need_weights=need_weights,
             need_layers=need_layers,
             # In chunks the embeddings are a tensor of their own, whatever was given.
             overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers,
+            pasts=None if past_key_values is None else past_key_values.pasts,
         )
-        return BaseModelOutput(last_hidden_state=hidden)
+        if past_key_values is not None:
+            past_key_values.add_columns(hidden.shape[1])
+        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)

@@ -5,6 +5,8 @@ from typing import Any, get_args
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from torch_linformer.functional.causal import check_window
+from torch_linformer.nn.attention import check_causal
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.encoder import Memory, check_memory
 from torch_linformer.nn.projection import Projection, Sharing
@@ -13,7 +15,7 @@ CHOICES = {
     "attention": ("linformer", "full"),
     "projection": get_args(Projection),
     "sharing": get_args(Sharing),
-    "position_embedding": ("learned", "sinusoidal", "none"),
+    "position_embedding": ("learned", "sinusoidal", "rotary", "none"),
     "memory": get_args(Memory),
     "pooling": ("mean", "cls", "max", "mean_max"),
 }
@@ -23,16 +25,23 @@ class LinformerConfig(PreTrainedConfig):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
     Args beyond the usual ones of transformers:
-        max_position_embeddings: longest input in tokens, ``max_len`` of the projections.
+        max_position_embeddings: longest input in tokens, ``max_len`` of the projections. A causal model has no longest
+            input unless its positions are ``learned``; its slots begin with time scales up to this one.
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
         head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
         k: slots K, one number or one a layer.
         sharing: ``none``, ``headwise``, ``kv`` or ``layerwise``.
         projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max``.
         length_scaling: False leaves the length factor of the projections out.
+        causal: every position sees itself and what came before it, as a language model does:
+            see :class:`torch_linformer.nn.LinformerAttention`.
+        window: a local window of so many tokens in the same softmax as the slots; with one, a causal model may have
+            ``k=0``.
         slot_bias: learned terms on the compressed keys and values, as some imported models have.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
-        position_embedding: ``learned``, ``sinusoidal`` or ``none``; positions count real tokens.
+        position_embedding: ``learned``, ``sinusoidal``, ``none``, or for causal models ``rotary``; positions count real
+            tokens.
+        partial_rotary_factor: share of each head's channels that rotary positions turn.
         pooling: what a classifier reads: ``mean``, ``cls`` (the first real token), ``max``, or ``mean_max`` (both,
             side by side); padding takes no part.
         embedding_norm: False leaves the norm of the embeddings out.
@@ -51,6 +60,7 @@ class LinformerConfig(PreTrainedConfig):
     """
 
     model_type = "linformer"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers reads it from the class
 
     vocab_size: int = 50265
     hidden_size: int = 768
@@ -68,15 +78,19 @@ class LinformerConfig(PreTrainedConfig):
     layer_norm_eps: float = 1e-5
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = True
+    use_cache: bool = True
     classifier_dropout: float | None = None
 
     k: int | list[int] = 256
     sharing: str = "headwise"
     projection: str = "linear"
     length_scaling: bool = True
+    causal: bool = False
+    window: int | None = None
     slot_bias: bool = False
     attention: str = "linformer"
     position_embedding: str = "learned"
+    partial_rotary_factor: float = 0.5
     pooling: str = "mean"
     embedding_norm: bool = True
     norm_first: bool = False
@@ -99,14 +113,34 @@ class LinformerConfig(PreTrainedConfig):
             raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}, got {self.hidden_act!r}")
         if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} lies outside vocab_size {self.vocab_size}")
+        check_window(self.window)
+        if not self.causal and self.position_embedding == "rotary":
+            raise ValueError(
+                "position_embedding='rotary' needs causal=True: slots of a whole sequence have no position"
+            )
         for k in [self.k] if isinstance(self.k, int) else self.k:
-            if not 1 <= k <= self.max_position_embeddings:
+            if self.causal:
+                check_causal(k, self.max_position_embeddings, self.window, None, self.slot_bias)
+            elif not 1 <= k <= self.max_position_embeddings:
                 raise ValueError(
                     f"k must lie between 1 and max_position_embeddings = {self.max_position_embeddings}, got {k}"
                 )
         check_memory(self.memory, self.norm_first)
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of each head that rotary positions turn, an even number."""
+        if self.position_embedding != "rotary":
+            return 0
+        width = self.hidden_size // self.num_attention_heads if self.head_dim is None else self.head_dim
+        return int(width * self.partial_rotary_factor) // 2 * 2
+
+    @property
+    def longest_input(self) -> int | None:
+        """Tokens that a model can read at once; None if there is no limit."""
+        return None if self.causal and self.position_embedding != "learned" else self.max_position_embeddings
 
     @property
     def label_names(self) -> list[str]:

@@ -12,7 +12,7 @@ from torch_linformer.nn.chunks import cut, runs_in_chunks, write_chunks
 class LinformerEmbeddings(nn.Module):
     """Sum of the embeddings, normalised unless the configuration says otherwise.
 
-    Expects real tokens first: position i is the i-th real token.
+    Expects real tokens first: position i is the i-th real token, or the i-th after ``start`` ``(B,)`` earlier ones.
     """
 
     def __init__(self, config: LinformerConfig) -> None:
@@ -34,12 +34,15 @@ class LinformerEmbeddings(nn.Module):
         inputs_embeds: Tensor | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
+        start: Tensor | None = None,
     ) -> Tensor:
         given = input_ids if inputs_embeds is None else inputs_embeds
         assert given is not None
         length = given.shape[1]
         if position_ids is None:
             position_ids = torch.arange(length, device=given.device).unsqueeze(0)
+            if start is not None:
+                position_ids = position_ids + start.unsqueeze(-1)
         if self.chunk_size is None or not runs_in_chunks(self.chunk_size):
             return self._embed(input_ids, inputs_embeds, token_type_ids, position_ids)
 

@@ -1,0 +1,111 @@
+"""The causal language model: the next token of everything read so far."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.configuration_utils import GenerationMode
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.cache import LinformerCache
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.heads import LinformerLMHead
+
+
+class LinformerForCausalLM(LinformerPreTrainedModel, GenerationMixin):
+    """Scores of the vocabulary for the token behind each one, ``(B, N, vocab_size)``.
+
+    ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with
+    ``position_embedding="rotary"`` no input is too long. What ``generate`` keeps between two tokens does not grow.
+
+    Raises:
+        ValueError: for a configuration that is not causal.
+    """
+
+    _is_stateful = True  # sums cannot be undone, so no assistant may propose tokens
+    _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
+        "lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"
+    }
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        if not config.causal:
+            raise ValueError(
+                "LinformerForCausalLM needs a causal model: LinformerConfig(causal=True, window=64, "
+                'position_embedding="rotary", ...)'
+            )
+        self.linformer = LinformerModel(config)
+        self.lm_head = LinformerLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        past_key_values: LinformerCache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, the cache, and the loss where ``labels`` are given; see the backbone for the other arguments.
+
+        Args:
+            labels: ``(B, N)``, usually ``input_ids``: they are shifted here. −100 takes no part in the loss, the mean
+                cross-entropy in float32.
+            logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+        """
+        outputs = self.linformer(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> bool:
+        """A :class:`LinformerCache`, unless the user gave a cache or wants none."""
+        if generation_config.cache_implementation is not None:
+            raise ValueError(
+                f"cache_implementation={generation_config.cache_implementation!r}: Linformer has one cache, whose size "
+                "does not grow; leave cache_implementation out"
+            )
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = LinformerCache(self.config.num_hidden_layers)
+        return True
