@@ -201,6 +201,7 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
     """Write results.md and curves.png from what ``train`` left in the folder."""
     found = [json.loads(path.read_text()) for path in sorted(output.glob("*-*.json"))]
     runs = {name: [run for run in found if run["variant"] == name] for name in VARIANTS}
+    runs = {name: each for name, each in runs.items() if each}
     groups = [f"up to {limit:,} bytes ago" for limit in DISTANCES] + ["not in this row"]
     quality = [
         [
