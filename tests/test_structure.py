@@ -28,7 +28,9 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
 
 PUBLIC_NAMES = {
     "torch_linformer": [
+        "LinformerCache",
         "LinformerConfig",
+        "LinformerForCausalLM",
         "LinformerForMaskedLM",
         "LinformerForMultipleChoice",
         "LinformerForQuestionAnswering",
@@ -37,7 +39,13 @@ PUBLIC_NAMES = {
         "LinformerModel",
         "__version__",
     ],
-    "torch_linformer.functional": ["johnson_lindenstrauss_k", "linformer_attention", "project_sequence"],
+    "torch_linformer.functional": [
+        "SlotWeights",
+        "causal_linformer_attention",
+        "johnson_lindenstrauss_k",
+        "linformer_attention",
+        "project_sequence",
+    ],
     "torch_linformer.models.convert": [
         "from_bert",
         "from_fairseq",
@@ -50,6 +58,7 @@ PUBLIC_NAMES = {
         "LinformerAttention",
         "LinformerEncoder",
         "LinformerEncoderLayer",
+        "Past",
         "SequenceProjection",
     ],
 }

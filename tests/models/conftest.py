@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 
 # Distinct sizes, so that no axis can stand in for another.
 TINY = {
@@ -42,6 +42,8 @@ def build(tiny):
 
     def build_model(model_class, *, dtype=torch.float64, **fields):
         torch.manual_seed(0)
+        if model_class is LinformerForCausalLM:
+            fields = {"causal": True, "window": 5, **fields}
         model = model_class(tiny(**fields)).to(dtype).eval()
         with torch.no_grad():
             for parameter in model.parameters():

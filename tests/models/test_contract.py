@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 from transformers import (
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
@@ -13,6 +14,7 @@ from transformers import (
 )
 
 from torch_linformer.models import (
+    LinformerForCausalLM,
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
     LinformerForQuestionAnswering,
@@ -24,6 +26,7 @@ from torch_linformer.models import (
 ROWS, CHOICES, LENGTH = 3, 2, 11
 AUTO_CLASSES = {
     LinformerModel: AutoModel,
+    LinformerForCausalLM: AutoModelForCausalLM,
     LinformerForMaskedLM: AutoModelForMaskedLM,
     LinformerForMultipleChoice: AutoModelForMultipleChoice,
     LinformerForQuestionAnswering: AutoModelForQuestionAnswering,
@@ -43,7 +46,7 @@ def shape_of_inputs(model_class):
 def labels_for(model_class, ids):
     """Labels as each head takes them."""
     match model_class.__name__.removeprefix("LinformerFor"):
-        case "MaskedLM":
+        case "MaskedLM" | "CausalLM":
             return {"labels": ids}
         case "TokenClassification":
             return {"labels": ids % 2}
@@ -80,7 +83,8 @@ def test_hidden_states_and_attentions(build, token_ids, model_class, attention):
     outputs = model(ids, output_hidden_states=True, output_attentions=True)
     rows = ids.flatten(0, -2).shape[0]
     assert [tuple(x.shape) for x in outputs.hidden_states] == [(rows, LENGTH, 15)] * 3
-    keys = 7 if attention == "linformer" else LENGTH
+    slots_and_window = 7 + (5 if model_class is LinformerForCausalLM else 0)
+    keys = slots_and_window if attention == "linformer" else LENGTH
     assert [tuple(p.shape) for p in outputs.attentions] == [(rows, 3, LENGTH, keys)] * 2
     assert_close(outputs.attentions[0].sum(-1), torch.ones(rows, 3, LENGTH).double())
     silent = model(ids)
@@ -131,7 +135,7 @@ def test_padding_on_either_side_changes_nothing(build, token_ids, model_class, s
     padded = torch.cat([ids, padding][order], dim=-1)
     mask = torch.cat([real, torch.zeros_like(padding)][order], dim=-1)
     kept = slice(4, None) if side == "left" else slice(None, LENGTH)
-    per_token = model_class.__name__.endswith(("Model", "MaskedLM", "TokenClassification", "QuestionAnswering"))
+    per_token = model_class.__name__.endswith(("Model", "LM", "TokenClassification", "QuestionAnswering"))
     found = [x[:, kept] if per_token else x for x in scores(model(padded, attention_mask=mask))]
     assert_close(found, scores(model(ids)))
 
@@ -168,7 +172,7 @@ def test_more_and_fewer_tokens(build, token_ids, model_class, attention):
         model.resize_token_embeddings(size)
         assert model.config.vocab_size == size and model.get_input_embeddings().num_embeddings == size
         after = scores(model(ids))
-        if model_class is LinformerForMaskedLM:
+        if model_class in (LinformerForMaskedLM, LinformerForCausalLM):
             assert after[0].shape[-1] == size
             assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
             after, before = [after[0][..., :30]], [before[0][..., :30]]

@@ -6,6 +6,14 @@ projected length (slots), ``H`` heads, ``D`` width of one head, ``C`` model widt
 
 from torch_linformer.functional.attention import linformer_attention
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
+from torch_linformer.functional.causal import causal_linformer_attention
 from torch_linformer.functional.projection import project_sequence
+from torch_linformer.functional.running_means import SlotWeights
 
-__all__ = ["johnson_lindenstrauss_k", "linformer_attention", "project_sequence"]
+__all__ = [
+    "SlotWeights",
+    "causal_linformer_attention",
+    "johnson_lindenstrauss_k",
+    "linformer_attention",
+    "project_sequence",
+]
