@@ -54,6 +54,11 @@ class CausalState:
             recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
         )
 
+    def unless(self, padding: Tensor, before: Self) -> Self:
+        """This state in the rows that had a token; ``before`` in those that had padding, ``(B,)``."""
+        pairs = ((getattr(self, field.name), getattr(before, field.name)) for field in fields(self))
+        return type(self)(*(torch.where(padding.view(-1, *[1] * (now.dim() - 1)), then, now) for now, then in pairs))
+
     def rows(self, index: Tensor) -> Self:
         """The rows of the batch that ``index`` names, in its order."""
         return type(self)(*(getattr(self, field.name).index_select(0, index) for field in fields(self)))
@@ -154,6 +159,11 @@ def attend_causally(
     chunk_size = max(1, min(chunk_size, query.shape[2]))
     outputs, all_weights = [], []
     with torch.autocast(query.device.type, enabled=False):
+        if query.shape[2] == 1:
+            q, k, v = (x.to(dtype) for x in (query, key, value))
+            proj = None if proj_k is None else (proj_k, proj_v or proj_k)
+            output, softmax, state = _attend_next(q, k, v, proj, score_bias, window, padding_mask, state, dropout_p)
+            return output.to(value.dtype), softmax if need_weights else None, state
         for start in range(0, max(query.shape[2], 1), SEGMENT):
             part = slice(start, start + SEGMENT)
             queries, keys, values = (x[:, :, part].to(dtype) for x in (query, key, value))
@@ -165,6 +175,50 @@ def attend_causally(
             if weights is not None:
                 all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if all_weights else None, state
+
+
+def _attend_next(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    proj: tuple[SlotWeights, SlotWeights] | None,
+    score_bias: Tensor | None,
+    window: int | None,
+    padding: Tensor | None,
+    state: CausalState,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, CausalState]:
+    """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
+    scores, outputs = [], []
+    keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
+    if proj is not None:
+        keys, mass_k = _add_token(keys, mass_k, proj[0], key)
+        values, mass_v = _add_token(values, mass_v, proj[1], value)
+        of_slots = ((query @ keys.mT.to(query.dtype)) / mass_k.unsqueeze(2)).to(query.dtype)
+        scores.append(of_slots if score_bias is None else of_slots + score_bias.unsqueeze(-2).to(of_slots.dtype))
+    recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
+    recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
+    if window is not None:
+        missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
+        scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
+    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    of_slots, of_window = kept.tensor_split([mass_k.shape[-1]], dim=-1)
+    if proj is not None:
+        outputs.append((of_slots / mass_v.unsqueeze(2)).to(value.dtype) @ values.to(value.dtype))
+    if window is not None:
+        outputs.append(of_window @ recent_values)
+    after = CausalState(state.tokens + 1, keys, mass_k, values, mass_v, recent_keys[:, :, 1:], recent_values[:, :, 1:])
+    if padding is not None:
+        after = after.unless(padding[:, 0], state)
+    return sum(outputs[1:], start=outputs[0]), softmax, after
+
+
+def _add_token(sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums and masses one token ``(B, H, 1, X)`` on."""
+    fade = torch.exp(-proj.decay.to(sums.dtype))
+    weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype)
+    return sums * fade.unsqueeze(-1) + weight.unsqueeze(-1) * token, mass * fade + weight
 
 
 class _Segment:
