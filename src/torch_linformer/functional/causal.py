@@ -258,12 +258,12 @@ class _Segment:
     def _state_behind(self, means: tuple[RunningMeans, RunningMeans] | None) -> CausalState:
         tokens = self.state.tokens + self.real.sum(dim=-1)
         recent_keys, recent_values = self._recent(self.keys), self._recent(self.values)
+        # Copies: a view would keep the memory of the whole segment.
+        recent_keys, recent_values = recent_keys.clone(), recent_values.clone()
         if means is None:
             return replace(self.state, tokens=tokens, recent_keys=recent_keys, recent_values=recent_values)
-        of_keys, of_values = means
-        return CausalState(
-            tokens, of_keys.sums, of_keys.mass_behind, of_values.sums, of_values.mass_behind, recent_keys, recent_values
-        )
+        sums = (x.clone() for each in means for x in (each.sums, each.mass_behind))
+        return CausalState(tokens, *sums, recent_keys, recent_values)
 
     def _recent(self, sequence: Tensor) -> Tensor:
         """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
@@ -281,9 +281,9 @@ class _Segment:
         return last[:, :, : self.before]
 
     def _fill(self, x: Tensor, dim: int) -> Tensor:
-        """``x`` up to whole chunks along ``dim``, with zeros (False)."""
+        """``x`` up to whole chunks along ``dim``, one at least, with zeros (False)."""
         behind = [0, 0] * (x.dim() - dim - 1)
-        return F.pad(x, (*behind, 0, -self.length % self.chunk))
+        return F.pad(x, (*behind, 0, -self.length % self.chunk if self.length else self.chunk))
 
     def _chunks(self, x: Tensor, dim: int) -> Tensor:
         return self._fill(x, dim).reshape(*x.shape[:dim], -1, self.chunk, *x.shape[dim + 1 :])
