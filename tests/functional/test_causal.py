@@ -341,6 +341,7 @@ def test_a_window_without_slots(gradients, sizes, window):
             *(x[:, :, piece] for x in sequences), None, need_weights=True, **options
         )
         assert weights.shape == (2, 2, size, window)
+        assert output.isfinite().all()
         outputs.append(output)
     actual = at_tokens(torch.cat(outputs, dim=2), mask)
     assert_close(actual, expected)
@@ -354,6 +355,25 @@ def test_before_the_first_token_the_output_is_zeros(window):
     output = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
     assert output[0].any() and output[1, :, 3:].any()
     assert not output[1, :, :3].any() and not output[2].any()
+
+
+def test_a_long_row_of_which_half_is_padding_is_what_it_would_be_alone():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 1, 1, 701, 3, 5, 4, "row", steepest=0.1)
+    mask = ends_padded(701, (37, 311))
+    projections = [SlotWeights(p.decay, p.weights[:, :, 37:390]) for p in (proj_k, proj_v)]
+    options = {"score_bias": bias, "window": 3}
+    expected = causal_linformer_attention(*(x[:, :, 37:390] for x in sequences), *projections, **options)
+    output = causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=mask, **options)
+    assert_close(output[:, :, 37:390], expected)
+
+
+def test_autocast_lowers_the_precision_of_nothing():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    sequences = [x.detach().float() for x in sequences]
+    options = {"score_bias": bias, "window": 3}
+    expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(causal_linformer_attention(*sequences, proj_k, proj_v, **options), expected)
 
 
 def test_rows_of_a_batch_do_not_see_each_other():
