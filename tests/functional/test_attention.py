@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import linformer_attention, reference
-from torch_linformer.functional.attention import attend
+from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
 
 
 def draw_inputs(seed, batch, queries, length, heads, head_dim, num_slots, kv_heads, max_len, per_head, v_dim=None):
@@ -200,6 +200,86 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
         rounding = torch.finfo(dtype).eps * truth.abs().max()
         assert actual.dtype == dtype
         assert (actual - truth).abs().max() <= 2 * (naive - truth).abs().max() + rounding
+
+
+def causal_inputs(queries, positions):
+    query, key, value, _, _ = draw_inputs(0, 3, queries, positions, 2, 5, 1, 2, positions, False, v_dim=7)
+    return [query, key, value]
+
+
+def attend_to_past_literally(query, key, value, mask):
+    """Each query alone over the tokens up to its own position, itself where that is padding."""
+    offset = key.shape[2] - query.shape[2]
+    outputs = []
+    for row in range(query.shape[0]):
+        real = reference.real_positions(mask, row, key.shape[2])
+        for head in range(query.shape[1]):
+            for index in range(query.shape[2]):
+                seen = [p for p in range(offset + index + 1) if p in real or p == offset + index]
+                one = query[row, head, index : index + 1]
+                outputs.append(reference.softmax_row(one, key[row, head], value[row, head], seen))
+    return torch.cat(outputs).view(*query.shape[:3], value.shape[-1])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize(("queries", "positions"), [(11, 11), (4, 11), (1, 11), (1, 1)])
+def test_each_query_attends_to_the_tokens_up_to_its_own(gradients, queries, positions, padded, need_weights):
+    inputs = causal_inputs(queries, positions)
+    mask = None
+    if padded:
+        mask = torch.zeros(3, positions, dtype=torch.bool)
+        mask[1, : positions // 2], mask[2] = True, True
+        mask[1, -2:] = True
+    actual, weights = attend_to_past(*inputs, padding_mask=mask, need_weights=need_weights)
+    expected = attend_to_past_literally(*inputs, mask)
+    assert_close(actual, expected)
+    assert_close(gradients(actual, inputs), gradients(expected, inputs))
+    assert (weights is not None) == need_weights
+    if need_weights:
+        assert_close(weights @ inputs[2], actual)
+        assert not weights.tril(positions - queries).ne(weights).any()
+
+
+def test_all_positions_at_once_are_torchs_causal_attention(gradients):
+    inputs = causal_inputs(11, 11)
+    actual, _ = attend_to_past(*inputs, padding_mask=torch.zeros(3, 11, dtype=torch.bool))
+    expected = F.scaled_dot_product_attention(*inputs, is_causal=True)
+    assert_close(actual, expected)
+    assert_close(gradients(actual, inputs), gradients(expected, inputs))
+    assert torch.equal(attend_to_past(*inputs)[0], expected)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_the_gradient_to_later_positions_is_exactly_zero(padded, need_weights):
+    query, key, value = causal_inputs(7, 7)
+    mask = torch.arange(7) >= torch.tensor([[7], [4], [1]]) if padded else None
+    output, _ = attend_to_past(query, key, value, padding_mask=mask, need_weights=need_weights)
+    for position in range(7):
+        for gradient in torch.autograd.grad(output[:, :, position].sum(), [key, value], retain_graph=True):
+            assert not gradient[:, :, position + 1 :].any()
+
+
+def test_dropout_of_causal_attention_scales_what_is_left():
+    torch.manual_seed(0)
+    query, value = torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)
+    counts = torch.arange(1.0, 8.0).view(7, 1)
+    for options in ({}, {"need_weights": True}, {"padding_mask": torch.zeros(500, 7, dtype=torch.bool)}):
+        output, _ = attend_to_past(query, query, value, dropout_p=0.25, **options)
+        kept = (output * counts * 0.75).round()
+        assert_close(output, kept / (counts * 0.75))
+        assert (kept == counts).any() and (kept < counts).any()
+        assert output.mean().item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_repeated_heads_stand_beside_their_own():
+    x = torch.arange(6.0).view(1, 2, 3, 1).requires_grad_()
+    repeated = repeat_heads(x, 6)
+    assert repeated[0, :, 0, 0].tolist() == [0.0, 0.0, 0.0, 3.0, 3.0, 3.0]
+    assert repeat_heads(x, 2) is x
+    with pytest.raises(ValueError, match="5 query heads are not a multiple of 2 key/value heads"):
+        repeat_heads(x, 5)
 
 
 def test_heads_that_do_not_divide_are_refused():

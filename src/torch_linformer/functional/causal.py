@@ -1,6 +1,7 @@
 """Causal Linformer attention: every slot is a running mean, so that no query sees what comes after it."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -158,7 +159,9 @@ def attend_causally(
     dtype = torch.promote_types(query.dtype, torch.bfloat16)  # the sums exceed the range of half precision
     chunk_size = max(1, min(chunk_size, query.shape[2]))
     outputs, all_weights = [], []
-    with torch.autocast(query.device.type, enabled=False):
+    device = query.device.type
+    has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
+    with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         if query.shape[2] == 1:
             q, k, v = (x.to(dtype) for x in (query, key, value))
             proj = None if proj_k is None else (proj_k, proj_v or proj_k)
@@ -312,12 +315,12 @@ class _Segment:
     def _state_behind(self, means: tuple[RunningMeans, RunningMeans] | None) -> CausalState:
         tokens = self.state.tokens + self.real.sum(dim=-1)
         recent_keys, recent_values = self._recent(self.keys), self._recent(self.values)
+        # Copies: a view would keep the memory of the whole segment.
+        recent_keys, recent_values = recent_keys.clone(), recent_values.clone()
         if means is None:
             return replace(self.state, tokens=tokens, recent_keys=recent_keys, recent_values=recent_values)
-        of_keys, of_values = means
-        return CausalState(
-            tokens, of_keys.sums, of_keys.mass_behind, of_values.sums, of_values.mass_behind, recent_keys, recent_values
-        )
+        sums = (x.clone() for each in means for x in (each.sums, each.mass_behind))
+        return CausalState(tokens, *sums, recent_keys, recent_values)
 
     def _recent(self, sequence: Tensor) -> Tensor:
         """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
@@ -335,9 +338,9 @@ class _Segment:
         return last[:, :, : self.before]
 
     def _fill(self, x: Tensor, dim: int) -> Tensor:
-        """``x`` up to whole chunks along ``dim``, with zeros (False)."""
+        """``x`` up to whole chunks along ``dim``, one at least, with zeros (False)."""
         behind = [0, 0] * (x.dim() - dim - 1)
-        return F.pad(x, (*behind, 0, -self.length % self.chunk))
+        return F.pad(x, (*behind, 0, -self.length % self.chunk if self.length else self.chunk))
 
     def _chunks(self, x: Tensor, dim: int) -> Tensor:
         return self._fill(x, dim).reshape(*x.shape[:dim], -1, self.chunk, *x.shape[dim + 1 :])

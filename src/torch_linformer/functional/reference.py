@@ -129,3 +129,30 @@ def causal_linformer_attention(
                     scores = torch.cat([scores[: len(slots_k)] + score_bias[head], scores[len(slots_k) :]])
                 output[row, head, position] = torch.softmax(scores, dim=-1) @ values
     return output
+
+
+def windowed_attention(
+    query: Tensor,
+    slots_k: Tensor,
+    slots_v: Tensor,
+    key: Tensor,
+    value: Tensor,
+    reach: int,
+    *,
+    slot_padding: Tensor | None = None,
+    key_padding: Tensor | None = None,
+    offset: int = 0,
+) -> Tensor:
+    """Attention over slots and the positions near each query, one at a time; zeros where there is nothing."""
+    output = query.new_zeros(*query.shape[:3], value.shape[-1])
+    for row in range(query.shape[0]):
+        real = real_positions(key_padding, row, key.shape[2])
+        slots = real_positions(slot_padding, row, slots_k.shape[2])
+        for head in range(query.shape[1]):
+            for position in range(query.shape[2]):
+                near = [p for p in real if abs(p - offset - position) <= reach]
+                keys = torch.cat([slots_k[row, head, slots], key[row, head, near]])
+                values = torch.cat([slots_v[row, head, slots], value[row, head, near]])
+                everything = list(range(len(keys)))
+                output[row, head, position] = softmax_row(query[row, head, [position]], keys, values, everything)
+    return output

@@ -95,7 +95,9 @@ class Encoder(nn.Module):
     def _run(self, layer: nn.Module, src: Tensor, options: dict[str, Any]) -> Tensor:
         # Transformers' own switch makes the layer do the same by itself: once is enough.
         switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-        if self.memory == "checkpoint" and torch.is_grad_enabled() and not switched:
+        # A layer computed again would find its past brought up to date already.
+        again = options["past"] is None and not switched
+        if self.memory == "checkpoint" and torch.is_grad_enabled() and again:
             return cast(Tensor, checkpoint(layer, src, use_reentrant=False, **options))
         return cast(Tensor, layer(src, **options))
 
@@ -107,6 +109,7 @@ class Encoder(nn.Module):
         src = layers[0].clean(src, options["src_key_padding_mask"])
         # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
         plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
+        plain = plain or any(past is not None for past in pasts)  # a backward pass would add to it again
         if plain or not torch.is_grad_enabled():
             first = second = src
             for index, layer in enumerate(layers):
@@ -214,7 +217,7 @@ class LinformerEncoder(Encoder):
         if norm_first and final_norm:
             norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
         shared = None
-        if layerwise:
+        if layerwise and not causal:
             shared = SequenceProjection(
                 max_len,
                 layer_ks[0],

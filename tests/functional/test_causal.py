@@ -1,0 +1,584 @@
+"""Causal attention: against the literal definition, on every path, and what it may not see."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from torch_linformer.functional import causal, reference
+from torch_linformer.functional.causal import CausalState, attend_causally, causal_linformer_attention
+from torch_linformer.functional.running_means import SlotWeights
+
+DOUBLE = {"dtype": torch.float64}
+
+
+def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="head", bias_heads=True, steepest=1.0):
+    """Query, key, value, decays and weights of keys and of values, score bias: float64, all wanting a gradient.
+
+    ``weights`` is the first size of their shape: ``none``, ``position`` (N, K), ``head`` (H, N, K) or ``row``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lead = {"position": (), "head": (heads,), "row": (batch, heads)}
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, **DOUBLE)
+
+    projections = []
+    for _ in range(2):
+        decay = torch.rand(heads, num_slots, generator=generator, **DOUBLE) * steepest
+        each = None if weights == "none" else draw(*lead[weights], length, num_slots).exp()
+        projections.append(SlotWeights(decay, each))
+    bias = draw(*[heads] * bias_heads, num_slots)
+    sequences = [draw(batch, heads, length, size) for size in (width, width, v_width)]
+    tensors = [x for x in [*sequences, *projections[0], *projections[1], bias] if x is not None]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    return sequences, projections, bias
+
+
+def tensors_of(*groups):
+    return [x for group in groups for x in group if x is not None]
+
+
+def literal(sequences, proj_k, proj_v, bias, window, mask):
+    """The definition of each row by itself, for weights and biases of any shape."""
+    batch, heads, length = sequences[0].shape[:3]
+    bias = None if bias is None else bias.expand(heads, -1)
+
+    def of_row(proj, row):
+        weights = torch.ones(length, proj.decay.shape[-1], **DOUBLE) if proj.weights is None else proj.weights
+        return proj.decay.expand(heads, -1), (weights[row] if weights.dim() == 4 else weights.expand(heads, -1, -1))
+
+    outputs = []
+    for row in range(batch):
+        one = slice(row, row + 1)
+        projections = [of_row(proj, row) for proj in (proj_k, proj_v)]
+        padding = None if mask is None else mask[one]
+        options = {"score_bias": bias, "window": window, "key_padding_mask": padding}
+        outputs.append(reference.causal_linformer_attention(*(x[one] for x in sequences), *projections, **options))
+    return torch.cat(outputs)
+
+
+def at_tokens(output, mask):
+    """The outputs of real tokens, row by row."""
+    output = output.transpose(1, 2)
+    return output.flatten(0, 1) if mask is None else output[~mask]
+
+
+def ends_padded(length, *ends):
+    """The mask of rows with so many positions of padding before and behind their tokens."""
+    positions = torch.arange(length)
+    return torch.stack([(positions < left) | (positions >= length - right) for left, right in ends])
+
+
+@st.composite
+def causal_inputs(draw):
+    """Inputs of any small sizes and a mask: padding at both ends, whole rows included; without a window anywhere."""
+    batch, heads, length = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 9))
+    window = draw(st.none() | st.integers(1, 11))
+    sizes = (batch, heads, length, *(draw(st.integers(1, 3)) for _ in range(3)))
+    weights = draw(st.sampled_from(["none", "position", "head", "row"]))
+    inputs = draw_inputs(draw(st.integers(0, 999)), *sizes, weights, draw(st.booleans()))
+    mask = None
+    if draw(st.booleans()):
+        left = [draw(st.integers(0, length)) for _ in range(batch)]
+        mask = ends_padded(length, *((n, draw(st.integers(0, length - n))) for n in left))
+        if window is None:
+            rows = st.lists(st.booleans(), min_size=length, max_size=length)
+            mask = torch.tensor([draw(rows) for _ in range(batch)])
+    return inputs, window, mask
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@given(case=causal_inputs(), shared=st.booleans(), biased=st.booleans(), chunk_size=st.integers(1, 11))
+def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, shared, biased, chunk_size):
+    (sequences, (proj_k, proj_v), bias), window, mask = case
+    proj_v, bias = (None if shared else proj_v), (bias if biased else None)
+    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": chunk_size}
+    actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
+    expected = at_tokens(literal(sequences, proj_k, proj_v or proj_k, bias, window, mask), mask)
+    assert_close(actual, expected)
+    if len(actual):
+        wanted = tensors_of(sequences, proj_k, proj_v or [], [bias])
+        assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 29])
+@pytest.mark.parametrize("weights", ["none", "position", "head", "row"])
+def test_sizes_of_distinct_primes(gradients, monkeypatch, weights, window):
+    monkeypatch.setattr(causal, "SEGMENT", 7)
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
+    mask = ends_padded(17, (0, 0), (4, 3))
+    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3}
+    actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
+    expected = at_tokens(literal(sequences, proj_k, proj_v, bias, window, mask), mask)
+    assert_close(actual, expected)
+    wanted = tensors_of(sequences, proj_k, proj_v, [bias])
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+def test_one_decay_for_all_heads_and_weights_for_one(gradients):
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 7, 5, 2, 4, "row")
+    proj_k = SlotWeights(proj_k.decay[0], proj_k.weights[:1, :1])
+    proj_v = SlotWeights(proj_v.decay[:1], proj_v.weights[:, :1])
+    full_k, full_v = (SlotWeights(p.decay, p.weights.expand(2, 3, 7, 4)) for p in (proj_k, proj_v))
+    actual = causal_linformer_attention(*sequences, proj_k, proj_v, score_bias=bias[0], window=2)
+    expected = literal(sequences, full_k, full_v, bias[0], 2, None)
+    assert_close(actual, expected)
+    wanted = [*sequences, *proj_k, *proj_v, bias]
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        # a token's weight is a third of that of the next: (3 / 3 + 11) / (4 / 3); one slot has the whole softmax
+        pytest.param({}, 9.0, id="slot"),
+        # all scores are 0: the mean of the slot's 9 and the token's own 11
+        pytest.param({"window": 1}, 10.0, id="slot-and-token"),
+        # and of the 3 before it
+        pytest.param({"window": 2}, 23 / 3, id="slot-and-both-tokens"),
+        # the slot counts three times
+        pytest.param({"window": 1, "score_bias": torch.tensor([3.0]).log()}, 9.5, id="biased-slot"),
+    ],
+)
+def test_example_by_hand(options, expected):
+    values = torch.tensor([3.0, 11.0]).view(1, 1, 2, 1)
+    proj = SlotWeights(torch.tensor([3.0]).log(), torch.ones(2, 1))
+    output = causal_linformer_attention(torch.zeros(1, 1, 2, 1), values, values, proj, chunk_size=2, **options)
+    assert output[0, 0, 1, 0].item() == pytest.approx(expected)
+
+
+def test_without_decay_a_slot_is_the_mean_of_the_past():
+    sequences, _, _ = draw_inputs(0, 2, 3, 11, 5, 7, 1)
+    output = causal_linformer_attention(*sequences, SlotWeights(torch.zeros(1, **DOUBLE)), chunk_size=4)
+    counts = torch.arange(1, 12, **DOUBLE).unsqueeze(-1)
+    assert_close(output, sequences[2].cumsum(dim=2) / counts)
+
+
+def test_scale_takes_the_place_of_the_width_under_the_root():
+    query, key, value = draw_inputs(0, 2, 3, 11, 5, 7, 1)[0]
+    proj = SlotWeights(torch.tensor([0.25], **DOUBLE))
+    doubled = causal_linformer_attention(query, key, value, proj, window=3, scale=2 / 5**0.5)
+    assert_close(doubled, causal_linformer_attention(2 * query, key, value, proj, window=3))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("segment", [4096, 5, 1])
+@pytest.mark.parametrize("chunk_size", [1, 3, 8, 64])
+def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, chunk_size, segment, window):
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    wanted = tensors_of(sequences, proj_k, proj_v, [bias])
+    mask = ends_padded(19, (0, 6), (7, 0))
+    options = {"score_bias": bias, "window": window, "key_padding_mask": mask}
+    expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
+    monkeypatch.setattr(causal, "SEGMENT", segment)
+    output = causal_linformer_attention(*sequences, proj_k, proj_v, chunk_size=chunk_size, **options)
+    actual = at_tokens(output, mask)
+    assert_close(actual, expected)
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+def in_pieces(sizes, sequences, proj_k, proj_v, *, padding_mask=None, state=None, **options):
+    """Output, weights and last state of positions that are handed over so many at a time."""
+    outputs, weights, start = [], [], 0
+    for size in sizes:
+        piece = slice(start, start + size)
+        start += size
+        output, softmax, state = attend_causally(
+            *(x[:, :, piece] for x in sequences),
+            proj_k.part(piece),
+            None if proj_v is None else proj_v.part(piece),
+            padding_mask=None if padding_mask is None else padding_mask[:, piece],
+            state=state,
+            **options,
+        )
+        outputs.append(output)
+        weights.append(softmax)
+    return torch.cat(outputs, dim=2), weights, state
+
+
+PATHS = {"whole": [19], "uneven": [1, 7, 2, 9], "tokens": [1] * 19, "a-token-after-a-prompt": [18, 1]}
+
+
+@pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("window", [None, 1, 4, 23])
+@pytest.mark.parametrize("padded", ["whole", "both"])
+def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, window, padded):
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
+    mask = None if padded == "whole" else ends_padded(19, (5, 0), (8, 10), (9, 10))
+    options = {"score_bias": bias, "window": window}
+    expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=mask, **options), mask)
+    output, _, state = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, chunk_size=3, **options)
+    actual = at_tokens(output, mask)
+    assert_close(actual, expected)
+    wanted = tensors_of(sequences, proj_k, proj_v, [bias])
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+    assert state.tokens.tolist() == ([19] * 3 if mask is None else (~mask).sum(dim=-1).tolist())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("window", [None, 1, 4, 23])
+def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(window, side):
+    lengths, prompt, more = [7, 3, 1, 0], 7, 5
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 4, 2, prompt + more, 3, 5, 4, "row")
+    ends = [(prompt - n, 0) if side == "left" else (0, prompt - n) for n in lengths]
+    mask = torch.cat([ends_padded(prompt, *ends), torch.zeros(4, more, dtype=torch.bool)], dim=1)
+    options = {"score_bias": bias, "window": window}
+    for sizes in ([prompt, more], [prompt, *[1] * more]):
+        output, _, _ = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, **options)
+        for row in range(4):
+            real = (~mask[row]).nonzero().squeeze(-1)
+            alone = [x[row : row + 1, :, real] for x in sequences]
+            projections = [SlotWeights(p.decay, p.weights[row : row + 1, :, real]) for p in (proj_k, proj_v)]
+            expected = causal_linformer_attention(*alone, *projections, **options)
+            assert_close(output[row : row + 1, :, real], expected)
+
+
+def plain(query, key, value, decay, weights, window):
+    """The formula with the weights of every pair of positions written out, which are made in no less than float32."""
+    length = query.shape[2]
+    age = torch.arange(length).unsqueeze(-1) - torch.arange(length)
+    fade = torch.exp(-decay[..., None, None] * age) * weights.transpose(-1, -2).unsqueeze(-2)
+    fade = fade.masked_fill(age < 0, 0.0)
+    fade = (fade / fade.sum(dim=-1, keepdim=True)).to(query.dtype)  # (B, H, K, N, N)
+    means_k, means_v = (torch.einsum("bhkti,bhid->bhtkd", fade, x) for x in (key, value))
+    of_slots = torch.einsum("bhtd,bhtkd->bhtk", query, means_k) / query.shape[-1] ** 0.5
+    of_tokens = query @ key.mT / query.shape[-1] ** 0.5
+    of_tokens = of_tokens.masked_fill((age < 0) | (age >= window), float("-inf"))
+    softmax = torch.softmax(torch.cat([of_slots, of_tokens], dim=-1), dim=-1)
+    num_slots = decay.shape[-1]
+    return torch.einsum("bhtk,bhtkd->bhtd", softmax[..., :num_slots], means_v) + softmax[..., num_slots:] @ value
+
+
+@pytest.mark.parametrize("sizes", [[149], [64, 1, 84], [1] * 149], ids=["whole", "pieces", "tokens"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, dtype, sizes):
+    sequences, (proj, _), _ = draw_inputs(0, 2, 2, 149, 16, 16, 5, "row", steepest=1 / 16)
+    low = [x.detach().to(dtype) for x in sequences]
+    weights = [x.detach().float() for x in proj]
+
+    def fast(query, key, value, decay, weights, window):
+        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=window)[0]
+
+    def run(function, inputs):
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        output = function(*inputs, 7)
+        return [output, *gradients(output, inputs)]
+
+    # Decay and weights stand in numerator and denominator, whose gradients cancel: theirs may be 8 times as wrong.
+    names = {"output": 2, "query": 2, "key": 2, "value": 2, "decay": 8, "weights": 8}
+    exact, naive = run(plain, [x.double() for x in [*low, *weights]]), run(plain, [*low, *weights])
+    for (name, factor), truth, one, actual in zip(
+        names.items(), exact, naive, run(fast, [*low, *weights]), strict=True
+    ):
+        assert actual.dtype == one.dtype
+        rounding = torch.finfo(dtype).eps * truth.abs().max()
+        assert (actual - truth).abs().max() <= factor * (one - truth).abs().max() + rounding, name
+
+
+def test_the_formula_written_out_is_the_definition():
+    sequences, (proj, _), _ = draw_inputs(0, 2, 2, 11, 3, 5, 4, "row")
+    assert_close(plain(*sequences, *proj, 3), literal(sequences, proj, proj, None, 3, None))
+
+
+@pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
+@pytest.mark.parametrize("window", [None, 4])
+def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes, autocast, window):
+    monkeypatch.setattr(causal, "SEGMENT", 7)
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    if autocast:
+        sequences = [x.detach().float().requires_grad_() for x in sequences]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
+        options = {"score_bias": bias, "window": window, "chunk_size": 3}
+        output, _, _ = in_pieces(sizes, inputs, proj_k, proj_v, **options)
+    assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
+    for position in range(19):
+        wanted = [*sequences[1:], proj_k.weights, proj_v.weights]
+        found = torch.autograd.grad(output[:, :, position].sum(), [sequences[0], *wanted], retain_graph=True)
+        assert all(not gradient[:, :, position + 1 :].any() for gradient in found)
+        assert found[2][:, :, position].any() and found[2][:, :, max(position - 1, 0)].any()
+        assert not found[0][:, :, :position].any()
+
+
+@pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("window", [None, 4])
+def test_what_stands_at_padding_changes_nothing(gradients, sizes, window):
+    (query, key, value), (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
+    mask = ends_padded(19, (2, 3), (8, 10), (19, 0))
+    poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in (key, value)]
+    results = []
+    for keys, values in ((key, value), poisoned):
+        run = in_pieces(sizes, [query, keys, values], proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias)
+        results.append([run[0], *gradients(run[0], [query, keys, values, *proj_k, *proj_v, bias])])
+    for clean, actual in zip(*results, strict=True):
+        assert torch.equal(actual, clean)
+        assert actual.isfinite().all()
+    _, _, *found = results[1]
+    for gradient in found[:2]:
+        assert not gradient.transpose(1, 2)[mask].any()
+    assert not found[3].transpose(1, 2)[mask].any() and not found[5].transpose(1, 2)[mask].any()
+
+
+@pytest.mark.parametrize("window", [1, 4, 23])
+@pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
+def test_a_window_without_slots(gradients, sizes, window):
+    sequences, _, _ = draw_inputs(0, 2, 2, 19, 3, 5, 1)
+    mask = ends_padded(19, (0, 0), (4, 3))
+    none = SlotWeights(torch.zeros(2, 0, **DOUBLE))
+    expected = at_tokens(literal(sequences, none, none, None, window, mask), mask)
+    outputs, state, start = [], None, 0
+    for size in sizes:
+        piece = slice(start, start + size)
+        start += size
+        options = {"window": window, "padding_mask": mask[:, piece], "state": state, "chunk_size": 3}
+        output, weights, state = attend_causally(
+            *(x[:, :, piece] for x in sequences), None, need_weights=True, **options
+        )
+        assert weights.shape == (2, 2, size, window)
+        assert output.isfinite().all()
+        outputs.append(output)
+    actual = at_tokens(torch.cat(outputs, dim=2), mask)
+    assert_close(actual, expected)
+    assert_close(gradients(actual, sequences), gradients(expected, sequences))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_before_the_first_token_the_output_is_zeros(window):
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 7, 3, 5, 4)
+    options = {"score_bias": bias, "window": window, "key_padding_mask": ends_padded(7, (0, 0), (3, 0), (7, 0))}
+    output = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
+    assert output[0].any() and output[1, :, 3:].any()
+    assert not output[1, :, :3].any() and not output[2].any()
+
+
+def test_a_long_row_of_which_half_is_padding_is_what_it_would_be_alone():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 1, 1, 701, 3, 5, 4, "row", steepest=0.1)
+    mask = ends_padded(701, (37, 311))
+    projections = [SlotWeights(p.decay, p.weights[:, :, 37:390]) for p in (proj_k, proj_v)]
+    options = {"score_bias": bias, "window": 3}
+    expected = causal_linformer_attention(*(x[:, :, 37:390] for x in sequences), *projections, **options)
+    output = causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=mask, **options)
+    assert_close(output[:, :, 37:390], expected)
+
+
+def test_autocast_lowers_the_precision_of_nothing():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    sequences = [x.detach().float() for x in sequences]
+    options = {"score_bias": bias, "window": 3}
+    expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(causal_linformer_attention(*sequences, proj_k, proj_v, **options), expected)
+
+
+def test_rows_of_a_batch_do_not_see_each_other():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 7, 3, 5, 4)
+    output, _, state = attend_causally(*sequences, proj_k, proj_v, score_bias=bias, window=3)
+    of_state = sum(getattr(state, name)[1].sum() for name in ("keys", "values", "recent_keys", "recent_values"))
+    for gradient in torch.autograd.grad(output[1].sum() + of_state, sequences):
+        assert gradient[1].any()
+        assert not gradient[[0, 2]].any()
+
+
+def test_gradcheck():
+    (query, key, value), (proj_k, proj_v), bias = draw_inputs(0, 2, 1, 5, 2, 1, 2)
+    mask = ends_padded(5, (0, 0), (1, 1))
+
+    def attend(query, key, value, decay_k, weights_k, decay_v, weights_v, bias):
+        projections = SlotWeights(decay_k, weights_k), SlotWeights(decay_v, weights_v)
+        options = {"score_bias": bias, "window": 2, "key_padding_mask": mask, "chunk_size": 2}
+        return causal_linformer_attention(query, key, value, *projections, **options)
+
+    assert torch.autograd.gradcheck(attend, [query, key, value, *proj_k, *proj_v, bias])
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-4, 1.0], ids=["none", "slow", "fast"])
+def test_a_hundred_thousand_positions_in_float32(decay):
+    length, generator = 100_000, torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 1, 1, length, 2, generator=generator)
+    proj = SlotWeights(torch.tensor([decay, 0.01]), torch.randn(length, 2, generator=generator).mul(2).exp())
+    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3)
+    double = [x.double() for x in (query, key, value + 1)]
+    exact = SlotWeights(*(x.double() for x in proj))
+    expected, _, _ = attend_causally(*double, exact, window=3)
+    assert (output - expected).abs().max() <= 64 * torch.finfo(torch.float32).eps * expected.abs().max()
+    # The float64 run itself, where the definition can be afforded: a mean over everything so far.
+    for position in (4095, 4096, 59_999, 60_000, length - 1):
+        age = position - torch.arange(position + 1, **DOUBLE).unsqueeze(-1)
+        weights = exact.weights[: position + 1] * torch.exp(-exact.decay * age)
+        means = [(weights.T @ x[0, 0, : position + 1]) / weights.sum(dim=0).unsqueeze(-1) for x in double[1:]]
+        near = slice(position - 2, position + 1)
+        keys, values = (torch.cat([m, x[0, 0, near]]) for m, x in zip(means, double[1:], strict=True))
+        softmax = torch.softmax(keys @ double[0][0, 0, position] / 2**0.5, dim=-1)
+        assert_close(expected[0, 0, position], softmax @ values)
+    assert all(x.isfinite().all() for x in (state.keys, state.values, state.mass_k, state.mass_v))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_steepest_decay_and_the_largest_weights_stay_finite(gradients, dtype):
+    sequences, _, _ = draw_inputs(0, 1, 2, 300, 4, 4, 3)
+    sequences = [x.detach().mul(10).to(dtype).requires_grad_() for x in sequences]
+    decay = torch.tensor([1.0, 0.5, 0.0], requires_grad=True)
+    weights = torch.full((300, 3), 8.0).mul(torch.tensor([1, -1]).repeat(150)[:, None]).exp().requires_grad_()
+    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), window=5)
+    assert output.dtype == dtype
+    assert all(x.isfinite().all() for x in [output, *gradients(output, [*sequences, decay, weights])])
+
+
+@pytest.mark.parametrize(("num_slots", "window"), [(4, None), (4, 3), (4, 11)])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_weights_are_a_softmax_that_gives_the_output(num_slots, window, padded):
+    sequences, (proj, _), bias = draw_inputs(0, 2, 2, 7, 3, 5, num_slots, "row")
+    mask = ends_padded(7, (0, 2), (3, 0)) if padded else None
+    options = {"score_bias": bias, "window": window, "padding_mask": mask, "chunk_size": 3}
+    output, none, _ = attend_causally(*sequences, proj, **options)
+    again, weights, _ = attend_causally(*sequences, proj, need_weights=True, **options)
+    assert none is None
+    assert torch.equal(again, output)
+    width = window or 0
+    assert weights.shape == (2, 2, 7, num_slots + width)
+    assert_close(weights.sum(dim=-1), torch.ones(2, 2, 7, **DOUBLE))
+    for row in range(2):
+        real = reference.real_positions(mask, row, 7)
+        for position in real:
+            for head in range(2):
+                past = [p for p in real if p <= position]
+                expected = torch.zeros(5, **DOUBLE)
+                if num_slots:
+                    mean = reference.running_mean(
+                        sequences[2][row, head], proj.weights[row, head], proj.decay[head], past
+                    )
+                    expected = weights[row, head, position, :num_slots] @ mean
+                of_window = weights[row, head, position, num_slots:]
+                for age, weight in enumerate(reversed(of_window)):
+                    if age < len(past):
+                        expected = expected + weight * sequences[2][row, head, past[-1 - age]]
+                    else:
+                        assert weight == 0
+                assert_close(output[row, head, position], expected)
+
+
+def test_weights_of_pieces_are_those_of_the_whole():
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    options = {"score_bias": bias, "window": 4, "need_weights": True}
+    _, expected, _ = attend_causally(*sequences, proj_k, proj_v, **options)
+    for sizes in PATHS.values():
+        _, weights, _ = in_pieces(sizes, sequences, proj_k, proj_v, **options)
+        assert_close(torch.cat(weights, dim=2), expected)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_dropout_scales_what_is_left_so_that_the_mean_stays(window):
+    torch.manual_seed(0)
+    query, value = torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)
+    proj = SlotWeights(torch.linspace(0.1, 1.0, 5))
+    output = causal_linformer_attention(query, query, value, proj, window=window, dropout_p=0.25, chunk_size=4)
+    choices = torch.tensor([5 + min(window or 0, position + 1) for position in range(7)]).view(7, 1)
+    kept = (output * choices * 0.75).round()
+    assert_close(output, kept / (choices * 0.75))
+    assert kept.min() >= 0 and (kept == choices).any() and (kept < choices).any()
+    assert output.mean().item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_state_does_not_grow_with_what_was_read():
+    sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
+    shapes, sizes = [], []
+    for pieces in ([1], [211], [100, 111], [50, *[1] * 3]):
+        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, chunk_size=16)
+        tensors = list(vars(state).values())
+        shapes.append([x.shape for x in tensors])
+        sizes.append([x.untyped_storage().nbytes() for x in tensors])
+    empty = vars(CausalState.empty(*sequences[1:], 4, 4)).values()
+    assert shapes == [[x.shape for x in empty]] * 4
+    assert sizes == [[x.numel() * x.element_size() for x in empty]] * 4
+
+
+def test_sums_are_kept_in_no_less_than_float32():
+    sequences, (proj, _), _ = draw_inputs(0, 1, 1, 7, 3, 5, 4)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        low = [x.detach().to(dtype) for x in sequences]
+        _, _, state = attend_causally(*low, SlotWeights(*(x.detach().float() for x in proj)), window=4)
+        expected = torch.promote_types(dtype, torch.float32)
+        assert {getattr(state, name).dtype for name in ("keys", "values", "mass_k", "mass_v")} == {expected}
+
+
+def test_rows_of_a_state_go_on_as_those_rows():
+    sequences, (proj_k, proj_v), _ = draw_inputs(0, 3, 2, 11, 3, 5, 4)
+    mask = ends_padded(11, (0, 0), (0, 4), (2, 0))
+    mask[:, 7:] = False
+    _, _, state = in_pieces([7], sequences, proj_k, proj_v, padding_mask=mask, window=3)
+    order = torch.tensor([2, 0, 0])
+    more = [slice(7, 11), slice(7, 11)]
+    rest = [x[:, :, 7:] for x in sequences]
+    expected, _, _ = attend_causally(*rest, proj_k.part(more[0]), proj_v.part(more[1]), state=state, window=3)
+    picked = [x[order] for x in rest]
+    rows = state.rows(order)
+    actual, _, _ = attend_causally(*picked, proj_k.part(more[0]), proj_v.part(more[1]), state=rows, window=3)
+    assert rows.tokens.tolist() == [5, 7, 7]
+    assert_close(actual, expected[order])
+
+
+@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_no_positions_at_all_leave_the_state_as_it_was(window, padded):
+    sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 7, 3, 5, 4)
+    mask = ends_padded(7, (0, 0), (2, 3)) if padded else None
+    options = {"window": window, "padding_mask": mask}
+    expected, _, whole = in_pieces([5, 2], sequences, proj_k, proj_v, **options)
+    actual, _, state = in_pieces([0, 5, 0, 2, 0], sequences, proj_k, proj_v, **options)
+    assert_close(actual, expected)
+    assert_close(list(vars(state).values()), list(vars(whole).values()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query": (2, 3, 7, 5, 1)}, "query, key and value must be (B, H, N, D), (B, H, N, D) and (B, H, N, Dv), got"),
+        ({"query": (2, 3, 6, 5)}, "got (2, 3, 6, 5), (2, 3, 7, 5) and (2, 3, 7, 11)"),
+        ({"key": (2, 1, 7, 5)}, "got (2, 3, 7, 5), (2, 1, 7, 5) and (2, 3, 7, 11)"),
+        ({"value": (2, 3, 6, 11)}, "got (2, 3, 7, 5), (2, 3, 7, 5) and (2, 3, 6, 11)"),
+        ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
+        ({"mask": (2, 6)}, "key_padding_mask must have shape (B, M) = (2, 7), got (2, 6)"),
+        ({"decay": (2, 4)}, "proj_k.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
+        ({"decay_v": ()}, "proj_v.decay must be (K,) or (H, K) for 3 heads, got ()"),
+        ({"decay": (2, 3, 4)}, "proj_k.decay must be (K,) or (H, K) for 3 heads, got (2, 3, 4)"),
+        (
+            {"weights": (6, 4)},
+            "proj_k.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = 7 and K = 4, got (6, 4)",
+        ),
+        ({"weights": (7, 5)}, "got (7, 5)"),
+        ({"weights": (4,)}, "got (4,)"),
+        ({"weights": (2, 7, 4)}, "got (2, 7, 4)"),
+        ({"weights": (1, 2, 3, 7, 4)}, "got (1, 2, 3, 7, 4)"),
+        ({"weights_v": (3, 3, 7, 4)}, "proj_v.weights must be (N, K), (H, N, K) or (B, H, N, K)"),
+        (
+            {"steepest": 1.5},
+            "proj_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to 1.5: a weight that fades "
+            "faster belongs to the window, or take smaller chunks",
+        ),
+        ({"steepest": -0.25}, "proj_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to -0.25"),
+        ({"steepest": 6.5, "chunk_size": 10}, "chunk_size = 6.4 nats a token, got up to 6.5"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, message):
+    shapes = {"query": (2, 3, 7, 5), "key": (2, 3, 7, 5), "value": (2, 3, 7, 11), **changes}
+    query, key, value = (torch.randn(shapes[name]) for name in ("query", "key", "value"))
+    decay = torch.full(changes.get("decay", (4,)), changes.get("steepest", 0.1))
+    proj_k = SlotWeights(decay, torch.ones(changes.get("weights", (7, 4))))
+    proj_v = SlotWeights(torch.full(changes.get("decay_v", (4,)), 0.1), torch.ones(changes.get("weights_v", (7, 4))))
+    mask = torch.zeros(changes["mask"], dtype=torch.bool) if "mask" in changes else None
+    options = {"window": changes.get("window", 3), "chunk_size": changes.get("chunk_size", 64)}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        causal_linformer_attention(query, key, value, proj_k, proj_v, key_padding_mask=mask, **options)
+
+
+def test_a_decay_at_the_limit_of_its_chunks_is_taken():
+    sequences, _, _ = draw_inputs(0, 1, 1, 40, 3, 5, 1)
+    proj = SlotWeights(torch.tensor([6.4], **DOUBLE))
+    output = causal_linformer_attention(*sequences, proj, chunk_size=10)
+    assert_close(output, literal(sequences, proj, proj, None, None, None))

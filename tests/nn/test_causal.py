@@ -1,0 +1,648 @@
+"""Causal modules: their definition, what they may not see, and a past that they go on from."""
+
+import copy
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from torch_linformer.functional import causal, reference
+from torch_linformer.functional.rotary import rotate
+from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.encoder import Encoder
+from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.past import Past
+
+DOUBLE = {"dtype": torch.float64}
+WIDTH, LENGTH = 12, 11
+
+KINDS = {
+    "slots": {"k": 5},
+    "slots-and-window": {"k": 5, "window": 3},
+    "window": {"k": 0, "window": 3},
+    "rotary": {"k": 5, "window": 3, "rotary_dim": 2},
+    "grouped-query": {"k": 5, "window": 4, "num_kv_heads": 2, "head_dim": 6, "rotary_dim": 4},
+    "full": None,
+    "full-rotary": {"rotary_dim": 2, "num_kv_heads": 2},
+}
+LINFORMER = {name: options for name, options in KINDS.items() if options is not None and "k" in options}
+
+
+def attention(kind, **changes):
+    """A causal attention of ``KINDS``, of float64 where nothing else is said."""
+    options = {**(KINDS[kind] or {}), **DOUBLE, **changes}
+    if "k" in options:
+        return LinformerAttention(WIDTH, 4, 13, causal=True, **options)
+    return FullAttention(WIDTH, 4, causal=True, **options)
+
+
+def draw(*shape, **options):
+    return torch.randn(shape, **{**DOUBLE, **options})
+
+
+def twin(module, **changes):
+    """Another module of the same kind with other options and the same parameters."""
+    kind, options = changes.pop("kind"), changes
+    other = attention(kind, **options)
+    other.load_state_dict(module.state_dict())
+    return other
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def module(kind, randomize):
+    return randomize(attention(kind))
+
+
+def attend_literally(module, x, padding=None):
+    """Output ``(B, N, C)``, one position at a time."""
+
+    def heads_of(linear, number, row, turned):
+        heads = torch.stack(linear(x[row]).split(module.head_dim, dim=-1))
+        if turned:
+            positions = torch.arange(x.shape[1]).unsqueeze(0)
+            if padding is not None:
+                positions = torch.tensor([[int((~padding[row, :n]).sum()) for n in range(x.shape[1])]])
+            heads = rotate(heads.unsqueeze(0), positions, module.rotary_dim).squeeze(0)
+        return torch.stack([heads[head * number // 4] for head in range(4)]).unsqueeze(0)
+
+    outputs = []
+    for row in range(x.shape[0]):
+        mask = None if padding is None else padding[row : row + 1]
+        query = heads_of(module.q_proj, 4, row, True)
+        key, value = (
+            heads_of(linear, module.num_kv_heads, row, linear is module.k_proj)
+            for linear in (module.k_proj, module.v_proj)
+        )
+        proj, bias = (torch.zeros(4, 0, **DOUBLE), torch.zeros(4, x.shape[1], 0, **DOUBLE)), None
+        if module.running is not None:
+            logits = torch.einsum("hnd,hdk->hnk", key[0], module.running.address)
+            decay = torch.minimum(torch.exp(-module.running.log_time), torch.tensor(0.5, **DOUBLE))
+            proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.running.score_bias
+        options = {"score_bias": bias, "window": module.window, "key_padding_mask": mask}
+        output = reference.causal_linformer_attention(query, key, value, proj, proj, **options)
+        outputs.append(module.out_proj(torch.cat(list(output[0]), dim=-1)))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("padded", ["whole", "right", "left"])
+@pytest.mark.parametrize("kind", LINFORMER)
+def test_output_and_gradients_are_those_of_the_definition(gradients, randomize, kind, padded):
+    module = randomize(attention(kind))
+    if module.running is not None:
+        # time scales on both sides of the fastest one that is allowed
+        module.running.log_time.data.uniform_(0.0, 4.0)
+    x = draw(2, 7, WIDTH, requires_grad=True)
+    masks = {"right": torch.arange(7) >= torch.tensor([[7], [4]]), "left": torch.arange(7) < torch.tensor([[2], [0]])}
+    mask = masks.get(padded)
+    real = torch.ones(2, 7, dtype=torch.bool) if mask is None else ~mask
+    actual, expected = module(x, x, x, mask)[0][real], attend_literally(module, x, mask)[real]
+    assert_close(actual, expected)
+    wanted = [x, *module.parameters()]
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_full_attention_is_torchs_with_a_causal_mask(gradients, randomize, trailing_padding, padded):
+    theirs = randomize(nn.MultiheadAttention(WIDTH, 4, batch_first=True, **DOUBLE))
+    ours = FullAttention(WIDTH, 4, causal=True, **DOUBLE)
+    ours.load_state_dict(theirs.state_dict())
+    x = draw(2, LENGTH, WIDTH, requires_grad=True)
+    mask = trailing_padding([LENGTH, 4], LENGTH) if padded else None
+    triangle = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    expected, expected_weights = theirs(x, x, x, key_padding_mask=mask, attn_mask=triangle)
+    actual, weights = ours(x, x, x, mask, need_weights=True, attn_mask=triangle, is_causal=True)
+    fast, none = ours(x, x, x, mask)
+    real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else ~mask
+    assert none is None
+    expected_gradients = gradients(expected[real], [x])
+    for output in (actual, fast):
+        assert_close(output[real], expected[real])
+        assert_close(gradients(output[real], [x]), expected_gradients)
+    assert_close(weights[real], expected_weights[real])
+
+
+def test_a_long_window_without_slots_is_full_attention(gradients, randomize):
+    full = randomize(FullAttention(WIDTH, 4, causal=True, rotary_dim=2, **DOUBLE))
+    windowed = LinformerAttention(WIDTH, 4, 13, 0, causal=True, window=LENGTH, rotary_dim=2, **DOUBLE)
+    windowed.load_state_dict(full.state_dict())
+    x = draw(2, LENGTH, WIDTH, requires_grad=True)
+    actual, expected = windowed(x, x, x)[0], full(x, x, x)[0]
+    assert_close(actual, expected)
+    assert_close(
+        gradients(actual, [x, *windowed.parameters()]),
+        gradients(expected, [x, *full.parameters()]),
+    )
+
+
+def assert_no_gradient_to_later(output, x, first=0):
+    """The gradient of each position's output to whatever comes after it is zero, and to itself it is not."""
+    channels = torch.linspace(-1.0, 2.0, WIDTH, dtype=output.dtype)  # a norm makes an even sum constant
+    for position in range(first, x.shape[1]):
+        (gradient,) = torch.autograd.grad((output[:, position] @ channels).sum(), x, retain_graph=True)
+        assert not gradient[:, position + 1 :].any()
+        assert gradient[:, position].any()
+        assert position == 0 or gradient[:, position - 1].any()
+
+
+def assert_sees_no_later_input(function, dtype=torch.float64):
+    x = draw(2, LENGTH, WIDTH, dtype=dtype).requires_grad_()
+    assert_no_gradient_to_later(function(x), x)
+
+
+def in_pieces(function, x, sizes, padding=None):
+    """``function`` of the sequence's pieces and their padding, one behind the other."""
+    pieces = torch.split(x, sizes, dim=1)
+    masks = [None] * len(pieces) if padding is None else torch.split(padding, sizes, dim=1)
+    return torch.cat([function(piece, mask) for piece, mask in zip(pieces, masks, strict=True)], dim=1)
+
+
+PIECES = {"whole": [LENGTH], "uneven": [1, 4, 6], "tokens": [1] * LENGTH}
+
+
+@pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize("precision", ["float64", "autocast"])
+def test_the_gradient_to_later_inputs_is_exactly_zero(monkeypatch, kind, precision, sizes):
+    monkeypatch.setattr(causal, "SEGMENT", 4)
+    dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
+    module = attention(kind, dtype=dtype)
+    past = Past()
+
+    def attend(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
+            return in_pieces(lambda piece, _: module(piece, piece, piece, past=past)[0], x, sizes)
+
+    assert_sees_no_later_input(attend, dtype=dtype)
+
+
+def test_weights_are_of_slots_then_of_the_window(module):
+    x = draw(2, LENGTH, WIDTH)
+    assert module(x, x, x)[1] is None
+    output, each = module(x, x, x, need_weights=True, average_attn_weights=False)
+    assert_close(output, module(x, x, x)[0])
+    columns = LENGTH
+    if isinstance(module, LinformerAttention):
+        columns = (0 if module.running is None else module.running.k) + (module.window or 0)
+    assert each.shape == (2, 4, LENGTH, columns)
+    assert_close(each.sum(dim=-1), torch.ones(2, 4, LENGTH, **DOUBLE))
+    assert_close(module(x, x, x, need_weights=True)[1], each.mean(dim=1))
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("kind", ["grouped-query", "full-rotary"])
+def test_a_compiled_module_gives_the_same_and_sees_no_later_input(gradients, fresh_compiler, kind):
+    module = attention(kind)
+    x, mask = draw(2, LENGTH, WIDTH, requires_grad=True), torch.arange(LENGTH) < torch.tensor([[0], [5]])
+    with torch._functorch.config.patch(donated_buffer=False):  # one graph is walked back more than once
+        actual = torch.compile(module, fullgraph=True, backend="aot_eager")(x, x, x, mask)[0]
+        expected = module(x, x, x, mask)[0]
+        assert_close(actual, expected)
+        assert_no_gradient_to_later(actual, x, first=5)
+        wanted = [x, *module.parameters()]
+        assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+ENDS = {"right": lambda n: (0, LENGTH - n), "left": lambda n: (LENGTH - n, 0), "both": lambda n: (1, LENGTH - n - 1)}
+
+
+def padding_of(side, lengths):
+    positions = torch.arange(LENGTH)
+    ends = [ENDS[side](n) if n < LENGTH else (0, 0) for n in lengths]
+    return torch.stack([(positions < left) | (positions >= LENGTH - right) for left, right in ends])
+
+
+@pytest.mark.parametrize(
+    ("side", "sizes"),
+    [("right", [LENGTH]), ("left", [LENGTH]), ("both", [1, 4, 6]), ("both", [1] * LENGTH)],
+    ids=["right", "left", "both-in-pieces", "both-in-tokens"],
+)
+def test_padded_rows_are_what_each_would_be_alone(gradients, module, side, sizes):
+    mask = padding_of(side, [LENGTH, 7, 1, 0])
+    x = draw(4, LENGTH, WIDTH).masked_fill(mask[..., None], float("nan")).requires_grad_()
+    past = Past()
+    output = in_pieces(lambda piece, padding: module(piece, piece, piece, padding, past=past)[0], x, sizes, mask)
+    assert output.isfinite().all()
+    alone = [module(x[row : row + 1, ~mask[row]], *[x[row : row + 1, ~mask[row]]] * 2)[0][0] for row in range(3)]
+    actual, expected = output[~mask], torch.cat(alone)
+    assert_close(actual, expected)
+    wanted = [x, *module.parameters()]
+    found = gradients(actual, wanted)
+    assert not found[0][mask].any()
+    assert_close(found, gradients(expected, wanted))
+    assert past.state.tokens.tolist() == [LENGTH, 7, 1, 0]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("tokens", [[4], [1, 1, 1, 1]], ids=str)
+def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(module, side, tokens):
+    mask = padding_of(side, [LENGTH, 7, 1, 0])
+    prompt, more, past = draw(4, LENGTH, WIDTH), draw(4, 4, WIDTH), Past()
+    outputs = [module(prompt, prompt, prompt, mask, past=past)[0]]
+    outputs += [module(piece, piece, piece, past=past)[0] for piece in torch.split(more, tokens, dim=1)]
+    output = torch.cat(outputs, dim=1)
+    for row in range(4):
+        alone = torch.cat([prompt[row : row + 1, ~mask[row]], more[row : row + 1]], dim=1)
+        real = torch.cat([~mask[row], torch.ones(4, dtype=torch.bool)])
+        assert_close(output[row, real], module(alone, alone, alone)[0][0])
+
+
+def test_pieces_have_the_gradients_of_the_whole(gradients, module):
+    x, past = draw(2, LENGTH, WIDTH, requires_grad=True), Past()
+    actual = in_pieces(lambda piece, _: module(piece, piece, piece, past=past)[0], x, [1, 4, 6])
+    expected = module(x, x, x)[0]
+    assert_close(actual, expected)
+    wanted = [x, *module.parameters()]
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+def test_a_past_goes_on_with_the_rows_that_are_kept(module):
+    x, past = draw(3, LENGTH, WIDTH), Past()
+    past.select_rows(torch.tensor([0]))
+    assert past.nbytes == 0
+    mask = torch.arange(6) >= torch.tensor([[6], [4], [1]])
+    module(x[:, :6], x[:, :6], x[:, :6], mask, past=past)
+    order = torch.tensor([2, 0, 0, 1])
+    past.select_rows(order)
+    rest = x[order, 6:]
+    output = module(rest, rest, rest, past=past)[0]
+    for row, original in enumerate(order):
+        alone = torch.cat([x[original, :6][~mask[original]], x[original, 6:]])[None]
+        assert_close(output[row], module(alone, alone, alone)[0][0, -5:])
+
+
+def test_only_the_past_of_full_attention_grows(kind):
+    module, sizes = attention(kind), []
+    for length in (7, LENGTH, 80):
+        past, x = Past(), draw(2, length, WIDTH)
+        module(x, x, x, past=past)
+        sizes.append(past.nbytes)
+        kept = [t for t in vars(past.state).values() if t.numel()]
+        assert sum(t.numel() * t.element_size() for t in kept) == past.nbytes
+    assert (sizes[0] < sizes[1] < sizes[2]) if kind.startswith("full") else (sizes == sizes[:1] * 3)
+
+
+def test_inference_keeps_no_memory_behind_its_past():
+    module, past, x = attention("rotary"), Past(), draw(2, 200, WIDTH)
+    with torch.no_grad():
+        module(x, x, x, past=past)
+    assert sum(t.untyped_storage().nbytes() for t in vars(past.state).values()) == past.nbytes
+
+
+def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding, kind, module):
+    second = twin(module, kind=kind, batch_first=False)
+    x, mask = draw(2, LENGTH, WIDTH), trailing_padding([LENGTH, 7], LENGTH)
+    expected, weights = module(x, x, x, mask, need_weights=True)
+    turned = x.transpose(0, 1)
+    output, second_weights = second(turned, turned, turned, mask, need_weights=True)
+    assert_close(output.transpose(0, 1), expected)
+    assert_close(second_weights, weights)
+    for each in (module, second):
+        past = Past()
+        outputs = [each(piece, piece, piece, past=past)[0] for piece in torch.split(x[1, :7], [3, 1, 3])]
+        assert_close(torch.cat(outputs), expected[1, :7])
+        alone = x[1]
+        output, alone_weights = each(alone, alone, alone, mask[1], need_weights=True)
+        assert_close(output, expected[1])
+        assert_close(alone_weights, weights[1])
+
+
+def test_rows_of_a_batch_do_not_see_each_other(module):
+    x = draw(3, LENGTH, WIDTH, requires_grad=True)
+    output = module(x, x, x)[0]
+    (gradient,) = torch.autograd.grad(output[1].sum(), x)
+    assert gradient[1].any()
+    assert not gradient[[0, 2]].any()
+
+
+def test_dropout_acts_on_the_weights_and_only_in_training(kind):
+    module = attention(kind, dropout=0.5)
+    calm = twin(module, kind=kind)
+    x = draw(1, LENGTH, WIDTH).expand(1000, LENGTH, WIDTH)
+    expected, expected_weights = calm(x[:1], x[:1], x[:1], need_weights=True)
+    with torch.no_grad():
+        output, _ = module(x, x, x)
+        _, weights = module(x[:1], x[:1], x[:1], need_weights=True)
+    assert not torch.allclose(output[0], output[1])
+    assert_close(output.mean(dim=0), expected[0], atol=0.25, rtol=0.0)
+    assert_close(weights, expected_weights)
+    assert_close(module.eval()(x[:1], x[:1], x[:1])[0], expected)
+
+
+def test_values_may_have_a_source_of_their_own(gradients, randomize, kind):
+    module = randomize(attention(kind, kdim=7, vdim=17))
+    query, key, value = (draw(2, LENGTH, width, requires_grad=True) for width in (WIDTH, 7, 17))
+    past, outputs = Past(), []
+    for piece in (slice(0, 4), slice(4, LENGTH)):
+        outputs.append(module(query[:, piece], key[:, piece], value[:, piece], past=past)[0])
+    output = module(query, key, value)[0]
+    assert_close(torch.cat(outputs, dim=1), output)
+    for gradient in torch.autograd.grad(output[:, 4].sum(), [key, value]):
+        assert gradient[:, :5].any() and not gradient[:, 5:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_low_precision_runs_forward_and_backward(kind, dtype):
+    module = attention(kind, dtype=dtype)
+    x = draw(2, 97, WIDTH, dtype=dtype).requires_grad_()
+    mask = torch.arange(97) < torch.tensor([[0], [60]])
+    output, _ = module(x, x, x, mask)
+    assert output.dtype == dtype
+    output.float().square().mean().backward()
+    assert all(t.grad.isfinite().all() for t in [x, *module.parameters()])
+
+
+def layer(kind, norm_first=False, **options):
+    module = attention(kind)
+    return EncoderLayer(module, 17, 0.0, norm_first=norm_first, **options, **DOUBLE)
+
+
+def encoder(**options):
+    sizes = {"max_len": 13, "k": 5, "causal": True, "window": 3, "rotary_dim": 2, "norm_first": True, **DOUBLE}
+    return LinformerEncoder(WIDTH, 4, 2, 17, 0.0, **{**sizes, **options})
+
+
+STACKS = {
+    "pre-norm": {},
+    "post-norm": {"norm_first": False},
+    "window-alone": {"k": 0},
+    "k-a-layer": {"k": [5, 3]},
+    "layerwise": {"sharing": "layerwise"},
+    "reversible": {"memory": "reversible"},
+    "checkpoint": {"memory": "checkpoint"},
+    "chunks": {"chunk_size": 4},
+    "chunks-post-norm": {"chunk_size": 4, "norm_first": False},
+    "chunks-reversible": {"chunk_size": 4, "memory": "reversible"},
+}
+
+
+@pytest.fixture(params=STACKS)
+def stack(request, randomize):
+    return randomize(encoder(**STACKS[request.param]))
+
+
+@pytest.mark.parametrize(
+    ("side", "sizes"),
+    [(None, [1] * LENGTH), ("right", [1, 4, 6]), ("left", [1, 4, 6])],
+    ids=["tokens", "right-in-pieces", "left-in-pieces"],
+)
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "gradients"])
+def test_a_stack_reads_pieces_as_it_reads_the_whole(stack, sizes, grad, side):
+    mask = None if side is None else padding_of(side, [LENGTH, 7])
+    x, pasts = draw(2, LENGTH, WIDTH), [Past() for _ in stack.layers]
+    real = torch.ones(2, LENGTH, dtype=torch.bool) if mask is None else ~mask
+    with torch.set_grad_enabled(grad):
+        output = in_pieces(
+            lambda piece, padding: stack(piece, src_key_padding_mask=padding, pasts=pasts), x, sizes, mask
+        )
+    for module in [stack, *stack.layers]:
+        module.chunk_size = None
+    expected = torch.zeros_like(x)
+    for row in range(2):
+        expected[row, real[row]] = stack(x[row : row + 1, real[row]])[0]
+    assert_close(output[real], expected[real])
+    assert [past.state.tokens.tolist() for past in pasts] == [real.sum(dim=-1).tolist()] * 2
+
+
+def test_pieces_of_a_stack_have_the_gradients_of_the_whole(gradients, stack):
+    x, pasts = draw(2, LENGTH, WIDTH, requires_grad=True), [Past() for _ in stack.layers]
+    actual = in_pieces(lambda piece, _: stack(piece, pasts=pasts), x, [1, 4, 6])
+    expected = stack(x)
+    assert_close(actual, expected)
+    wanted = [x, *stack.parameters()]
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+
+
+def test_a_stack_sees_no_later_input(stack):
+    assert_sees_no_later_input(stack)
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_saving_memory_changes_no_gradient(gradients, randomize, trailing_padding, memory):
+    model = randomize(encoder(memory=memory))
+    for parameter in model.parameters():
+        parameter.data.mul_(0.3)  # a reversible stack computes its inputs back: they should not dwarf the branches
+    x, mask = draw(2, LENGTH, WIDTH, requires_grad=True), trailing_padding([LENGTH, 7], LENGTH)
+    wanted = [x, *model.parameters()]
+    actual = model(x, src_key_padding_mask=mask)
+    found = gradients(actual, wanted)
+    if memory == "checkpoint":
+        model.memory = "none"
+        expected = model(x, src_key_padding_mask=mask)
+    else:
+        expected = model(x, src_key_padding_mask=mask, need_layers=True)
+    assert_close(actual, expected)
+    assert_close(found, gradients(expected, wanted))
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_a_layer_in_chunks_is_the_layer(randomize, kind, norm_first):
+    whole = randomize(layer(kind, norm_first))
+    mask = padding_of("right", [LENGTH, 7])
+    x = draw(2, LENGTH, WIDTH).masked_fill(mask[..., None], float("nan"))
+    with torch.no_grad():
+        expected = whole(x, src_key_padding_mask=mask)
+        for chunk_size in (1, 3, LENGTH, 64):
+            whole.chunk_size = chunk_size
+            actual = whole(x, src_key_padding_mask=mask)
+            assert actual.isfinite().all()
+            assert_close(actual[~mask], expected[~mask])
+            past = Past()
+            again = in_pieces(
+                lambda piece, padding, past=past: whole(piece, src_key_padding_mask=padding, past=past),
+                x,
+                [1, 4, 6],
+                mask,
+            )
+            assert_close(again[~mask], expected[~mask])
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_a_causal_mask_is_taken_and_any_other_is_refused(chunk_size):
+    triangle = nn.Transformer.generate_square_subsequent_mask(LENGTH, **DOUBLE)
+    x, model, one = draw(2, LENGTH, WIDTH), encoder(chunk_size=chunk_size), layer("rotary", chunk_size=chunk_size)
+    message = re.escape(
+        f"LinformerAttention cannot apply an attn_mask of shape ({LENGTH}, {LENGTH}), causal or other: a slot mixes "
+        "all positions, so no score belongs to one (query, key) pair; pass is_causal=True for the causal mask"
+    )
+    with torch.no_grad():
+        assert torch.equal(model(x, mask=triangle, is_causal=True), model(x))
+        assert torch.equal(one(x, src_mask=triangle, is_causal=True), one(x, is_causal=True))
+        with pytest.raises(ValueError, match=message):
+            model(x, mask=triangle)
+        with pytest.raises(ValueError, match=message):
+            one(x, src_mask=triangle)
+
+
+def test_attention_takes_a_causal_mask_and_refuses_any_other(kind, module):
+    x, triangle = draw(2, LENGTH, WIDTH), nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    assert torch.equal(module(x, x, x, attn_mask=triangle, is_causal=True)[0], module(x, x, x, is_causal=True)[0])
+    assert torch.equal(module(x, x, x, is_causal=True)[0], module(x, x, x)[0])
+    message = f"{type(module).__name__} cannot apply an attn_mask .*; pass is_causal=True for the causal mask"
+    with pytest.raises(ValueError, match=message):
+        module(x, x, x, attn_mask=triangle)
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_inside_torchs_encoder_it_is_the_stack_of_its_layers(trailing_padding, norm_first):
+    options = {"max_len": 13, "k": 5, "causal": True, "window": 3, "rotary_dim": 2, "norm_first": norm_first}
+    one = LinformerEncoderLayer(WIDTH, 4, 17, 0.0, **options, **DOUBLE)
+    model = nn.TransformerEncoder(one, 2, enable_nested_tensor=False)
+    triangle = nn.Transformer.generate_square_subsequent_mask(LENGTH, **DOUBLE)
+    assert_sees_no_later_input(lambda x: model(x, mask=triangle, is_causal=True))
+    x, mask = draw(2, LENGTH, WIDTH), trailing_padding([LENGTH, 4], LENGTH)
+    expected = x
+    for each in model.layers:
+        expected = each(expected, src_key_padding_mask=mask)
+    padded = {"src_key_padding_mask": torch.zeros(2, LENGTH, **DOUBLE).masked_fill(mask, float("-inf"))}
+    assert_close(model(x, mask=triangle, is_causal=True, **padded), expected)
+    assert_close(model(x, mask=triangle, **padded), expected)  # torch sees that it is causal
+
+
+def test_a_causal_stack_owns_no_projection_of_whole_sequences(gradients, stack):
+    x = draw(2, LENGTH, WIDTH)
+    names = [name for name, _ in stack.named_parameters()]
+    assert not [name for name in names if "proj_k." in name or "shared" in name]
+    gradients(stack(x), list(stack.parameters()))  # an unused one would raise
+    stack.resize_max_len(29)
+    assert [name for name, _ in stack.named_parameters()] == names
+
+
+def test_length_is_unlimited_and_max_len_the_longest_time_scale_at_first():
+    module = LinformerAttention(WIDTH, 4, 1000, 3, causal=True)
+    x = torch.randn(1, 1100, WIDTH)
+    assert module(x, x, x)[0].isfinite().all()
+    expected = torch.tensor([16.0, (16 * 1000) ** 0.5, 1000.0]).expand(4, 3)
+    assert_close(module.running.log_time.exp(), expected)
+    assert_close(module.running.score_bias, torch.full((4, 3), -2.0))
+    assert module.running.address.std().item() == pytest.approx(3**-0.5, rel=0.5)
+    short = LinformerAttention(WIDTH, 4, 7, 3, causal=True).running
+    assert_close(short.log_time.exp(), torch.full((4, 3), 7.0))
+    assert repr(short) == "CausalProjection(k=3, num_heads=4, longest=7)"
+
+
+def test_reset_parameters_draws_them_anew(kind):
+    module = attention(kind)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(float("nan"))
+    module.reset_parameters()
+    for name, tensor in module.state_dict().items():
+        assert tensor.isfinite().all()
+        constant = "bias" in name or "log_time" in name
+        assert torch.equal(tensor, before[name]) == constant
+
+
+def test_state_goes_round_and_copies_share_nothing(kind, module):
+    x = draw(2, LENGTH, WIDTH)
+    expected = module(x, x, x)[0]
+    other, copied = twin(module, kind=kind), copy.deepcopy(module)
+    for each in (other, copied):
+        assert torch.equal(each(x, x, x)[0], expected)
+        for parameter in each.parameters():
+            parameter.data.add_(1.0)
+    assert torch.equal(module(x, x, x)[0], expected)
+
+
+def test_it_is_built_on_the_meta_device_and_filled_later(kind):
+    with torch.device("meta"):
+        outer = attention(kind, dtype=torch.float32)
+    module = attention(kind, dtype=torch.float32, device="meta")
+    for each in (module, outer):
+        assert all(p.is_meta for p in each.parameters())
+        x = torch.randn(2, LENGTH, WIDTH, device="meta")
+        assert each(x, x, x)[0].shape == x.shape
+        each.to_empty(device="cpu").reset_parameters()
+        x = torch.randn(2, LENGTH, WIDTH)
+        assert each(x, x, x)[0].isfinite().all()
+
+
+def linformer_layer(**options):
+    return LinformerEncoderLayer(**{"d_model": WIDTH, "nhead": 4, "max_len": 13, "k": 5, **options})
+
+
+def linformer_attention(**options):
+    return LinformerAttention(**{"embed_dim": WIDTH, "num_heads": 4, "max_len": 13, "k": 5, **options})
+
+
+def linformer_encoder(**options):
+    sizes = {"d_model": WIDTH, "nhead": 4, "num_layers": 2, "max_len": 13, "k": 5}
+    return LinformerEncoder(**{**sizes, **options})
+
+
+@pytest.mark.parametrize("build", [linformer_attention, linformer_layer, linformer_encoder])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"causal": True, "projection": "conv"},
+            "projection='conv' mixes a whole sequence; with causal=True slots are running means: leave projection at "
+            "its default",
+        ),
+        (
+            {"causal": True, "slot_bias": True},
+            "slot_bias=True belongs to slots of a whole sequence: leave it out with causal=True",
+        ),
+        ({"causal": True, "k": -1}, "k must be at least 0 and max_len at least 1, got -1 and 13"),
+        ({"causal": True, "max_len": 0}, "k must be at least 0 and max_len at least 1, got 5 and 0"),
+        ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
+        ({"causal": True, "window": 0}, "window must be at least 1 token, or None for no window, got 0"),
+        ({"window": -2}, "window must be at least 1 token, or None for no window, got -2"),
+        ({"window": 3, "k": 0}, "k must lie between 1 and max_len = 13, got 0"),
+        (
+            {"causal": True, "rotary_dim": 3},
+            "rotary_dim must be even and lie between 0 and head_dim = 3, got 3",
+        ),
+        ({"causal": True, "rotary_dim": 4}, "rotary_dim must be even and lie between 0 and head_dim = 3, got 4"),
+        ({"causal": True, "rotary_dim": -2}, "rotary_dim must be even and lie between 0 and head_dim = 3, got -2"),
+        ({"rotary_dim": 2}, "rotary_dim=2 needs causal=True: slots of a whole sequence stand at no position"),
+    ],
+)
+def test_arguments_out_of_range_are_named(build, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(**options)
+
+
+def test_queries_and_keys_of_two_lengths_are_named(module):
+    query, key = draw(2, 3, WIDTH), draw(2, 5, WIDTH)
+    message = "causal attention is self-attention: query and key must have one length, got 3 and 5"
+    with pytest.raises(ValueError, match=message):
+        module(query, key, key)
+
+
+def test_pasts_are_one_a_layer():
+    x, model = draw(2, LENGTH, WIDTH), encoder()
+    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter than argument 1"):
+        model(x, pasts=[Past()])
+
+
+def test_a_stack_of_full_attention_goes_on_from_its_pasts(randomize):
+    model = randomize(Encoder([layer("full-rotary"), layer("full")]))
+    x, pasts = draw(2, LENGTH, WIDTH), [Past(), Past()]
+    actual = in_pieces(lambda piece, _: model(piece, pasts=pasts), x, [4, 1, 6])
+    assert_close(actual, model(x))
+    with pytest.raises(ValueError, match="cannot apply an attn_mask"):
+        model(x, mask=torch.zeros(LENGTH, LENGTH))
+
+
+def test_full_attention_of_the_first_rows_is_torchs():
+    module, x = attention("full"), draw(2, LENGTH, WIDTH)
+    heads = [
+        linear(x).view(2, LENGTH, 4, 3).transpose(1, 2) for linear in (module.q_proj, module.k_proj, module.v_proj)
+    ]
+    expected = F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+    assert_close(module(x, x, x)[0], module.out_proj(expected))

@@ -1,0 +1,187 @@
+"""A local window beside the slots of a whole sequence: `window=` of bidirectional attention."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from torch_linformer.functional import reference
+from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.full_attention import FullAttention
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+SHARINGS = ("none", "headwise", "kv")
+DOUBLE = {"dtype": torch.float64}
+LENGTH = 7
+
+
+def split(x, heads):
+    return torch.stack(x.split(x.shape[-1] // heads, dim=-1), dim=1)
+
+
+def attend_literally(module, literal_slots, query, key, value, padding):
+    """Output ``(B, N, C)``; slots one at a time, then slots and near positions one query at a time."""
+    proj_k, proj_v = module.proj_k, module.proj_k if module.proj_v is None else module.proj_v
+    groups = module.num_heads // module.num_kv_heads
+    queries = split(module.q_proj(query), module.num_heads)
+    keys, values = (
+        split(linear(x), module.num_kv_heads).repeat_interleave(groups, dim=1)
+        for linear, x in ((module.k_proj, key), (module.v_proj, value))
+    )
+    slots, used = [], torch.ones(query.shape[0], proj_k.k, dtype=torch.bool)
+    for row in range(query.shape[0]):
+        real = reference.real_positions(padding, row, key.shape[1])
+        for proj, sequences in ((proj_k, keys), (proj_v, values)):
+            for head in range(module.num_heads):
+                slots.append(literal_slots(proj, sequences[row, head], head // groups, real))
+        if proj_k.projection in ("conv", "mean", "max"):
+            width = -(-proj_k.max_len // proj_k.k)
+            used[row] = torch.tensor([any(p // width == slot for p in real) for slot in range(proj_k.k)])
+    slots = torch.stack(slots).unflatten(0, (query.shape[0], 2, module.num_heads))
+    options = {"slot_padding": ~used, "key_padding": padding}
+    output = reference.windowed_attention(
+        queries, slots[:, 0], slots[:, 1], keys, values, module.window // 2, **options
+    )
+    return module.out_proj(output.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2], ids=["multi-head", "grouped-query"])
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_output_and_gradients_are_those_of_the_definition(
+    gradients, literal_slots, randomize, trailing_padding, projection, sharing, num_kv_heads
+):
+    options = {"projection": projection, "sharing": sharing, "num_kv_heads": num_kv_heads}
+    module = randomize(LinformerAttention(12, 4, 11, 3, window=4, **options, **DOUBLE))
+    x, mask = torch.randn(2, LENGTH, 12, requires_grad=True, **DOUBLE), trailing_padding([LENGTH, 2], LENGTH)
+    clean = x.masked_fill(mask[..., None], 0.0)
+    expected = attend_literally(module, literal_slots, clean, clean, clean, mask)[~mask]
+    wanted = [x, *module.parameters()]
+    expected_gradients = gradients(expected, wanted)
+    for need_weights in (False, True):
+        output, weights = module(x, x, x, mask, need_weights=need_weights)
+        assert_close(output[~mask], expected)
+        assert_close(gradients(output[~mask], wanted), expected_gradients)
+    assert weights.shape == (2, LENGTH, 3 + 5)
+    assert_close(weights.sum(dim=-1), torch.ones(2, LENGTH, **DOUBLE))
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 40])
+@pytest.mark.parametrize("queries", [3, LENGTH, 10])
+def test_queries_stand_at_their_own_number_in_another_sequence(literal_slots, randomize, window, queries):
+    module = randomize(LinformerAttention(12, 4, 11, 3, window=window, **DOUBLE))
+    query, memory = torch.randn(2, queries, 12, **DOUBLE), torch.randn(2, LENGTH, 12, **DOUBLE)
+    actual = module(query, memory, memory)[0]
+    assert_close(actual, attend_literally(module, literal_slots, query, memory, memory, None))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_padded_rows_are_what_each_would_be_alone(gradients, trailing_padding, projection, sharing):
+    options = {"projection": projection, "sharing": sharing, "window": 4, "max_len": 13, "k": 5}
+    module = LinformerEncoderLayer(12, 4, 17, 0.0, **options, **DOUBLE)
+    lengths = [11, 7, 1, 0]
+    mask = trailing_padding(lengths, 11)
+    x = torch.randn(4, 11, 12, **DOUBLE).masked_fill(mask[..., None], float("nan")).requires_grad_()
+    output = module(x, src_key_padding_mask=mask)
+    assert output.isfinite().all()
+    found = gradients(output, [x, *module.parameters()])
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert not found[0][mask].any()
+    for row, length in enumerate(lengths[:3]):
+        assert_close(output[row, :length], module(x[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize(
+    ("sharing", "norm_first"), [("none", True), ("headwise", False), ("kv", False), ("layerwise", True)]
+)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_inference_in_chunks_is_the_whole(trailing_padding, projection, sharing, norm_first):
+    options = {"projection": projection, "sharing": sharing, "window": 6, "max_len": 13, "k": 5}
+    model = LinformerEncoder(12, 4, 2, 17, 0.0, norm_first=norm_first, **options, **DOUBLE)
+    x = torch.randn(3, 11, 12, **DOUBLE)
+    with torch.no_grad():
+        for mask in (None, trailing_padding([11, 7, 0], 11)):
+            whole = model(x, src_key_padding_mask=mask)
+            real = torch.ones(3, 11, dtype=torch.bool) if mask is None else ~mask
+            for chunk_size in (1, 4):
+                for module in [model, *model.layers]:
+                    module.chunk_size = chunk_size
+                assert_close(model(x, src_key_padding_mask=mask)[real], whole[real])
+            for module in [model, *model.layers]:
+                module.chunk_size = None
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_saving_memory_changes_no_gradient(gradients, memory):
+    options = {"window": 4, "max_len": 13, "k": 5, "norm_first": True, "memory": memory}
+    model = LinformerEncoder(12, 4, 2, 17, 0.0, **options, **DOUBLE)
+    x = torch.randn(2, 11, 12, requires_grad=True, **DOUBLE)
+    wanted = [x, *model.parameters()]
+    actual = model(x)
+    found = gradients(actual, wanted)
+    if memory == "checkpoint":
+        model.memory = "none"
+    expected = model(x, need_layers=True)
+    assert_close(actual, expected)
+    assert_close(found, gradients(expected, wanted))
+
+
+def test_identity_projections_and_a_window_over_everything_are_full_attention(randomize):
+    full = randomize(FullAttention(12, 4, **DOUBLE))
+    module = LinformerAttention(12, 4, LENGTH, LENGTH, window=2 * LENGTH, **DOUBLE)
+    module.load_state_dict(full.state_dict(), strict=False)
+    for projection in (module.proj_k, module.proj_v):
+        torch.nn.init.eye_(projection.weight)
+    x = torch.randn(2, LENGTH, 12, **DOUBLE)
+    assert_close(module(x, x, x)[0], full(x, x, x)[0])  # every key and value stands there twice
+
+
+def test_a_window_adds_no_parameter():
+    plain, windowed = (LinformerAttention(12, 4, 11, 3, window=window) for window in (None, 5))
+    windowed.load_state_dict(plain.state_dict())
+    assert windowed.window == 5 and plain.window is None
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_dropout_acts_on_the_weights_and_only_in_training(need_weights):
+    module = LinformerAttention(12, 4, 11, 3, dropout=0.5, window=5)
+    calm = LinformerAttention(12, 4, 11, 3, window=5)
+    calm.load_state_dict(module.state_dict())
+    x = torch.randn(1, 11, 12).expand(3000, 11, 12)
+    expected, expected_weights = calm(x, x, x, need_weights=True)
+    with torch.no_grad():
+        output, weights = module(x, x, x, need_weights=need_weights)
+    assert not torch.allclose(output[0], output[1])
+    assert_close(output.mean(dim=0), expected[0], atol=0.1, rtol=0.0)
+    if need_weights:
+        assert_close(weights, expected_weights)
+    assert_close(module.eval()(x, x, x)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("autocast", [False, True], ids=["cast", "autocast"])
+def test_low_precision_stays_near_float32(trailing_padding, dtype, autocast):
+    module = LinformerAttention(12, 4, 100, 5, window=9)
+    x, mask = torch.randn(2, 97, 12), trailing_padding([97, 40], 97)
+    expected = module(x, x, x, mask)[0][~mask]
+    if not autocast:
+        module, x = module.to(dtype), x.to(dtype)
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        output = module(x, x, x, mask)[0]
+    assert output.dtype == dtype
+    assert F.mse_loss(output[~mask].float(), expected).sqrt() <= 16 * torch.finfo(dtype).eps * expected.std()
+    output.float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+def test_compiled_it_gives_the_same(gradients, trailing_padding):
+    torch._dynamo.reset()
+    module = LinformerAttention(12, 4, 11, 3, window=4, projection="conv", **DOUBLE)
+    x, mask = torch.randn(2, LENGTH, 12, requires_grad=True, **DOUBLE), trailing_padding([LENGTH, 2], LENGTH)
+    actual = torch.compile(module, fullgraph=True, backend="aot_eager")(x, x, x, mask)[0]
+    expected = module(x, x, x, mask)[0]
+    assert_close(actual, expected)
+    wanted = [x, *module.parameters()]
+    assert_close(gradients(actual, wanted), gradients(expected, wanted))
+    torch._dynamo.reset()
