@@ -127,7 +127,7 @@ def test_sums_over_many_chunks_do_not_round_to_half_precision():
     torch.nn.init.zeros_(layer.norm1.weight)
     found = []
     attend = attention.attend_to
-    attention.attend_to = lambda memory, query: (found.append(memory[1]), attend(memory, query))[1]
+    attention.attend_to = lambda memory, query, start: (found.append(memory[1]), attend(memory, query, start=start))[1]
     layer(torch.randn(1, 4099, 8).bfloat16())
     # A bfloat16 sum of ones stops at 256.
     expected = attention.v_proj(torch.full((1, 1, 8), 4099.0).bfloat16())

@@ -319,8 +319,8 @@ class _Segment:
         recent_keys, recent_values = recent_keys.clone(), recent_values.clone()
         if means is None:
             return replace(self.state, tokens=tokens, recent_keys=recent_keys, recent_values=recent_values)
-        sums = (x.clone() for each in means for x in (each.sums, each.mass_behind))
-        return CausalState(tokens, *sums, recent_keys, recent_values)
+        (keys, mass_k), (values, mass_v) = ((each.sums.clone(), each.mass_behind.clone()) for each in means)
+        return CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values)
 
     def _recent(self, sequence: Tensor) -> Tensor:
         """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
