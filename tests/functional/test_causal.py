@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from torch_linformer.functional import causal, reference
-from torch_linformer.functional.causal import CausalState, attend_causally, causal_linformer_attention
+from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
+from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.running_means import SlotWeights
 
 DOUBLE = {"dtype": torch.float64}

@@ -2,67 +2,19 @@
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
-from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from torch_linformer.functional.causal_chunks import Segment
+from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal_step import attend_next
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
-from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights
-from torch_linformer.functional.window import join_weights, local_blocks, local_mask
+from torch_linformer.functional.running_means import SlotWeights
 
 CHUNK = 64  # positions in a chunk
 SEGMENT = 4096  # positions whose chunks are worked on side by side
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights themselves
-
-
-@dataclass
-class CausalState:
-    """What causal attention keeps of the past: tensors whose sizes do not depend on how long that was.
-
-    Attributes:
-        tokens: real tokens so far, ``(B,)``.
-        keys: sums of weighted keys, ``(B, H, K, D)``.
-        mass_k: sums of their weights, ``(B, H, K)``.
-        values: sums of weighted values, ``(B, H, K, Dv)``.
-        mass_v: sums of their weights, ``(B, H, K)``.
-        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer stand at the end.
-        recent_values: their values, ``(B, H, w − 1, Dv)``.
-    """
-
-    tokens: Tensor
-    keys: Tensor
-    mass_k: Tensor
-    values: Tensor
-    mass_v: Tensor
-    recent_keys: Tensor
-    recent_values: Tensor
-
-    @classmethod
-    def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None) -> Self:
-        """The state before the first token of sequences like ``key`` and ``value``."""
-        (batch, heads, _, width), recent = key.shape, (window or 1) - 1
-        sums = torch.promote_types(key.dtype, torch.float32)
-        return cls(
-            tokens=torch.zeros(batch, dtype=torch.long, device=key.device),
-            keys=key.new_zeros(batch, heads, num_slots, width, dtype=sums),
-            mass_k=key.new_zeros(batch, heads, num_slots, dtype=sums),
-            values=value.new_zeros(batch, heads, num_slots, value.shape[-1], dtype=sums),
-            mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
-            recent_keys=key.new_zeros(batch, heads, recent, width),
-            recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
-        )
-
-    def unless(self, padding: Tensor, before: Self) -> Self:
-        """This state in the rows that had a token; ``before`` in those that had padding, ``(B,)``."""
-        pairs = ((getattr(self, field.name), getattr(before, field.name)) for field in fields(self))
-        return type(self)(*(torch.where(padding.view(-1, *[1] * (now.dim() - 1)), then, now) for now, then in pairs))
-
-    def rows(self, index: Tensor) -> Self:
-        """The rows of the batch that ``index`` names, in its order."""
-        return type(self)(*(getattr(self, field.name).index_select(0, index) for field in fields(self)))
 
 
 def causal_linformer_attention(
@@ -165,190 +117,19 @@ def attend_causally(
         if query.shape[2] == 1:
             q, k, v = (x.to(dtype) for x in (query, key, value))
             proj = None if proj_k is None else (proj_k, proj_v or proj_k)
-            output, softmax, state = _attend_next(q, k, v, proj, score_bias, window, padding_mask, state, dropout_p)
+            output, softmax, state = attend_next(q, k, v, proj, score_bias, window, padding_mask, state, dropout_p)
             return output.to(value.dtype), softmax if need_weights else None, state
         for start in range(0, max(query.shape[2], 1), SEGMENT):
             part = slice(start, start + SEGMENT)
             queries, keys, values = (x[:, :, part].to(dtype) for x in (query, key, value))
             padding = None if padding_mask is None else padding_mask[:, part]
-            segment = _Segment(queries, keys, values, padding, state, window, chunk_size)
+            segment = Segment(queries, keys, values, padding, state, window, chunk_size)
             slots = None if proj_k is None else (proj_k.part(part), (proj_v or proj_k).part(part))
             output, weights, state = segment.attend(slots, score_bias, dropout_p, need_weights)
             outputs.append(output.to(value.dtype))
             if weights is not None:
                 all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if all_weights else None, state
-
-
-def _attend_next(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    proj: tuple[SlotWeights, SlotWeights] | None,
-    score_bias: Tensor | None,
-    window: int | None,
-    padding: Tensor | None,
-    state: CausalState,
-    dropout_p: float,
-) -> tuple[Tensor, Tensor, CausalState]:
-    """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
-    scores, outputs = [], []
-    keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
-    if proj is not None:
-        keys, mass_k = _add_token(keys, mass_k, proj[0], key)
-        values, mass_v = _add_token(values, mass_v, proj[1], value)
-        of_slots = ((query @ keys.mT.to(query.dtype)) / mass_k.unsqueeze(2)).to(query.dtype)
-        scores.append(of_slots if score_bias is None else of_slots + score_bias.unsqueeze(-2).to(of_slots.dtype))
-    recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
-    recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
-    if window is not None:
-        missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
-        scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
-    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    of_slots, of_window = kept.tensor_split([mass_k.shape[-1]], dim=-1)
-    if proj is not None:
-        outputs.append((of_slots / mass_v.unsqueeze(2)).to(value.dtype) @ values.to(value.dtype))
-    if window is not None:
-        outputs.append(of_window @ recent_values)
-    after = CausalState(state.tokens + 1, keys, mass_k, values, mass_v, recent_keys[:, :, 1:], recent_values[:, :, 1:])
-    if padding is not None:
-        after = after.unless(padding[:, 0], state)
-    return sum(outputs[1:], start=outputs[0]), softmax, after
-
-
-def _add_token(sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums and masses one token ``(B, H, 1, X)`` on."""
-    fade = torch.exp(-proj.decay.to(sums.dtype))
-    weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype)
-    return sums * fade.unsqueeze(-1) + weight.unsqueeze(-1) * token, mass * fade + weight
-
-
-class _Segment:
-    """Positions whose chunks are worked on side by side.
-
-    Args:
-        query: scaled, ``(B, H, N, D)``.
-        key: zeros at padding, as ``value``.
-        value: likewise.
-        padding: bool ``(B, N)`` or None.
-        state: what came before.
-        window: w or None.
-        chunk: positions in a chunk.
-    """
-
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        state: CausalState,
-        window: int | None,
-        chunk: int,
-    ) -> None:
-        self.state, self.window, self.chunk = state, window, chunk
-        self.length, self.before = query.shape[2], (window or 1) - 1
-        ones = torch.ones(1, self.length, dtype=torch.bool, device=query.device)
-        self.real = ones if padding is None else ~padding
-        self.has_padding = padding is not None
-        # With the tokens that the first windows reach back to.
-        self.keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
-        self.values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
-        self.queries = self._chunks(query, 2)
-
-    def attend(
-        self,
-        proj: tuple[SlotWeights, SlotWeights] | None,
-        score_bias: Tensor | None,
-        dropout_p: float,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None, CausalState]:
-        """Output, softmax (slots first, then the window) if it is wanted, and the state behind the segment."""
-        keys, values = (local_blocks(self._fill(x, 2), self.chunk, self.before) for x in (self.keys, self.values))
-        products = self.queries @ keys.mT
-        means = None if proj is None else self._means(proj, keys, values)
-        scores = []
-        if means is not None:
-            of_slots = means[0].products(self.queries, products[..., self.before :])
-            if score_bias is not None:
-                bias = score_bias if score_bias.dim() == 1 else score_bias[:, None, None]
-                of_slots = of_slots + bias.to(of_slots.dtype)
-            scores.append(of_slots)
-        if self.window is not None:
-            scores.append(products.masked_fill(~self._visible(), float("-inf")))
-        softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-        kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-        num_slots = self.state.mass_k.shape[-1]
-        outputs = []
-        if means is not None:
-            outputs.append(means[1].mix(kept[..., :num_slots]))
-        if self.window is not None:
-            outputs.append(kept[..., num_slots:] @ values)
-        output = sum(outputs[1:], start=outputs[0])
-        weights = None
-        if need_weights:
-            weights = softmax.flatten(2, 3) if self.window is None else join_weights(softmax, num_slots, self.before, 0)
-            weights = weights[:, :, : self.length]
-        return output.flatten(2, 3)[:, :, : self.length], weights, self._state_behind(means)
-
-    def _means(
-        self, proj: tuple[SlotWeights, SlotWeights], keys: Tensor, values: Tensor
-    ) -> tuple[RunningMeans, RunningMeans]:
-        clock = Clock(self._chunks(self.real, 1), self.state.keys.dtype)
-        sums = ((self.state.keys, self.state.mass_k), (self.state.values, self.state.mass_v))
-        of_keys, of_values = (
-            RunningMeans(clock, self._chunks_of_weights(each), blocks[..., self.before :, :], *before)
-            for each, blocks, before in zip(proj, (keys, values), sums, strict=True)
-        )
-        return of_keys, of_values
-
-    def _visible(self) -> Tensor:
-        """Bool ``(B or 1, 1, n, c, span)``: the real tokens of each window, and at padding the position itself."""
-        recent = torch.arange(self.before, 0, -1, device=self.real.device) <= self.state.tokens.unsqueeze(-1)
-        real = torch.cat([recent, self.real.expand(recent.shape[0], -1)], dim=1)
-        real = local_blocks(self._fill(real, 1).unsqueeze(-1), self.chunk, self.before).squeeze(-1)
-        near = local_mask(self.chunk, self.before, 0, self.real.device)
-        itself = torch.ones_like(near).tril(self.before) & torch.ones_like(near).triu(self.before)
-        return ((real.unsqueeze(-2) & near) | itself).unsqueeze(1)
-
-    def _state_behind(self, means: tuple[RunningMeans, RunningMeans] | None) -> CausalState:
-        tokens = self.state.tokens + self.real.sum(dim=-1)
-        recent_keys, recent_values = self._recent(self.keys), self._recent(self.values)
-        # Copies: a view would keep the memory of the whole segment.
-        recent_keys, recent_values = recent_keys.clone(), recent_values.clone()
-        if means is None:
-            return replace(self.state, tokens=tokens, recent_keys=recent_keys, recent_values=recent_values)
-        (keys, mass_k), (values, mass_v) = ((each.sums.clone(), each.mass_behind.clone()) for each in means)
-        return CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values)
-
-    def _recent(self, sequence: Tensor) -> Tensor:
-        """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
-        if not self.has_padding:
-            return sequence[:, :, sequence.shape[2] - self.before :]
-        # Recent tokens that there were not come first and stay first, whatever they are called here.
-        own = self.real.flip(-1).cumsum(dim=-1).flip(-1)
-        count = F.pad(own, (self.before, 0))
-        recent = torch.arange(self.before, 0, -1, device=own.device)
-        count[:, : self.before] = own[:, :1] + recent if self.length else recent
-        real = F.pad(self.real, (self.before, 0), value=True)
-        target = torch.where(real & (count <= self.before), self.before - count, self.before)
-        last = sequence.new_zeros(*sequence.shape[:2], self.before + 1, sequence.shape[-1])
-        last = last.scatter(2, target[:, None, :, None].expand_as(sequence), sequence)
-        return last[:, :, : self.before]
-
-    def _fill(self, x: Tensor, dim: int) -> Tensor:
-        """``x`` up to whole chunks along ``dim``, one at least, with zeros (False)."""
-        behind = [0, 0] * (x.dim() - dim - 1)
-        return F.pad(x, (*behind, 0, -self.length % self.chunk if self.length else self.chunk))
-
-    def _chunks(self, x: Tensor, dim: int) -> Tensor:
-        return self._fill(x, dim).reshape(*x.shape[:dim], -1, self.chunk, *x.shape[dim + 1 :])
-
-    def _chunks_of_weights(self, proj: SlotWeights) -> SlotWeights:
-        if proj.weights is None:
-            return proj
-        return SlotWeights(proj.decay, self._chunks(proj.weights, proj.weights.dim() - 2))
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> None:

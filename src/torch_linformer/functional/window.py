@@ -74,9 +74,17 @@ def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> T
     """Every block of positions with its neighbours: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
 
     ``sequence`` holds ``before`` positions in front of the first block and ``after`` behind the last one; a span is
-    ``before + block + after`` positions. A view: nothing is copied.
+    ``before + block + after`` positions.
     """
-    return sequence.unfold(-2, before + block + after, block).mT
+    span = before + block + after
+    blocks = (sequence.shape[-2] - span) // block + 1
+    if blocks == 1:
+        return sequence.unsqueeze(-3)
+    # Column by block-wide column of the spans. As one view they would be unfolded, whose backward pass is slow.
+    sequence = F.pad(sequence, (0, 0, 0, -span % block))
+    shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+    columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in range(0, span, block)]
+    return torch.cat(columns, dim=-2)[..., :span, :]
 
 
 def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.causal import CausalState
+from torch_linformer.functional.causal_state import CausalState
 
 
 @dataclass

@@ -1,0 +1,68 @@
+"""Causal attention of one more token: what decoding does at every step."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.running_means import SlotWeights
+
+
+def attend_next(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    proj: tuple[SlotWeights, SlotWeights] | None,
+    score_bias: Tensor | None,
+    window: int | None,
+    padding: Tensor | None,
+    state: CausalState,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor, CausalState]:
+    """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
+    scores, outputs = [], []
+    keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
+    if proj is not None:
+        keys, mass_k = _add_token(keys, mass_k, proj[0], key, padding)
+        values, mass_v = _add_token(values, mass_v, proj[1], value, padding)
+        of_slots = ((query @ keys.mT.to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
+        scores.append(of_slots if score_bias is None else of_slots + score_bias.unsqueeze(-2).to(of_slots.dtype))
+    recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
+    recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
+    if window is not None:
+        missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
+        scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
+    softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
+    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    of_slots, of_window = kept.tensor_split([mass_k.shape[-1]], dim=-1)
+    if proj is not None:
+        outputs.append((of_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
+    if window is not None:
+        outputs.append(of_window @ recent_values)
+    tokens = state.tokens + 1
+    # Copies: a view would keep the token that has left the window.
+    recent_keys, recent_values = recent_keys[:, :, 1:].clone(), recent_values[:, :, 1:].clone()
+    if padding is not None:
+        absent = padding[:, :, None, None]
+        tokens = state.tokens + ~padding[:, 0]
+        recent_keys = torch.where(absent, state.recent_keys, recent_keys)
+        recent_values = torch.where(absent, state.recent_values, recent_values)
+    after = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values)
+    return sum(outputs[1:], start=outputs[0]), softmax, after
+
+
+def _add_token(
+    sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor, padding: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Sums and masses one token ``(B, H, 1, X)`` on; padding ``(B, 1)`` adds nothing and lets nothing fade."""
+    fade = torch.exp(-proj.decay.to(sums.dtype)).expand_as(mass)
+    weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype).expand_as(mass)
+    if padding is not None:
+        absent = padding.unsqueeze(-1)
+        fade, weight = fade.masked_fill(absent, 1.0), weight.masked_fill(absent, 0.0)
+    return sums * fade.unsqueeze(-1) + weight.unsqueeze(-1) * token, mass * fade + weight
+
+
+def _not_0(mass: Tensor) -> Tensor:
+    """Masses ``(B, H, 1, K)`` to divide by: before the first token the sums are 0, and so are their means."""
+    return mass.masked_fill(mass == 0, 1.0).unsqueeze(2)
