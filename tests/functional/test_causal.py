@@ -312,11 +312,12 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes
 def test_what_stands_at_padding_changes_nothing(gradients, sizes, window):
     (query, key, value), (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
     mask = ends_padded(19, (2, 3), (8, 10), (19, 0))
-    poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in (key, value)]
+    clean = (query, key, value)
+    poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in clean]
     results = []
-    for keys, values in ((key, value), poisoned):
-        run = in_pieces(sizes, [query, keys, values], proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias)
-        results.append([run[0], *gradients(run[0], [query, keys, values, *proj_k, *proj_v, bias])])
+    for sequences in (clean, poisoned):
+        run = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias)
+        results.append([run[0], *gradients(run[0], [*sequences, *proj_k, *proj_v, bias])])
     for clean, actual in zip(*results, strict=True):
         assert torch.equal(actual, clean)
         assert actual.isfinite().all()

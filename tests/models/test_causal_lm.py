@@ -188,6 +188,11 @@ def test_when_a_cache_is_returned(causal, token_ids):
     assert isinstance(model(ids).past_key_values, LinformerCache)
     assert model(ids, use_cache=False).past_key_values is None
     assert model.train()(ids).past_key_values is None
+    assert isinstance(model(ids, use_cache=True).past_key_values, LinformerCache)
+    model.activation_checkpointing_enable()
+    assert model(ids, use_cache=True).past_key_values is None
+    with pytest.raises(ValueError, match="past_key_values with gradient checkpointing"):
+        model(ids, past_key_values=LinformerCache(2))
 
 
 @torch.no_grad()

@@ -646,3 +646,12 @@ def test_full_attention_of_the_first_rows_is_torchs():
     ]
     expected = F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
     assert_close(module(x, x, x)[0], module.out_proj(expected))
+
+
+def test_a_past_that_does_not_fit():
+    x = torch.randn(2, 5, 24)
+    with pytest.raises(ValueError, match="past belongs to causal attention: here every position sees those behind it"):
+        LinformerAttention(24, 3, 16, 4)(x, x, x, past=Past())
+    encoder = LinformerEncoder(24, 3, 2, 32, max_len=16, k=4, causal=True)
+    with pytest.raises(ValueError, match="pasts must be one Past a layer, 2 in all, got 1"):
+        encoder(x, pasts=[Past()])

@@ -107,7 +107,7 @@ def attend_causally(
     if state is None:
         state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window)
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    key, value = (zero_padding(x, padding_mask) for x in (key, value))
+    query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     dtype = torch.promote_types(query.dtype, torch.bfloat16)  # the sums exceed the range of half precision
     chunk_size = max(1, min(chunk_size, query.shape[2]))
     outputs, all_weights = [], []

@@ -216,13 +216,18 @@ class LinformerModel(LinformerPreTrainedModel):
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
-        if past_key_values is not None and not self.config.causal:
+        computed_again = self.is_gradient_checkpointing and self.training
+        if past_key_values is None:
+            wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
+            if wanted and self.config.causal and not computed_again:
+                return LinformerCache(self.config.num_hidden_layers)
+            return None
+        if not self.config.causal:
             raise ValueError("past_key_values needs a causal model: here every token sees those behind it too")
-        if past_key_values is not None and not isinstance(past_key_values, LinformerCache):
+        if computed_again:
+            raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
+        if not isinstance(past_key_values, LinformerCache):
             raise ValueError(f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}")
-        wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
-        if past_key_values is None and wanted and self.config.causal:
-            return LinformerCache(self.config.num_hidden_layers)
         return past_key_values
 
     def _check_sizes(

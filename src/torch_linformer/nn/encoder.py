@@ -77,6 +77,10 @@ class Encoder(nn.Module):
             "need_weights": need_weights,
         }
         each_past = [None] * len(self.layers) if pasts is None else pasts
+        if len(each_past) != len(self.layers):
+            raise ValueError(
+                f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}"
+            )
         if self.memory == "reversible":
             src = self._run_streams(src, options, need_layers, each_past)
             overwrite = not need_layers

@@ -118,6 +118,8 @@ class FullAttention(nn.Module):
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
         self._refuse_masks(attn_mask, is_causal)
+        if past is not None and not self.causal:
+            raise ValueError("past belongs to causal attention: here every position sees those behind it too")
         self_attention = query is key
         same_source = key is value
         unbatched = query.dim() == 2
