@@ -216,7 +216,7 @@ class LinformerModel(LinformerPreTrainedModel):
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
-        computed_again = self.is_gradient_checkpointing and self.training
+        computed_again = self.training and any(getattr(x, "gradient_checkpointing", False) for x in self.encoder.layers)
         if past_key_values is None:
             wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
             if wanted and self.config.causal and not computed_again:
