@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -172,6 +172,10 @@ class Suite(ABC):
     def takes_part(self, contender: Contender, case: Case) -> bool:
         """Whether the case is meant for this contender; where it is not there is no row."""
         return contender.has_slots == (case.k > 0)
+
+    def turn(self, case: Case) -> Case:
+        """What cases have in common that are timed in turn: here all but K, so that every K meets those without."""
+        return replace(case, k=0)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
         """Why this contender is not measured here although it could be (too long for any patience); None to measure."""

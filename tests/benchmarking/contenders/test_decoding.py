@@ -21,7 +21,7 @@ def step(contender, **changes):
 
 
 @pytest.mark.parametrize("contender", CONTENDERS, ids=NAME)
-@pytest.mark.parametrize("piece", [50, 512])
+@pytest.mark.parametrize("piece", [50, 1024])
 def test_a_token_behind_a_past_is_scored_as_in_one_pass(contender, piece, monkeypatch):
     monkeypatch.setattr(decoding, "PIECE", piece)
     made = step(contender)

@@ -58,6 +58,13 @@ def test_who_has_no_slots_is_measured_once_a_length():
     assert ks[causal.WINDOW_ALONE] == ks[causal.SDPA] == [0, 0] and ks[decoding.TWIN] == [0]
 
 
+def test_decoding_is_timed_behind_all_pasts_in_turn():
+    cases = [case for case in SUITE.cases(Grid(lengths=[512, 1024], ks=[16, 32]))]
+    turns = {(case.step, case.length): SUITE.turn(case) for case in cases}
+    assert turns["decoding", 512] == turns["decoding", 1024]
+    assert len(set(turns.values())) == 5  # two steps of two lengths each, and decoding
+
+
 def test_what_no_patience_allows_has_a_reason():
     case = Case(step="decoding", length=READ_LIMIT + 1, k=0, batch=1, width=256, heads=4)
     skipped = {contender.name: SUITE.reason_to_skip(contender, case) for contender in SUITE.contenders()}
@@ -94,8 +101,8 @@ def test_tables_and_figures(rows):
 def test_what_a_longer_past_costs(rows):
     summary = SUITE.summarise(rows)
     assert summary.sections[-1].rows == [
-        [decoding.OURS, 64, "1,000 to 100,000", "1.10×", "65.5 kB", "65.5 kB", "0 B"],
-        [decoding.TWIN, None, "1,000 to 100,000", "100×", "1 MB", "100 MB", "99 MB"],
+        [f"{decoding.OURS}, K = 64", "1,000 to 100,000", "1.10×", "65.5 kB to 65.5 kB", "0 B"],
+        [decoding.TWIN, "1,000 to 100,000", "100×", "1 MB to 100 MB", "99 MB"],
     ]
     ours, twin = summary.derived["decoding_growth"]
     assert (ours["lengths"], ours["caches"], ours["more_cache"]) == ((1000, 100000), (65536, 65536), 0)

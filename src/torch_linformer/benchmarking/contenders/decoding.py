@@ -13,11 +13,11 @@ from torch_linformer.benchmarking.contenders.encoders import FIRST_WORD, NO_DROP
 from torch_linformer.benchmarking.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerCache, LinformerConfig, LinformerForCausalLM
 
-OURS = f"torch-linformer, language model, window of {WINDOW}"
-TWIN = "torch-linformer, language model with full attention (SDPA)"
+OURS = f"LinformerForCausalLM, window of {WINDOW}"
+TWIN = "LinformerForCausalLM, full attention"
 
 TIME_SCALE = 4096  # tokens: the longest at first, one for all lengths, so that every case has the same model
-PIECE = 512  # tokens read at a time: ordinary attention writes a mask of so many rows over the whole past
+PIECE = 1024  # tokens read at a time: ordinary attention writes a mask of so many rows over the whole past
 # Logits are compared with those of one pass without a cache where the past has at most so many tokens.
 LONGEST_PASS = 16384
 
