@@ -101,8 +101,8 @@ def test_tables_and_figures(rows):
 def test_what_a_longer_past_costs(rows):
     summary = SUITE.summarise(rows)
     assert summary.sections[-1].rows == [
-        [f"{decoding.OURS}, K = 64", "1,000 to 100,000", "1.10×", "65.5 kB to 65.5 kB", "0 B"],
-        [decoding.TWIN, "1,000 to 100,000", "100×", "1 MB to 100 MB", "99 MB"],
+        [f"{decoding.OURS}, K = 64", "1,000–100,000", "1.10×", "65.5 kB to 65.5 kB", "0 B"],
+        [decoding.TWIN, "1,000–100,000", "100×", "1 MB to 100 MB", "99 MB"],
     ]
     ours, twin = summary.derived["decoding_growth"]
     assert (ours["lengths"], ours["caches"], ours["more_cache"]) == ((1000, 100000), (65536, 65536), 0)
@@ -136,6 +136,7 @@ def test_a_twin_that_stopped_earlier_says_so(rows):
 
 
 def test_the_leak_is_told_where_it_takes_part(rows):
+    rows = [row for row in rows if "leaks" not in row.contender]  # wherever the package is installed
     case = next(row.case for row in rows if row.contender == causal.OURS)
     assert not any("is not causal" in section.text for section in SUITE.summarise(rows).sections)
     summary = SUITE.summarise([*rows, Row(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])

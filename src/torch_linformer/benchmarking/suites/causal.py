@@ -35,8 +35,8 @@ _LEAKS = (
 )
 _DECODING_TEXT = (
     "One more token, from its id to the scores of the vocabulary, behind N tokens that were read before: language "
-    "models of 4 layers, width 256, 4 heads, feed-forward 1,024, rotary positions, random weights. Every step begins "
-    "behind the same N tokens; up to "
+    "models of 4 layers, width 256, 4 heads, feed-forward 1,024, rotary positions, random weights; the twin's full "
+    "attention is SDPA's. Every step begins behind the same N tokens. Up to "
     f"{format_count(decoding.LONGEST_PASS)} of them, its scores are compared with those of one pass without a cache."
 )
 _DECODING_MEMORY = (
@@ -202,7 +202,7 @@ def _growth_section(growths: Sequence[Growth]) -> Section:
     rows = [
         [
             growth.contender + (f", K = {format_count(growth.k)}" if growth.k else ""),
-            " to ".join(map(format_count, growth.lengths)),
+            "–".join(map(format_count, growth.lengths)),
             _factor(growth.time_ratio),
             " to ".join(map(format_bytes, growth.caches)),
             format_bytes(growth.more_cache),
