@@ -1,5 +1,6 @@
 """Suites of a few tiny contenders. A module of its own, because the processes that measure memory import it too."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -89,8 +90,9 @@ class SmallSuite(Suite):
     name = "small"
     title = "Small things"
 
-    def __init__(self, *names, cases=None, log=None):
+    def __init__(self, *names, cases=None, log=None, together=False):
         self.names, self.all_cases, self.log = names, cases or [case(), case(length=11)], log
+        self.together = together  # all lengths are timed in turn
 
     def cases(self, grid):
         return self.all_cases
@@ -117,6 +119,9 @@ class SmallSuite(Suite):
             Contender(name="slotless", build=lambda case: workload(case, right), has_slots=False),
         ]
         return [each for each in everyone if each.name in self.names]
+
+    def turn(self, case):
+        return dataclasses.replace(super().turn(case), **({"length": 0} if self.together else {}))
 
     def reason_to_skip(self, contender, case):
         return "skipped: too long for any patience" if contender.name == "patient" and case.length > 7 else None

@@ -10,7 +10,7 @@ from torch_linformer.benchmarking.suite import Grid, Row
 CASES = [case(), case(length=11)]
 ORDER = [(each, name) for each in CASES for name in ("a", "b")]
 ROWS = [
-    Row(contender="a", case=CASES[0], seconds=0.1, spread=(0.05, 0.2), repeats=3, memory=7),
+    Row(contender="a", case=CASES[0], seconds=0.1, spread=(0.05, 0.2), repeats=3, memory=7, cache=5),
     Row(contender="b", case=CASES[0], error="out of memory"),
     Row(contender="a", case=CASES[1], seconds=0.3, spread=(0.3, 0.3), repeats=1),
 ]
@@ -44,6 +44,16 @@ def test_what_is_saved_is_loaded_again(tmp_path):
     assert Results.load(tmp_path / "results.json") == saved
     file = json.loads((tmp_path / "results.json").read_text())
     assert file["rows"][0]["case"]["length"] == 7 and file["rows"][1]["error"] == "out of memory"
+
+
+def test_a_file_from_before_there_were_caches_is_loaded(tmp_path):
+    results(rows=ROWS).save(tmp_path)
+    file = tmp_path / "results.json"
+    entries = json.loads(file.read_text())
+    for row in entries["rows"]:
+        del row["cache"]
+    file.write_text(json.dumps(entries))
+    assert Results.load(file).rows == [dataclasses.replace(row, cache=None) for row in ROWS]
 
 
 def test_rows_stand_in_the_order_of_the_cases_and_the_rest_is_missing():

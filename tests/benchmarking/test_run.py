@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import signal
@@ -92,6 +93,23 @@ def test_cases_that_differ_in_k_are_measured_in_turn_and_one_without_slots_once(
     assert [(row.contender, row.case.k) for row in results.rows] == [("right", 2), ("right", 3), ("slotless", 0)]
     lines = [line for line in shown(screen).splitlines() if "round" in line]
     assert len(lines) == 3 and lines[2].startswith("forward, N 7, B 2: slotless")
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_suite_says_which_cases_take_turns(tmp_path, screen, together):
+    measure(SmallSuite("A", "B", log=tmp_path / "log", together=together), tmp_path / "out", screen)
+    calls = [line for line, _ in itertools.groupby((tmp_path / "log").read_text().splitlines())]
+    short, long = ["A 7", "B 7"], ["A 11", "B 11"]
+    # Each by itself, to warm up, and two rounds.
+    assert calls == (4 * (short + long) if together else 4 * short + 4 * long)
+
+
+def test_a_group_comes_where_its_dearest_case_stands(tmp_path, screen):
+    cases = [case(), case(step="training", length=9), case(length=11)]
+    results = measure(SmallSuite("right", cases=cases, together=True), tmp_path, screen)
+    measured = [line.partition(",")[0] for line in shown(screen).splitlines() if "round" in line]
+    assert measured == ["training", "forward", "forward"]
+    assert [row.case for row in results.rows] == cases
 
 
 def wait_for(found, process, seconds=60):

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import pytest
@@ -79,12 +80,21 @@ def test_steps_run_in_the_mode_of_the_case():
         return module(x)
 
     contender = Contender(name="noting", build=lambda case: workload(case, noting))
-    time_in_turn([(contender, case())], 1, 5.0)
-    assert set(modes) == {(False, False, True, True)}
-    modes.clear()
+    for step in ("forward", "decoding"):
+        time_in_turn([(contender, case(step=step))], 1, 5.0)
+        assert set(modes) == {(False, False, True, True)}
+        modes.clear()
     time_in_turn([(contender, case(step="training"))], 1, 5.0)
     assert set(modes) == {(True, True, False, True)}, "a gradient of the step before was left"
     assert len(modes) > 2
+
+
+def test_a_row_has_the_bytes_of_the_past():
+    def build(case):
+        return dataclasses.replace(workload(case, lambda module, x: module(x)), cache=1234)
+
+    rows = time_in_turn([(Contender(name="keeps", build=build), case(step="decoding"))], 1, 5.0)
+    assert [row.cache for row in (*rows, *rows_of("right"))] == [1234, None]
 
 
 def test_nobody_takes_no_time():

@@ -6,7 +6,8 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from torch_linformer.benchmarking.contenders import attention
+from torch_linformer.benchmarking.contenders import attention, causal
+from torch_linformer.benchmarking.step import Step
 from torch_linformer.benchmarking.suite import Case
 
 CASE = Case(step="training", length=256, k=32, batch=2, width=24, heads=3)
@@ -74,3 +75,28 @@ def test_the_settings_are_the_cases():
     assert built("performer-pytorch").module.fast_attention.nb_features == 32
     assert {built(name).module.heads for name in ("linformer", "nystrom-attention", "reformer-pytorch")} == {3}
     assert len(built("linformer-pytorch").module.heads) == 3
+
+
+@pytest.mark.parametrize("step", ["forward", "training"])
+def test_the_causal_option_of_linformer_pytorch_is_its_own_formula(step):
+    (contender,) = causal.peers()
+    made = Step(contender, replace(CASE, step=step))
+    output = made.run()
+    assert made.workload.expected is not None
+    made.check(output)
+
+
+def test_the_causal_option_of_linformer_pytorch_leaks_as_its_name_says():
+    (contender,) = causal.peers()
+    assert contender.name == f"linformer-pytorch {version('linformer-pytorch')}, causal=True (leaks the future)"
+    workload = contender.build(CASE)
+    workload.run(*workload.inputs)[0, 0].sum().backward()
+    assert (workload.inputs[0].grad[0].abs().sum(dim=-1) > 0).all()
+
+
+def test_the_causal_mask_is_the_packages_own():
+    from linformer_pytorch import Linformer
+
+    theirs = Linformer(256, 24, dim_k=32, nhead=3, depth=1, causal=True).seq[0].fn
+    (contender,) = causal.peers()
+    assert torch.equal(contender.build(CASE).module.causal_mask, theirs.causal_mask)

@@ -61,7 +61,7 @@ def run_benchmark(
     _name_what_is_not_installed(screen)
     screen.begin(suite.title, len(order), done=len(order) - len(missing))
     try:
-        for group in _groups(missing):
+        for group in _groups(suite, missing):
             for row in _measure(suite, [(contenders[name], case) for case, name in group], settings):
                 results.add(row, order)
                 results.save(output)
@@ -93,11 +93,11 @@ def _cases(suite: Suite, grid: Grid) -> list[Case]:
     return cases
 
 
-def _groups(pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tuple[Case, str]]]:
-    """What is measured in turn: cases that differ in K alone, so that each K meets the contenders that have none."""
+def _groups(suite: Suite, pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tuple[Case, str]]]:
+    """What is measured in turn; a group comes where its last, dearest case stands."""
     groups: dict[Case, list[tuple[Case, str]]] = {}
     for case, name in pairs:
-        groups.setdefault(dataclasses.replace(case, k=0), []).append((case, name))
+        groups[suite.turn(case)] = [*groups.pop(suite.turn(case), []), (case, name)]
     return groups.values()
 
 

@@ -15,7 +15,7 @@ _LONGEST_ERROR = 300  # characters of an error that a row keeps
 
 
 class Step:
-    """What is measured: ``forward`` in inference mode, or ``training`` with a fixed gradient of the output."""
+    """What is measured: ``forward`` and ``decoding`` in inference mode, ``training`` with a fixed gradient."""
 
     def __init__(self, contender: Contender, case: Case) -> None:
         torch.manual_seed(0)
@@ -27,7 +27,7 @@ class Step:
 
     def run(self) -> Tensor:
         """The output; after a training step every gradient is there too, until ``clear``."""
-        if self.case.step == "forward":
+        if self.case.step != "training":
             with torch.inference_mode():
                 return self.workload.run(*self.workload.inputs)
         output = self.workload.run(*self.workload.inputs)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_linformer.reporting.html import Headline, Section
 
-Step = Literal["forward", "training"]
+Step = Literal["forward", "training", "decoding"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,9 @@ class Case:
     """One point of a suite's grid: what every contender is asked to compute.
 
     Attributes:
-        step: ``forward`` (inference) or ``training`` (forward and backward, gradient of the input included).
-        length: tokens N.
+        step: ``forward`` (inference), ``training`` (forward and backward, gradient of the input included) or
+            ``decoding`` (inference of one token behind N others).
+        length: tokens N; those of the past where the step is ``decoding``.
         k: slots K; 0 in the cases of contenders that have none.
         batch: rows B.
         width: model width C.
@@ -59,6 +60,7 @@ class Workload:
         expected: computes what the output must be, from the same inputs and parameters, in a plain way; None where
             there is nothing to compare with but shape and finiteness.
         output_shape: what the output's shape must be.
+        cache: bytes of what a decoder keeps of the past; None where nothing is kept.
     """
 
     module: nn.Module
@@ -66,6 +68,7 @@ class Workload:
     run: Callable[..., Tensor]
     output_shape: tuple[int, ...]
     expected: Callable[..., Tensor] | None = None
+    cache: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,7 @@ class Row:
         spread: the middle half of the timed runs, lower and upper quartile in seconds.
         repeats: timed runs.
         memory: bytes of peak memory beyond what parameters, inputs and the interpreter held before the step.
+        cache: bytes of what a decoder keeps of the past; None where nothing is kept.
         error: why there are no numbers, in one line.
     """
 
@@ -105,6 +109,7 @@ class Row:
     spread: tuple[float, float] | None = None
     repeats: int = 0
     memory: int | None = None
+    cache: int | None = None
     error: str | None = None
 
 
@@ -167,6 +172,10 @@ class Suite(ABC):
     def takes_part(self, contender: Contender, case: Case) -> bool:
         """Whether the case is meant for this contender; where it is not there is no row."""
         return contender.has_slots == (case.k > 0)
+
+    def turn(self, case: Case) -> Case:
+        """What cases have in common that are timed in turn: here all but K, so that every K meets those without."""
+        return replace(case, k=0)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
         """Why this contender is not measured here although it could be (too long for any patience); None to measure."""

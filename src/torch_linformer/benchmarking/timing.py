@@ -96,6 +96,7 @@ class _Runner:
             seconds=middle,
             spread=(lower, upper),
             repeats=len(self.seconds),
+            cache=None if self.step is None else self.step.workload.cache,
         )
 
     def release(self) -> None:

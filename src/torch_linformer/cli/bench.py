@@ -11,7 +11,7 @@ from torch_linformer.cli.options import Debug
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal")],
     device: Annotated[str, typer.Option("--device", help="auto | cpu | cuda")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="float32 | bfloat16 | float16")] = "float32",
     lengths: Annotated[

@@ -6,7 +6,13 @@ import pytest
 
 from torch_linformer.benchmarking.suite import Case, Grid
 from torch_linformer.benchmarking.suites import SUITES
-from torch_linformer.benchmarking.suites.grids import EAGER_LIMIT, SDPA_LIMIT, beyond_full_attention, grid_cases
+from torch_linformer.benchmarking.suites.grids import (
+    CAUSAL_LIMIT,
+    EAGER_LIMIT,
+    SDPA_LIMIT,
+    beyond_full_attention,
+    grid_cases,
+)
 
 CASE = Case(step="forward", length=512, k=0, batch=1, width=24, heads=3)
 
@@ -58,10 +64,13 @@ def test_names_are_unique_and_everyone_has_a_case(name):
     assert all(any(suite.takes_part(contender, case) for contender in suite.contenders()) for case in cases)
 
 
-@pytest.mark.parametrize(("eager", "limit"), [(True, EAGER_LIMIT), (False, SDPA_LIMIT)])
-def test_a_cpu_gives_up_beyond_a_length(eager, limit):
-    assert beyond_full_attention(replace(CASE, length=limit), eager=eager) is None
-    reason = beyond_full_attention(replace(CASE, length=limit + 1), eager=eager)
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [({"eager": True}, EAGER_LIMIT), ({"eager": False}, SDPA_LIMIT), ({"eager": False, "causal": True}, CAUSAL_LIMIT)],
+)
+def test_a_cpu_gives_up_beyond_a_length(options, limit):
+    assert beyond_full_attention(replace(CASE, length=limit), **options) is None
+    reason = beyond_full_attention(replace(CASE, length=limit + 1), **options)
     assert reason == f"more than {limit:,} tokens take too long on a CPU"
 
 

@@ -40,11 +40,18 @@ def hidden_states(case: Case) -> Tensor:
 
 
 def sequence_workload(
-    module: nn.Module, case: Case, run: Callable[[Tensor], Tensor], expected: Callable[[Tensor], Tensor] | None = None
+    module: nn.Module,
+    case: Case,
+    run: Callable[[Tensor], Tensor],
+    expected: Callable[[Tensor], Tensor] | None = None,
+    keys: int | None = None,
 ) -> Workload:
-    """A workload from hidden states to hidden states; ``expected`` is left out where it would not fit into memory."""
+    """A workload from hidden states to hidden states; ``expected`` is left out where it would not fit into memory.
+
+    ``keys`` are those that a query of ``expected`` is compared with: K, or N where there are no slots.
+    """
     states = hidden_states(case)
-    fits = case.batch * case.heads * case.length * (case.k or case.length) <= PLAIN_LIMIT
+    fits = case.batch * case.heads * case.length * (keys or case.k or case.length) <= PLAIN_LIMIT
     return Workload(
         module=module,
         inputs=(states,),

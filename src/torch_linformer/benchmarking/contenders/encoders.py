@@ -75,8 +75,8 @@ def full_layers() -> list[Contender]:
 
 def _build_linformer(case: Case, options: Mapping[str, Any]) -> Workload:
     config = LinformerConfig(
-        **_sizes(case),
-        **_NO_DROPOUT,
+        **sizes_of(case),
+        **NO_DROPOUT,
         max_position_embeddings=case.length,
         pad_token_id=None,
         k=case.k or 1,  # the twin has a configuration too, and leaves k unread
@@ -115,10 +115,11 @@ def _quiet() -> Iterator[None]:
 
 
 _SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
-_NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def _sizes(case: Case) -> dict[str, Any]:
+def sizes_of(case: Case) -> dict[str, Any]:
+    """Vocabulary, width, depth, heads and feed-forward, as the configurations of transformers name them."""
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": case.width,
@@ -129,13 +130,13 @@ def _sizes(case: Case) -> dict[str, Any]:
 
 
 def _bert(case: Case) -> PreTrainedModel:
-    config = transformers.BertConfig(**_sizes(case), **_NO_DROPOUT, max_position_embeddings=case.length, **_SDPA)
+    config = transformers.BertConfig(**sizes_of(case), **NO_DROPOUT, max_position_embeddings=case.length, **_SDPA)
     return transformers.BertModel(config, add_pooling_layer=False)
 
 
 def _modernbert(case: Case) -> PreTrainedModel:
     # A gated feed-forward has three matrices: two thirds of the width make it cost what the others' two do.
-    sizes = {**_sizes(case), "intermediate_size": 2 * case.feedforward // 3}
+    sizes = {**sizes_of(case), "intermediate_size": 2 * case.feedforward // 3}
     ids: dict[str, Any] = {f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")}
     config = transformers.ModernBertConfig(**sizes, **ids, max_position_embeddings=case.length, **_SDPA)
     return transformers.ModernBertModel(config)
@@ -143,15 +144,15 @@ def _modernbert(case: Case) -> PreTrainedModel:
 
 def _longformer(case: Case) -> PreTrainedModel:
     # Its positions begin after the padding's id, 1.
-    config = transformers.LongformerConfig(**_sizes(case), **_NO_DROPOUT, max_position_embeddings=case.length + 2)
+    config = transformers.LongformerConfig(**sizes_of(case), **NO_DROPOUT, max_position_embeddings=case.length + 2)
     return transformers.LongformerModel(config, add_pooling_layer=False)
 
 
 def _bigbird(case: Case) -> PreTrainedModel:
     sparse = case.length > _BIGBIRD_FULL
     config = transformers.BigBirdConfig(
-        **_sizes(case),
-        **_NO_DROPOUT,
+        **sizes_of(case),
+        **NO_DROPOUT,
         max_position_embeddings=case.length,
         attention_type="block_sparse" if sparse else "original_full",
         block_size=_BIGBIRD_BLOCK,
@@ -164,8 +165,8 @@ def _nystromformer(case: Case) -> PreTrainedModel:
     if case.length % case.k:
         raise ValueError(f"Nyströmformer takes multiples of its {case.k} landmarks, got {case.length} tokens")
     config = transformers.NystromformerConfig(
-        **_sizes(case),
-        **_NO_DROPOUT,
+        **sizes_of(case),
+        **NO_DROPOUT,
         max_position_embeddings=case.length,
         segment_means_seq_len=case.length,
         num_landmarks=case.k,
@@ -175,7 +176,7 @@ def _nystromformer(case: Case) -> PreTrainedModel:
 
 def _fnet(case: Case) -> PreTrainedModel:
     _require_float32(case, "FNet's Fourier transform takes no other")
-    sizes = {name: size for name, size in _sizes(case).items() if name != "num_attention_heads"}
+    sizes = {name: size for name, size in sizes_of(case).items() if name != "num_attention_heads"}
     config = transformers.FNetConfig(**sizes, hidden_dropout_prob=0.0, max_position_embeddings=case.length)
     return transformers.FNetModel(config, add_pooling_layer=False)
 

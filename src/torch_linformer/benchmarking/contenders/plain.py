@@ -1,12 +1,14 @@
 """Attention the plain way, from a module's parameters: what the outputs of its fast path must be."""
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -26,8 +28,67 @@ def plain_full_attention(module: FullAttention, states: Tensor) -> Tensor:
     return _attend(module, states, keys, values)
 
 
+def plain_causal_attention(module: LinformerAttention, states: Tensor) -> Tensor:
+    """Causal self-attention of ``(B, N, C)``, one position after the other: every slot is a sum that fades.
+
+    The sums are kept in no less than float32.
+    """
+    assert module.window is not None
+    dtype = torch.promote_types(states.dtype, torch.float32)
+    linears = (module.q_proj, module.k_proj, module.v_proj)
+    queries, keys, values = (_heads(linear(states), module.num_heads).to(dtype) for linear in linears)
+    entering, fading, bias = _running_weights(module, keys)
+    sums_k = sums_v = mass = torch.zeros((), dtype=dtype, device=states.device)
+    rows = []
+    for position in range(states.shape[1]):
+        entry = entering[:, :, position].unsqueeze(-1)
+        sums_k = sums_k * fading + entry * keys[:, :, position, None]
+        sums_v = sums_v * fading + entry * values[:, :, position, None]
+        mass = mass * fading + entry
+        near = slice(max(0, position + 1 - module.window), position + 1)
+        seen_k = torch.cat([sums_k / mass, keys[:, :, near]], dim=2)
+        seen_v = torch.cat([sums_v / mass, values[:, :, near]], dim=2)
+        scores = (seen_k @ queries[:, :, position, :, None]).squeeze(-1) / math.sqrt(module.head_dim)
+        weights = torch.softmax(scores + F.pad(bias, (0, scores.shape[-1] - bias.shape[-1])), dim=-1)
+        rows.append((weights.unsqueeze(-2) @ seen_v).flatten(1))
+    output: Tensor = module.out_proj(torch.stack(rows, dim=1).to(states.dtype))
+    return output
+
+
+def plain_leaking_attention(module: nn.Module, states: Tensor) -> Tensor:
+    """What linformer-pytorch computes with causal=True: position t attends to slots 0 to t.
+
+    It is not causal attention: each slot mixes all N positions, those behind t among them.
+    """
+    parts: Any = zip(module.heads, module.to_q, module.to_k, module.to_v, strict=True)  # type: ignore[arg-type]
+    outputs = []
+    for head, to_q, to_k, to_v in parts:
+        queries, keys, values = to_q(states), to_k(states), to_v(states)
+        slots_k = torch.einsum("bnd,kn->bkd", keys, head.E.weight) + head.E.bias[:, None]
+        slots_v = torch.einsum("bnd,kn->bkd", values, head.F.weight) + head.F.bias[:, None]
+        scores = queries @ slots_k.mT / math.sqrt(queries.shape[-1])
+        hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
+        outputs.append(torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ slots_v)
+    output: Tensor = module.w_o(torch.cat(outputs, dim=-1))  # type: ignore[operator]
+    return output
+
+
+def _running_weights(module: LinformerAttention, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """How much each token enters the slots, ``(B, H, N, K)``; what is left of the sums a token later, and the bias."""
+    running = module.running
+    if running is None:
+        return keys[..., :0], keys.new_ones(0, 1), keys[0, :, 0, :0]
+    logits = torch.einsum("bhnd,hdk->bhnk", keys, running.address.to(keys.dtype))
+    decay = (-running.log_time.to(keys.dtype)).exp().clamp(max=FASTEST)
+    entering = torch.exp(CONTRAST * torch.tanh(logits / CONTRAST))
+    return entering, torch.exp(-decay).unsqueeze(-1), running.score_bias.to(keys.dtype)
+
+
 def _attend(module: FullAttention, states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     scores = torch.einsum("bhnd,bhkd->bhnk", _heads(module.q_proj(states), module.num_heads), keys)
+    if module.causal:
+        behind = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(behind, float("-inf"))
     weights = torch.softmax(scores / math.sqrt(module.head_dim), dim=-1)
     mixed = torch.einsum("bhnk,bhkd->bnhd", weights, values)
     output: Tensor = module.out_proj(mixed.flatten(2))

@@ -2,10 +2,11 @@
 
 from torch_linformer.benchmarking.suite import Suite
 from torch_linformer.benchmarking.suites.attention import AttentionSuite
+from torch_linformer.benchmarking.suites.causal import CausalSuite
 from torch_linformer.benchmarking.suites.encoder import EncoderSuite
 from torch_linformer.benchmarking.suites.scaling import ScalingSuite
 from torch_linformer.benchmarking.suites.table3 import Table3Suite
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (AttentionSuite(), EncoderSuite(), Table3Suite(), ScalingSuite())
+    suite.name: suite for suite in (AttentionSuite(), EncoderSuite(), Table3Suite(), ScalingSuite(), CausalSuite())
 }

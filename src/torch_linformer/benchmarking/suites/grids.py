@@ -11,6 +11,7 @@ from torch_linformer.reporting.tables import format_bytes, format_count
 
 EAGER_LIMIT = 8192  # tokens; beyond these a CPU needs minutes a step
 SDPA_LIMIT = 16384
+CAUSAL_LIMIT = 65536  # of SDPA, which leaves out the pairs that a causal mask hides
 
 
 def grid_cases(grid: Grid, lengths: Sequence[int], ks: Sequence[int], **facts: Any) -> Iterator[Case]:
@@ -34,11 +35,11 @@ def require_cases(cases: list[Case], lengths: Sequence[int], ks: Sequence[int]) 
     return sorted(cases, key=lambda case: (case.length, case.k))
 
 
-def beyond_full_attention(case: Case, *, eager: bool) -> str | None:
+def beyond_full_attention(case: Case, *, eager: bool, causal: bool = False) -> str | None:
     """Why ordinary attention is not run here; None where it is, and on a GPU, which says itself what it cannot hold."""
     if case.device != "cpu":
         return None
-    limit = EAGER_LIMIT if eager else SDPA_LIMIT
+    limit = EAGER_LIMIT if eager else CAUSAL_LIMIT if causal else SDPA_LIMIT
     if case.length > limit:
         return f"more than {format_count(limit)} tokens take too long on a CPU"
     needed, free = full_attention_cost(case).bytes, psutil.virtual_memory().available

@@ -10,10 +10,14 @@ from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.tables import MISSING, format_bytes, format_count, format_duration, format_ratio
 
-Quantity = Literal["seconds", "memory"]
+Quantity = Literal["seconds", "memory", "cache"]
 
-FORMATS: dict[Quantity, Callable[[float], str]] = {"seconds": format_duration, "memory": format_bytes}
-NAMES: dict[Quantity, str] = {"seconds": "time", "memory": "peak memory"}
+FORMATS: dict[Quantity, Callable[[float], str]] = {
+    "seconds": format_duration,
+    "memory": format_bytes,
+    "cache": format_bytes,
+}
+NAMES: dict[Quantity, str] = {"seconds": "time", "memory": "peak memory", "cache": "cache"}
 
 
 class Measurements:
@@ -147,7 +151,7 @@ def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLo
     """A cost over length; None without a line."""
     if not lines:
         return None
-    label = "time of a step" if quantity == "seconds" else "peak memory"
+    label = "time of a step" if quantity == "seconds" else NAMES[quantity]
     return LogLogChart(title=title, x_label="tokens N", y_label=label, y_format=FORMATS[quantity], lines=lines)
 
 
