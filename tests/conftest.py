@@ -193,6 +193,17 @@ def masked_run(finish_run):
         return finish_run(task="mlm")
 
 
+@pytest.fixture(scope="session")
+def clm_run(finish_run, quick):
+    """A finished run of causal language modelling, without speed figures, and its options. Not to be changed."""
+    options = {"task": "clm", "projection": "mean", "learning_rate": 0.01}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))
+        finished = finish_run(**options)
+    finished.options, finished.settings = options, {**quick, **options}
+    return finished
+
+
 @pytest.fixture
 def model_copy(classifier_run, tmp_path):
     """A copy of the finished run's folder, to be damaged."""

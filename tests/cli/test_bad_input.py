@@ -257,6 +257,20 @@ def test_a_model_of_another_task(refused, masked_run):
     assert message == "LinformerForMaskedLM predicts nothing of a document: train a model on another --task"
 
 
+def test_a_model_for_another_command(refused, masked_run, clm_run, workplace):
+    message = refused("predict", clm_run.folder, "good.csv")
+    assert message == "LinformerForCausalLM predicts nothing of a document: linformer generate goes on with a text"
+    message = refused("generate", masked_run.folder, "--prompt", "a")
+    assert message == (
+        f"{masked_run.folder}: a LinformerForMaskedLM does not go on with a text; train a model with --task clm"
+    )
+    message = refused("export", clm_run.folder, "--format", "torch", "--output", workplace / "out")
+    assert "works block by block, which no file for every length can hold; load it with from_pretrained" in message
+    assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
+    message = of_training(refused, task="clm", **{"from": masked_run.folder})
+    assert message.startswith(f"--from {masked_run.folder}: its tokens see those behind them; --task clm begins with")
+
+
 def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):
     model = classifier_run.folder
     assert refused("predict", model, "gone.csv") == "gone.csv: no such file or folder"
@@ -319,6 +333,9 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"question_column": "text"}, "--question-column goes with --task qa, not classify"),
         ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
         ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
+        ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "k": "0", "window": "0"}, "--k must lie between 1 and --max-length 32, got 0"),
+        ({"window": "-1"}, "--window must be at least 0, got -1"),
         ({"from": "nowhere"}, "nowhere: no such folder, and no model of that name could be fetched"),
         ({"from": "nowhere", "size": "small"}, "--size is for a new model; --from nowhere has its own"),
     ],

@@ -41,6 +41,14 @@ def test_a_masked_language_model(info, masked_run):
     assert not [line for line in lines if line.startswith("labels")]
 
 
+def test_a_causal_model(info, clm_run, quick):
+    lines = info(clm_run.folder)
+    metrics = json.loads((clm_run.folder / "metrics.json").read_text())
+    assert "class LinformerForCausalLM" in lines and "attention K 6, causal, window 64" in lines
+    assert f"longest input any, learnt on {quick['max_length']} tokens" in lines
+    assert f"held-out bits-per-byte {metrics['bits_per_byte']:.4f}" in lines
+
+
 def test_a_model_without_scores_or_with_an_infinite_one(info, model_copy):
     path = model_copy / "metrics.json"
     path.write_text('{"accuracy": null, "perplexity": null}')

@@ -124,9 +124,8 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     finish(["train", "--help"])
     shown = capsys.readouterr().out
     options = "data text-column label-column validation test task tokenizer max-length k sharing projection attention"
-    options += (
-        " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device output"
-    )
+    options += " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device"
+    options += " output window"
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "tiny | small | base | large" in shown
@@ -136,7 +135,9 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
 def test_the_command_alone_shows_its_subcommands(arguments, capsys):
     finish(arguments)
     shown = capsys.readouterr().out
-    assert all(f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "export", "info", "bench"))
+    assert all(
+        f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "generate", "export", "info", "bench")
+    )
 
 
 def test_the_report_holds_the_exact_command(start_command, quick, as_arguments, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from torch_linformer.training import floors
 from torch_linformer.training.floors import (
+    compression_floor,
     majority_accuracy,
     mean_floor,
     most_frequent_tag_floor,
@@ -199,6 +200,20 @@ def test_each_word_is_given_its_most_frequent_tag():
     expected = [["B-X"], ["B-Y", "O", "O"]]
     true = [["B-X"], ["O", "O", "B-X"]]
     assert most_frequent_tag_floor(words, tags, [["a"], ["b", "c", "d"]], true) == tagging_metrics(true, expected)
+
+
+def test_what_training_documents_repeat_costs_few_bits():
+    rng = random.Random(0)
+    known, other = ("".join(rng.choices("abcdefgh", k=20_000)) for _ in range(2))
+    assert compression_floor([known], [known[5_000:15_000]], seed=0) < 2.5
+    assert compression_floor([other], [known[5_000:15_000]], seed=0) == pytest.approx(3, rel=0.05)  # eight letters
+    assert compression_floor(["é" * 9], ["é"], seed=0) >= 0
+
+
+def test_the_texts_compressed_are_the_first_that_a_model_is_scored_on():
+    texts = ["a" * 10, "b" * 10, "c" * 10]
+    order = "".join(texts[i][:4] for i in np.random.default_rng(5).permutation(3))
+    assert floors._first_bytes(texts, 6, 5, most_of_each=4) == order[:6].encode()
 
 
 def test_words_without_their_tags_are_refused():

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_
 from torch_linformer.training.metrics import (
     answer_metrics,
     classification_metrics,
-    masked_lm_metrics,
+    language_model_metrics,
     multilabel_metrics,
     regression_metrics,
     tagging_metrics,
@@ -302,19 +302,19 @@ def test_sets_of_labels_that_do_not_fit_are_refused(true, predicted, message):
         multilabel_metrics(true, predicted, ["a", "b"])
 
 
-def test_masked_lm_by_hand():
+def test_a_language_model_by_hand():
     # Two tokens of probability 1/4 and 1/16: 6 bits together, over 8 bytes.
-    scores = masked_lm_metrics(math.log(4) + math.log(16), 2, 8)
+    scores = language_model_metrics(math.log(4) + math.log(16), 2, 8)
     assert scores == pytest.approx({"perplexity": 8.0, "bits_per_byte": 0.75})
 
 
-def test_masked_lm_of_a_perfect_and_of_a_hopeless_model():
-    assert masked_lm_metrics(0.0, 5, 9) == {"perplexity": 1.0, "bits_per_byte": 0.0}
-    assert masked_lm_metrics(1e6, 1, 4)["perplexity"] == math.inf
-    assert math.isnan(masked_lm_metrics(math.nan, 1, 4)["perplexity"])
+def test_a_perfect_and_a_hopeless_language_model():
+    assert language_model_metrics(0.0, 5, 9) == {"perplexity": 1.0, "bits_per_byte": 0.0}
+    assert language_model_metrics(1e6, 1, 4)["perplexity"] == math.inf
+    assert math.isnan(language_model_metrics(math.nan, 1, 4)["perplexity"])
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(0, 4), (3, 0)])
-def test_masked_lm_of_nothing_is_refused(tokens, size):
-    with pytest.raises(ValueError, match=f"nothing was masked: got {tokens} masked tokens of {size} bytes"):
-        masked_lm_metrics(1.0, tokens, size)
+def test_a_language_model_that_predicted_nothing_is_refused(tokens, size):
+    with pytest.raises(ValueError, match=f"nothing was predicted: got {tokens} tokens of {size} bytes"):
+        language_model_metrics(1.0, tokens, size)

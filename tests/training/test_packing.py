@@ -114,3 +114,8 @@ def test_whole_words_need_words():
     documents = Dataset.from_dict({"text": ["some words of a text " * 3]})
     rows = PackedRows(documents, DocumentEncoder(tokenizer, 16), packing=True, whole_words=True, seed=0)
     assert len(rows[0]["words"]) == len(rows[0]["input_ids"])
+
+
+def test_a_row_says_whether_its_last_text_ends_with_it():
+    rows, _ = rows_of(["a" * 100], length=64)
+    assert [rows[i]["ends"] for i in range(len(rows))] == [False, True] and len(rows[0]["input_ids"]) < 64

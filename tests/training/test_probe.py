@@ -37,6 +37,7 @@ def test_a_model_that_cannot_run_has_no_cost_and_its_twin_has_one():
     ("model_class", "config"),
     [
         ("LinformerForMaskedLM", {}),
+        ("LinformerForCausalLM", {"causal": True, "window": 4, "position_embedding": "rotary"}),
         ("LinformerForTokenClassification", {}),
         ("LinformerForQuestionAnswering", {}),
         ("LinformerForSequenceClassification", {"num_labels": 3}),

@@ -35,7 +35,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
         (
             {"task": "translate"},
-            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, got 'translate'",
+            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, clm, got 'translate'",
         ),
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
@@ -54,6 +54,16 @@ def test_slots_are_one_number_or_one_a_layer():
             "--embeddings goes with --task classify, multilabel, regress, not mlm",
         ),
         ({"whole_words": True}, "--whole-words goes with --task mlm, not classify"),
+        ({"packing": False}, "--packing goes with --task mlm, clm, not classify"),
+        ({"task": "clm", "whole_words": True}, "--whole-words goes with --task mlm, not clm"),
+        ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
+        ({"task": "clm", "k": "0", "window": 0}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
+        ({"k": "0", "window": 8}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"window": -1}, "--window must be at least 0, got -1"),
+        ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
         ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
     ],
@@ -62,6 +72,14 @@ def test_what_cannot_be_is_refused(options, message):
     with pytest.raises(InputError) as raised:
         TrainSettings(**{"max_length": 64, **options})
     assert str(raised.value).startswith(message)
+
+
+def test_the_window_and_the_slots_of_a_causal_model():
+    new = TrainSettings(task="clm", max_length=2048)
+    assert (new.local_window, new.slots, new.positions) == (64, 64, "rotary")
+    assert TrainSettings(task="clm", max_length=64).slots == 16
+    assert TrainSettings(task="clm", k="0").slots == 0 and TrainSettings(task="clm", window=0).local_window is None
+    assert TrainSettings().local_window is None and TrainSettings(window=8).local_window == 8
 
 
 def test_tags_and_answers_need_positions():
@@ -97,6 +115,7 @@ VALUES = {
     "tokenizer": ('"bytes"', "bytes"),
     "max-length": ("100", 100),
     "k": ("[" + ", ".join(["9"] * LAYERS) + "]", ",".join(["9"] * LAYERS)),
+    "window": ("32", 32),
     "sharing": ('"kv"', "kv"),
     "projection": ('"conv"', "conv"),
     "attention": ('"full"', "full"),

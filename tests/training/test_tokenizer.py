@@ -124,6 +124,24 @@ def test_saved_tokenizers_come_back(tokenizer, tmp_path):
         assert loaded.decode(loaded("naïve  😀", add_special_tokens=False).input_ids) == "naïve  😀"
 
 
+@pytest.mark.parametrize("spec", ["bytes", "bpe:300"])
+def test_one_that_goes_on_with_texts_puts_no_end_behind_them_and_names_it(tmp_path, spec):
+    build_tokenizer(spec, TEXTS, max_length=20, goes_on=True).save_pretrained(tmp_path)
+    loaded = build_tokenizer(str(tmp_path), [], max_length=20)
+    assert (loaded.bos_token, loaded.eos_token, loaded.cls_token) == ("<cls>", "<sep>", "<cls>")
+    ids = loaded("naïve", add_special_tokens=False).input_ids
+    assert loaded("naïve").input_ids == [CLS, *ids]
+    assert DocumentEncoder(loaded, 4).begin("naïve") == [CLS, *ids]  # whatever the length
+    assert DocumentEncoder(loaded, 20).join(["naïve"])["input_ids"] == [CLS, *ids, SEP]
+
+
+def test_one_from_elsewhere_is_told_what_its_tokens_are_for(tmp_path, word_tokenizer):
+    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "a"]
+    word_tokenizer(words, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]").save_pretrained(tmp_path)
+    loaded = build_tokenizer(str(tmp_path), [], max_length=8, goes_on=True)
+    assert (loaded.bos_token, loaded.eos_token) == ("[CLS]", "[SEP]")
+
+
 def test_a_tokenizer_without_padding_is_given_one(tmp_path, word_tokenizer):
     word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "a"]).save_pretrained(tmp_path)
     tokenizer = build_tokenizer(str(tmp_path), [], max_length=8)

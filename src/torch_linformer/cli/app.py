@@ -12,6 +12,7 @@ import typer
 from torch_linformer.cli.bench import bench
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.export import export
+from torch_linformer.cli.generate import generate
 from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.predict import predict
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, evaluate, predict, import_, export, info, bench):
+for command in (train, evaluate, predict, generate, import_, export, info, bench):
     app.command(command.__name__.rstrip("_"))(command)
 
 
@@ -49,6 +50,8 @@ def run(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         _say(explain(error))
         raise SystemExit(USER_ERROR) from None
+    if status == INTERRUPTED:  # which is what some versions of typer make of Ctrl-C
+        _say("interrupted")
     raise SystemExit(status or 0)
 
 

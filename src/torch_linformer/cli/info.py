@@ -9,7 +9,7 @@ def info(model: Model, debug: Debug = False) -> None:
     from pathlib import Path
 
     from torch_linformer.training.folder import load_model, load_tokenizer
-    from torch_linformer.training.screen import Screen
+    from torch_linformer.training.screen import Screen, attention_of
     from torch_linformer.training.tasks import TASKS
 
     loaded = load_model(model)
@@ -17,12 +17,12 @@ def info(model: Model, debug: Debug = False) -> None:
     has_tokenizer = not Path(model).is_dir() or any(Path(model).glob("tokenizer*.json"))
     tokenizer = f"{len(load_tokenizer(model)):,} tokens" if has_tokenizer else "none"
     config = loaded.config
-    attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
+    length = f"{config.max_position_embeddings:,} tokens"
     rows = [
         ("class", type(loaded).__name__),
         ("parameters", f"{loaded.num_parameters():,}"),
-        ("attention", attention if config.attention == "linformer" else "full"),
-        ("longest input", f"{config.max_position_embeddings:,} tokens"),
+        ("attention", attention_of(config).removesuffix(" attention")),
+        ("longest input", length if config.longest_input else f"any, learnt on {length}"),
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", tokenizer),
     ]

@@ -55,7 +55,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
         The largest difference of a score, relative to the largest score.
 
     Raises:
-        InputError: an unknown format, missing packages, a folder that is taken, or scores that differ.
+        InputError: an unknown format, missing packages, a folder that is taken, a model that works block by block, or
+            scores that differ.
     """
     if format not in FILES:
         raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
@@ -64,6 +65,11 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
+    if model.config.causal or model.config.window:
+        raise InputError(
+            f"{folder}: a model with causal=True or a window works block by block, which no file for every length can "
+            "hold; load it with from_pretrained"
+        )
     scores = Scores(model).float().eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]

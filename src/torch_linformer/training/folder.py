@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from torch_linformer.models import (
     LinformerConfig,
+    LinformerForCausalLM,
     LinformerForMaskedLM,
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
@@ -23,6 +24,7 @@ MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
     cls.__name__: cls
     for cls in (
         LinformerModel,
+        LinformerForCausalLM,
         LinformerForMaskedLM,
         LinformerForQuestionAnswering,
         LinformerForSequenceClassification,

@@ -46,6 +46,20 @@ def build_model(
     return model
 
 
+def check_first_model(settings: TrainSettings, config: LinformerConfig) -> None:
+    """Raise ``InputError`` where a model cannot learn the task because of what its tokens see."""
+    if settings.task == "clm" and not config.causal:
+        raise InputError(
+            f"--from {settings.from_model}: its tokens see those behind them; --task clm begins with a model of --task "
+            "clm, or with a new one"
+        )
+    if settings.task == "mlm" and config.causal:
+        raise InputError(
+            f"--from {settings.from_model}: its tokens do not see those behind them, as --task mlm needs; take --task "
+            "clm, or begin with a new model"
+        )
+
+
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
     """The weights of one model in another; the token types may be more, and the head is taken if it says the same.
 
@@ -92,8 +106,10 @@ def build_config(
             "max_position_embeddings": settings.length,
             "pad_token_id": tokenizer.pad_token_id,
             "k": settings.slots,
-            "sharing": settings.sharing,
-            "projection": settings.projection,
+            "window": settings.local_window,
+            **{name: getattr(settings, name) for name in ("sharing", "projection") if settings.applies(name)},
+            "causal": settings.task == "clm",
+            "lm_head_transform": settings.task != "clm",
             "attention": settings.attention,
             "memory": settings.memory,
             "chunk_size": settings.chunk_size,

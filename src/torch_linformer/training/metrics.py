@@ -186,24 +186,24 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
     }
 
 
-def masked_lm_metrics(total_nll_nats: float, masked_tokens: int, masked_bytes: int) -> dict:
-    """Perplexity exp(nll / tokens) and bits per byte nll / (ln 2 · bytes) of masked-language modelling.
+def language_model_metrics(total_nll_nats: float, tokens: int, num_bytes: int) -> dict:
+    """Perplexity exp(nll / tokens) and bits per byte nll / (ln 2 · bytes) of a language model.
 
     Args:
-        total_nll_nats: negative log-likelihood, in nats, summed over the masked tokens.
-        masked_tokens: how many there were.
-        masked_bytes: UTF-8 bytes they stand for, which makes different tokenizers comparable.
+        total_nll_nats: negative log-likelihood, in nats, summed over the tokens that were predicted.
+        tokens: how many there were.
+        num_bytes: UTF-8 bytes they stand for, which makes different tokenizers comparable.
 
     Returns:
         `perplexity` (infinite where a float cannot hold it) and `bits_per_byte`.
     """
-    if masked_tokens < 1 or masked_bytes < 1:
-        raise ValueError(f"nothing was masked: got {masked_tokens} masked tokens of {masked_bytes} bytes")
+    if tokens < 1 or num_bytes < 1:
+        raise ValueError(f"nothing was predicted: got {tokens} tokens of {num_bytes} bytes")
     try:
-        perplexity = math.exp(total_nll_nats / masked_tokens)
+        perplexity = math.exp(total_nll_nats / tokens)
     except OverflowError:
         perplexity = math.inf
-    return {"perplexity": perplexity, "bits_per_byte": total_nll_nats / math.log(2) / masked_bytes}
+    return {"perplexity": perplexity, "bits_per_byte": total_nll_nats / math.log(2) / num_bytes}
 
 
 def _scores(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, ...]:

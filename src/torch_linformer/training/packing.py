@@ -71,14 +71,18 @@ class PackedRows(torch.utils.data.Dataset[dict[str, Any]]):
         return self.rows
 
     def __getitem__(self, row: int | str) -> Any:
-        """A row; or, as of a ``Dataset``, the column "length", which is about the same in all rows."""
+        """A row; or, as of a ``Dataset``, the column "length", which is about the same in all rows.
+
+        "ends" says whether its last document ends with it. A row that is full to the last token may have been cut.
+        """
         if isinstance(row, str):
             return [self.encoder.max_length] * self.rows
-        texts = [
-            cast(str, self.documents[int(self.order[place])]["text"])[start:end]
-            for place, start, end in self._spans(int(row))
-        ]
-        return {**self.encoder.join(texts, self.whole_words), "document": int(row)}
+        spans = list(self._spans(int(row)))
+        texts = [cast(str, self.documents[int(self.order[place])]["text"])[start:end] for place, start, end in spans]
+        joined = self.encoder.join(texts, self.whole_words)
+        last, _, end = spans[-1]
+        whole = end >= self.characters[self.order[last]] and len(joined["input_ids"]) < self.encoder.max_length
+        return {**joined, "document": int(row), "ends": bool(whole)}
 
     def _spans(self, row: int) -> Iterator[tuple[int, int, int]]:
         """(place in the order, first character, end of the row as seen from there) of what stands in a row."""

@@ -159,7 +159,7 @@ class Predictor:
     ) -> None:
         self.task = task_of(model, tokenizer)
         if type(self.task).describe is Task.describe:
-            raise InputError(f"{type(model).__name__} predicts nothing of a document: train a model on another --task")
+            raise InputError(f"{type(model).__name__} predicts nothing of a document: {self.task.instead}")
         self.model = cast(nn.Module, model).to(device).eval()
         self.encode = self.task.encoder(model.config.max_position_embeddings, overflow=overflow, stride=stride)
         self.batch_size, self.device, self.precision = batch_size, device, precision

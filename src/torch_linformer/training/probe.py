@@ -110,7 +110,7 @@ def _targets(probe: Probe, config: LinformerConfig, ids: torch.Tensor) -> dict[s
     """Something to learn, of the shape that the model expects."""
     first = torch.zeros_like(ids[:, 0])
     match probe.model_class:
-        case "LinformerForMaskedLM":
+        case "LinformerForMaskedLM" | "LinformerForCausalLM":
             return {"labels": ids}
         case "LinformerForTokenClassification":
             return {"labels": torch.zeros_like(ids)}

@@ -32,6 +32,7 @@ FLOORS = {
     "majority": "majority class",
     "mean": "mean of the training values",
     "frequent_tag": "most frequent tag of each word",
+    "bzip2": "bzip2 behind training documents",
 }
 
 
@@ -250,8 +251,7 @@ from transformers import AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("PATH OF THIS FOLDER")
 model = torch_linformer.{model_class}.from_pretrained("PATH OF THIS FOLDER")
-inputs = tokenizer("a document", truncation=True, return_tensors="pt")
-outputs = model(**inputs)
+{outcome.task.usage}
 ```
 
 Made with torch-linformer {torch_linformer.__version__}. Source of the method: {PAPER}.

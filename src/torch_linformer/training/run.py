@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import transformers
@@ -20,20 +20,21 @@ from torch_linformer.training.checkpoints import Spent, read_spent, remove_check
 from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.examples import Examples
 from torch_linformer.training.folder import load_config, load_tokenizer
-from torch_linformer.training.initial_model import add_latent_semantics, build_model
+from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 from torch_linformer.training.reading.sources import find_source
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
-from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import FINE_TUNING, TrainSettings, size_of_width
+from torch_linformer.training.screen import Screen, attention_of
+from torch_linformer.training.settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
-EVALUATED_TOKENS = 500_000  # of text at most that masked-language modelling is scored on
+EVALUATED_TOKENS = 500_000  # of text at most that a language model is scored on
+LEAST_EVALUATED = 20_000  # tokens for validation; beyond them all evaluations together read as much as the training
 TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
 
 
@@ -118,6 +119,7 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     if settings.from_model is None:
         return settings
     config = load_config(settings.from_model)
+    check_first_model(settings, config)
     return dataclasses.replace(
         settings,
         max_length=settings.max_length or config.max_position_embeddings,
@@ -134,20 +136,21 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -
     task = new_task(settings, tokenizer, parts.names, parts.train)
     encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride)
     train = task.examples(parts.train, encoder)
-    most = max(1, EVALUATED_TOKENS // settings.length)
-    validation, test = (task.examples(part, encoder, most) for part in (parts.validation, parts.test))
+    trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
+    validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
+    validation = task.examples(parts.validation, encoder, max(1, validated // settings.length))
+    test = task.examples(parts.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
     _describe_data(parts, train, settings, screen)
     return Prepared(parts, tokenizer, task, train, validation, test)
 
 
 def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task == "clm"}
     if checkpoint is not None:
-        return build_tokenizer(str(checkpoint), (), max_length=settings.length)
+        return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
         load_tokenizer(settings.from_model)  # says what is wrong with the model's folder, where something is
-    return build_tokenizer(
-        settings.from_model or settings.tokenizer, _texts(parts.train, settings.seed), max_length=settings.length
-    )
+    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(parts.train, settings.seed), **options)
 
 
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
@@ -174,7 +177,7 @@ def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, scree
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
-    if settings.overflow == "windows" or settings.task == "mlm":
+    if settings.overflow == "windows" or settings.task in OF_TEXT:
         fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
     screen.say(
         f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
@@ -184,18 +187,13 @@ def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, scree
 def _describe_model(
     model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: Screen
 ) -> None:
-    config = model.config
-    attention = f"K {config.k}, sharing {config.sharing}, projection {config.projection}"
-    if config.attention == "full":
-        attention = "full attention"
     if settings.from_model:
         name, first = f"from {settings.from_model}", "only its head is new"
     else:
         name = settings.size
         first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
-    screen.say(
-        f"model {name}: {format_count(model.num_parameters())} parameters, {attention}, {first}; {device}, {precision}"
-    )
+    size = f"{format_count(model.num_parameters())} parameters"
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
 
 
 def _trainer(

@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
+from torch_linformer.models import LinformerConfig
 from torch_linformer.reporting import screen
 from torch_linformer.reporting.tables import format_count, format_duration
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+def attention_of(config: LinformerConfig) -> str:
+    """The attention of a model, in a few words."""
+    if config.attention == "full":
+        return "causal full attention" if config.causal else "full attention"
+    kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"
+    return f"K {config.k}, {kind}" + (f", window {config.window}" if config.window else "")
 
 
 class Screen(screen.Screen):

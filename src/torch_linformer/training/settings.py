@@ -32,22 +32,37 @@ SIZES = {
     "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
 }
 
-TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm")
+TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm", "clm")
+OF_TEXT = ("mlm", "clm")  # tasks that learn from text alone, all of it
 OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
 EPOCHS = 5.0
+WINDOW = 64  # tokens that a new causal model sees one by one
 FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
 # Options that only some tasks have.
 _OF_TASKS = {
     "question_column": ("qa",),
-    "packing": ("mlm",),
+    "packing": OF_TEXT,
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
     "class_weights": ("classify",),
+    "sharing": tuple(task for task in TASKS if task != "clm"),  # slots of a causal model are running means
+    "projection": tuple(task for task in TASKS if task != "clm"),
 }
-_OF_NEW_MODELS = ("tokenizer", "k", "sharing", "projection", "attention", "memory", "chunk_size", "embeddings", "size")
+_OF_NEW_MODELS = (
+    "tokenizer",
+    "k",
+    "window",
+    "sharing",
+    "projection",
+    "attention",
+    "memory",
+    "chunk_size",
+    "embeddings",
+    "size",
+)
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -72,9 +87,14 @@ class TrainSettings:
     max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
     overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
     stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
-    packing: bool = option(True, "mlm: put short documents into one row, where they see each other")
+    packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
     whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
-    k: str | None = option(None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4)]")
+    k: str | None = option(
+        None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4); clm 64]"
+    )
+    window: int | None = option(
+        None, "also attend to the tokens this near; clm: to the last so many, 0 for none  [clm: 64]"
+    )
     sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
     # Segment means generalise best from a few thousand documents (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
@@ -105,6 +125,8 @@ class TrainSettings:
                 raise InputError(f"{flag(name)} must be a number above 0, got {value}")
         if self.stride is not None and self.stride < 0:
             raise InputError(f"--stride must be at least 0, got {self.stride}")
+        if self.window is not None and self.window < 0:
+            raise InputError(f"--window must be at least 0, got {self.window}")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
         if self.length < 4:
@@ -121,8 +143,10 @@ class TrainSettings:
                 raise InputError(f"{flag(item.name)} goes with --task {tasks}, not {self.task}")
             if given and self.from_model and item.name in _OF_NEW_MODELS:
                 raise InputError(f"{flag(item.name)} is for a new model; --from {self.from_model} has its own")
-        if self.task == "mlm" and self.overflow == "windows":
-            raise InputError("--overflow windows is not for --task mlm, which reads all of every document anyway")
+        if self.task in OF_TEXT and self.overflow == "windows":
+            raise InputError(
+                f"--overflow windows is not for --task {self.task}, which reads all of every document anyway"
+            )
 
     def applies(self, name: str) -> bool:
         """Whether an option has a meaning for this task, and for a model that begins as this one does."""
@@ -145,6 +169,8 @@ class TrainSettings:
     @property
     def positions(self) -> str:
         """How a new model knows where a token stands; tagging and answering cannot do without."""
+        if self.task == "clm":
+            return "rotary"
         needed = self.task in ("token-classify", "qa")
         return "learned" if needed else SIZES[self.size].position_embedding
 
@@ -159,18 +185,25 @@ class TrainSettings:
         return self.applies("embeddings") and self.embeddings == "lsa"
 
     @property
+    def local_window(self) -> int | None:
+        """Tokens that a new model sees one by one beside its slots; None for no such window."""
+        if self.window is None:
+            return WINDOW if self.task == "clm" else None
+        return self.window or None
+
+    @property
     def slots(self) -> int | list[int]:
         """K of the model: one number, or one a layer."""
-        layers = SIZES[self.size].layers
+        layers, least = SIZES[self.size].layers, 0 if self.task == "clm" and self.local_window else 1
         if self.k is None:
-            return min(256, self.length // 4)
+            return min(64 if self.task == "clm" else 256, self.length // 4)
         try:
             numbers = [int(part) for part in str(self.k).split(",")]
         except ValueError:
             raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
         for number in numbers:
-            if not 1 <= number <= self.length:
-                raise InputError(f"--k must lie between 1 and --max-length {self.length}, got {number}")
+            if not least <= number <= self.length:
+                raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")
         if len(numbers) == 1:
             return numbers[0]
         if self.sharing == "layerwise":

@@ -20,7 +20,9 @@ _MIN_BPE_SIZE = len(SPECIAL_TOKENS) + 256
 _LONGEST_WORD = 256  # characters; training takes quadratic time in the length of a word
 
 
-def build_tokenizer(spec: str, texts: Iterable[str], *, max_length: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    spec: str, texts: Iterable[str], *, max_length: int, goes_on: bool = False
+) -> PreTrainedTokenizerFast:
     """Build or load the tokenizer that `spec` names.
 
     - "bytes": 260 tokens, `<pad>` (0), `<cls>`, `<sep>`, `<mask>` and the 256 bytes.
@@ -33,19 +35,24 @@ def build_tokenizer(spec: str, texts: Iterable[str], *, max_length: int) -> PreT
         spec: one of the above.
         texts: what "bpe:SIZE" learns from; not read otherwise.
         max_length: the tokens a document may have, special tokens included.
+        goes_on: for a model that goes on with texts: the tokens at their beginning and end are also what generation
+            calls them, `bos_token` and `eos_token`, and the first two put no end behind a single text.
 
     Raises:
         InputError: SIZE is not a whole number from 260, or there is no such tokenizer, or it cannot be used.
     """
     kind, _, size = spec.partition(":")
     if spec == "bytes":
-        tokenizer = _wrap(_byte_level())
+        tokenizer = _wrap(_byte_level(), goes_on)
     elif kind == "bpe":
         if not size.isdecimal() or int(size) < _MIN_BPE_SIZE:
             raise InputError(f"tokenizer {spec!r}: write bpe:SIZE with a whole number from {_MIN_BPE_SIZE}")
-        tokenizer = _wrap(_train_bpe(texts, int(size)))
+        tokenizer = _wrap(_train_bpe(texts, int(size)), goes_on)
     else:
         tokenizer = _load(spec)
+    if goes_on:
+        tokenizer.bos_token = tokenizer.bos_token or tokenizer.cls_token
+        tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
     tokenizer.model_max_length = max_length
     tokenizer.padding_side = "right"
     return tokenizer
@@ -75,12 +82,12 @@ def _train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     return tokenizer
 
 
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+def _wrap(tokenizer: Tokenizer, goes_on: bool) -> PreTrainedTokenizerFast:
     cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
+        single=f"{cls} $A" if goes_on else f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )

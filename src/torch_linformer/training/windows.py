@@ -112,6 +112,11 @@ class DocumentEncoder:
         row = {"input_ids": ids[:kept] + after}
         return {**row, "words": words[:kept] + [-1] * len(after)} if whole_words else row
 
+    def begin(self, text: str) -> list[int]:
+        """The ids of a text that goes on: all of it, behind what stands before a text."""
+        (encoding,) = self._encode([text], fast=True)
+        return [*self._alone[0], *encoding.ids]
+
     def count(self, text: str) -> tuple[int, int]:
         """Tokens and words of a text."""
         (encoding,) = self._encode([text], fast=False)

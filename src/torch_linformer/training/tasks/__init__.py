@@ -12,6 +12,7 @@ from torch_linformer.training.folder import load_config
 from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks.answering import Answering
 from torch_linformer.training.tasks.masking import MaskedLanguageModelling
+from torch_linformer.training.tasks.next_token import CausalLanguageModelling
 from torch_linformer.training.tasks.tagging import Tagging
 from torch_linformer.training.tasks.task import Task
 from torch_linformer.training.tasks.whole_documents import Classification, MultiLabel, Regression
@@ -23,6 +24,7 @@ TASKS: dict[str, type[Task]] = {
     "token-classify": Tagging,
     "qa": Answering,
     "mlm": MaskedLanguageModelling,
+    "clm": CausalLanguageModelling,
 }
 
 
@@ -34,6 +36,8 @@ def new_task(
     if kind is MaskedLanguageModelling:
         options = {"packing": settings.packing, "whole_words": settings.whole_words}
         return MaskedLanguageModelling(tokenizer, settings.seed, **options)
+    if kind is CausalLanguageModelling:
+        return CausalLanguageModelling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Answering:
         first = None if settings.from_model is None else load_config(settings.from_model)
         return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
@@ -59,6 +63,8 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
                 return Classification(tokenizer, model.config.label_names)
     if isinstance(model, MaskedLanguageModelling.model_class):
         return MaskedLanguageModelling(tokenizer, seed)
+    if isinstance(model, CausalLanguageModelling.model_class):
+        return CausalLanguageModelling(tokenizer, seed)
     if isinstance(model, Answering.model_class):
         return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
     if isinstance(model, Tagging.model_class):
@@ -69,6 +75,7 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
 __all__ = [
     "TASKS",
     "Answering",
+    "CausalLanguageModelling",
     "Classification",
     "MaskedLanguageModelling",
     "MultiLabel",

@@ -50,6 +50,8 @@ class Task(ABC):
         offsets: whether the windows must tell which characters a token stands for.
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
+        instead: what to do with a model of the task where ``linformer predict`` has no use for it.
+        usage: lines of Python for the model card that use ``tokenizer`` and ``model``.
 
     Args:
         tokenizer: pads batches.
@@ -64,6 +66,10 @@ class Task(ABC):
     offsets: ClassVar[bool] = False
     least_labels: ClassVar[int] = 0
     pipeline_tag: ClassVar[str] = "text-classification"
+    instead: ClassVar[str] = "train a model on another --task"
+    usage: ClassVar[str] = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+outputs = model(**inputs)"""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = ()) -> None:
         self.tokenizer, self.names = tokenizer, list(names)
