@@ -13,7 +13,8 @@ from torch_linformer.functional.projection import check_padding_mask, zero_paddi
 from torch_linformer.functional.running_means import SlotWeights
 
 CHUNK = 64  # positions in a chunk
-SEGMENT = 4096  # positions whose chunks are worked on side by side
+SEGMENT = 512  # positions whose chunks are worked on side by side; more of them leave a CPU's caches (docs/log.md)
+GPU_SEGMENT = 4096  # the same where there are no such caches; not measured
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights themselves
 
 
@@ -119,8 +120,9 @@ def attend_causally(
             proj = None if proj_k is None else (proj_k, proj_v or proj_k)
             output, softmax, state = attend_next(q, k, v, proj, score_bias, window, padding_mask, state, dropout_p)
             return output.to(value.dtype), softmax if need_weights else None, state
-        for start in range(0, max(query.shape[2], 1), SEGMENT):
-            part = slice(start, start + SEGMENT)
+        segment_size = SEGMENT if device == "cpu" else GPU_SEGMENT
+        for start in range(0, max(query.shape[2], 1), segment_size):
+            part = slice(start, start + segment_size)
             queries, keys, values = (x[:, :, part].to(dtype) for x in (query, key, value))
             padding = None if padding_mask is None else padding_mask[:, part]
             segment = Segment(queries, keys, values, padding, state, window, chunk_size)
