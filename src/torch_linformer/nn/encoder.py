@@ -178,7 +178,7 @@ class LinformerEncoder(Encoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_sharing(sharing)
-        layer_ks = _k_per_layer(k, num_layers, sharing)
+        layer_ks = k_per_layer(k, num_layers, sharing)
         layerwise = sharing == "layerwise"
         layers = [
             self.layer_class(
@@ -233,13 +233,16 @@ class LinformerEncoder(Encoder):
             cast("LinformerEncoderLayer", layer).resize_max_len(max_len, mode)
 
 
-def _k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing) -> list[int]:
+def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing, name: str = "k") -> list[int]:
+    """One K for each layer."""
     if isinstance(k, int):
         return [k] * num_layers
     if sharing == "layerwise":
-        raise ValueError(f"sharing='layerwise' has one projection for all layers: k must be one number, got {list(k)}")
+        raise ValueError(
+            f"sharing='layerwise' has one projection for all layers: {name} must be one number, got {list(k)}"
+        )
     if len(k) != num_layers:
-        raise ValueError(f"k must be one number or one a layer ({num_layers}), got {len(k)} numbers")
+        raise ValueError(f"{name} must be one number or one a layer ({num_layers}), got {len(k)} numbers")
     return list(k)
 
 
