@@ -95,7 +95,9 @@ class Encoder(nn.Module):
     def _run(self, layer: nn.Module, src: Tensor, options: dict[str, Any]) -> Tensor:
         # Transformers' own switch makes the layer do the same by itself: once is enough.
         switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-        if self.memory == "checkpoint" and torch.is_grad_enabled() and not switched:
+        # A layer that is run again must find its past as it was.
+        again = self.memory == "checkpoint" and torch.is_grad_enabled() and options["past"] is None
+        if again and not switched:
             return cast(Tensor, checkpoint(layer, src, use_reentrant=False, **options))
         return cast(Tensor, layer(src, **options))
 
@@ -107,6 +109,7 @@ class Encoder(nn.Module):
         src = layers[0].clean(src, options["src_key_padding_mask"])
         # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
         plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
+        plain = plain or any(past is not None for past in pasts)
         if plain or not torch.is_grad_enabled():
             first = second = src
             for index, layer in enumerate(layers):

@@ -74,7 +74,7 @@ class EncoderLayer(TransformerLayer):
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
         streams = (src,) if second_stream is None else (src, second_stream)
-        plain = self.self_attn.causal or (src_mask is None and not is_causal)
+        plain = src_mask is None and (self.self_attn.causal or not is_causal)
         if runs_in_chunks(self.chunk_size) and not need_weights and plain:
             return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite, past)
         if second_stream is None:
