@@ -28,13 +28,17 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
 
 PUBLIC_NAMES = {
     "torch_linformer": [
+        "LinformerCache",
         "LinformerConfig",
+        "LinformerForCausalLM",
+        "LinformerForConditionalGeneration",
         "LinformerForMaskedLM",
         "LinformerForMultipleChoice",
         "LinformerForQuestionAnswering",
         "LinformerForSequenceClassification",
         "LinformerForTokenClassification",
         "LinformerModel",
+        "LinformerSeq2SeqConfig",
         "__version__",
     ],
     "torch_linformer.functional": ["johnson_lindenstrauss_k", "linformer_attention", "project_sequence"],
@@ -48,6 +52,8 @@ PUBLIC_NAMES = {
     ],
     "torch_linformer.nn": [
         "LinformerAttention",
+        "LinformerDecoder",
+        "LinformerDecoderLayer",
         "LinformerEncoder",
         "LinformerEncoderLayer",
         "SequenceProjection",
