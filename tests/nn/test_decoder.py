@@ -222,6 +222,17 @@ def test_each_row_of_a_padded_batch_equals_the_row_alone(randomize, masks, kind,
         assert_close(padded[row, :n], decoder(tgt[row, :n], memory[row, :m]))
 
 
+@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize(("kind", "options"), CASES)
+@torch.no_grad()
+def test_padding_before_a_target_is_exact_too(randomize, masks, kind, options, chunk_size):
+    decoder = randomize(build(kind, chunk_size=chunk_size, **options))
+    (tgt, memory), mask = inputs(4), masks["tgt_key_padding_mask"].flip(1)
+    padded = decoder(tgt.masked_fill(mask[..., None], float("nan")), memory, tgt_key_padding_mask=mask)
+    for row in range(4):
+        assert_close(padded[row, mask[row].sum() :], decoder(tgt[row, mask[row].sum() :], memory[row]))
+
+
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_what_stands_at_padding_reaches_neither_outputs_nor_gradients(randomize, gradients, masks, kind, options):
     decoder = randomize(build(kind, **options))
