@@ -31,12 +31,14 @@ PUBLIC_NAMES = {
         "LinformerCache",
         "LinformerConfig",
         "LinformerForCausalLM",
+        "LinformerForConditionalGeneration",
         "LinformerForMaskedLM",
         "LinformerForMultipleChoice",
         "LinformerForQuestionAnswering",
         "LinformerForSequenceClassification",
         "LinformerForTokenClassification",
         "LinformerModel",
+        "LinformerSeq2SeqConfig",
         "__version__",
     ],
     "torch_linformer.functional": [
@@ -56,6 +58,8 @@ PUBLIC_NAMES = {
     ],
     "torch_linformer.nn": [
         "LinformerAttention",
+        "LinformerDecoder",
+        "LinformerDecoderLayer",
         "LinformerEncoder",
         "LinformerEncoderLayer",
         "Past",

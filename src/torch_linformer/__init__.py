@@ -13,12 +13,14 @@ if TYPE_CHECKING:
         LinformerCache,
         LinformerConfig,
         LinformerForCausalLM,
+        LinformerForConditionalGeneration,
         LinformerForMaskedLM,
         LinformerForMultipleChoice,
         LinformerForQuestionAnswering,
         LinformerForSequenceClassification,
         LinformerForTokenClassification,
         LinformerModel,
+        LinformerSeq2SeqConfig,
     )
 
 __version__ = "0.1.0"
@@ -27,12 +29,14 @@ __all__ = [
     "LinformerCache",
     "LinformerConfig",
     "LinformerForCausalLM",
+    "LinformerForConditionalGeneration",
     "LinformerForMaskedLM",
     "LinformerForMultipleChoice",
     "LinformerForQuestionAnswering",
     "LinformerForSequenceClassification",
     "LinformerForTokenClassification",
     "LinformerModel",
+    "LinformerSeq2SeqConfig",
     "__version__",
 ]
 

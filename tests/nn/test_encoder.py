@@ -15,6 +15,7 @@ from torch_linformer.nn import (
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.past import Past
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SIZES = {"max_len": 13, "k": 5}
@@ -229,3 +230,25 @@ def test_weights_of_every_layer_come_out_through_hooks(trailing_padding, sharing
     assert recorded == [None, None]
     assert_close(model(x, src_key_padding_mask=mask, need_weights=True), expected)
     assert [weights.shape for weights in recorded[2:]] == [(2, 4, 11, 5)] * 2
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_causal_layer_in_chunks_ignores_no_mask(grad):
+    layer = LinformerEncoderLayer(12, 4, 17, 0.0, causal=True, chunk_size=4, **SIZES)
+    x, mask = torch.randn(2, 7, 12), nn.Transformer.generate_square_subsequent_mask(7)
+    with torch.set_grad_enabled(grad):
+        assert_close(layer(x, mask, is_causal=True), layer(x))
+        with pytest.raises(
+            ValueError, match=r"an attn_mask of shape \(7, 7\).*pass is_causal=True for the causal mask"
+        ):
+            layer(x, mask)
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
+def test_a_past_is_read_once_whatever_saves_memory(gradients, memory):
+    sizes = {"causal": True, "window": 3, "norm_first": True, "memory": memory, "dtype": torch.float64, **SIZES}
+    encoder, x = LinformerEncoder(12, 4, 2, 17, 0.0, **sizes), torch.randn(2, 11, 12, dtype=torch.float64)
+    expected, pasts = encoder(x), [Past(), Past()]
+    actual = torch.cat([encoder(part, pasts=pasts) for part in x.split(6, dim=1)], dim=1)
+    assert_close(actual, expected)
+    assert_close(gradients(actual, [*encoder.parameters()]), gradients(expected, [*encoder.parameters()]))

@@ -7,6 +7,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
@@ -22,13 +23,17 @@ from torch_linformer.models.heads import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
+from torch_linformer.models.seq2seq import LinformerForConditionalGeneration
+from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 
 AutoConfig.register(LinformerConfig.model_type, LinformerConfig)
+AutoConfig.register(LinformerSeq2SeqConfig.model_type, LinformerSeq2SeqConfig)
 AutoModel.register(LinformerConfig, LinformerModel)
 AutoModelForCausalLM.register(LinformerConfig, LinformerForCausalLM)
 AutoModelForMaskedLM.register(LinformerConfig, LinformerForMaskedLM)
 AutoModelForMultipleChoice.register(LinformerConfig, LinformerForMultipleChoice)
 AutoModelForQuestionAnswering.register(LinformerConfig, LinformerForQuestionAnswering)
+AutoModelForSeq2SeqLM.register(LinformerSeq2SeqConfig, LinformerForConditionalGeneration)
 AutoModelForSequenceClassification.register(LinformerConfig, LinformerForSequenceClassification)
 AutoModelForTokenClassification.register(LinformerConfig, LinformerForTokenClassification)
 
@@ -36,6 +41,7 @@ __all__ = [
     "LinformerCache",
     "LinformerConfig",
     "LinformerForCausalLM",
+    "LinformerForConditionalGeneration",
     "LinformerForMaskedLM",
     "LinformerForMultipleChoice",
     "LinformerForQuestionAnswering",
@@ -43,4 +49,5 @@ __all__ = [
     "LinformerForTokenClassification",
     "LinformerModel",
     "LinformerPreTrainedModel",
+    "LinformerSeq2SeqConfig",
 ]

@@ -97,7 +97,7 @@ class LinformerPreTrainedModel(PreTrainedModel):
     # divide by the size of a whole step, and multiplies by processes and accumulated batches.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
-    _no_split_modules = ["CheckpointedLayer"]  # noqa: RUF012 - transformers reads it from the class
+    _no_split_modules = ["CheckpointedLayer", "LinformerLayer"]  # noqa: RUF012 - transformers reads it from the class
     _supports_sdpa = True
     _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
         "hidden_states": CheckpointedLayer,
@@ -134,26 +134,15 @@ class LinformerPreTrainedModel(PreTrainedModel):
         backbone = cast("LinformerModel", self.base_model)
         if isinstance(backbone.encoder, LinformerEncoder):
             backbone.encoder.resize_max_len(max_len, mode)
-        positions = backbone.embeddings.position_embeddings
-        if positions is not None:
-            resized = resize_rows(positions.weight.detach(), max_len, mode, std=self.config.initializer_range)
-            positions.weight = nn.Parameter(resized, requires_grad=positions.weight.requires_grad)
-            positions.num_embeddings = max_len
-        self.config.max_position_embeddings = max_len
+        backbone.resize_positions(max_len, mode)
 
 
-class LinformerModel(LinformerPreTrainedModel):
-    """The bare model: token ids in, hidden states out.
-
-    Padding may stand on either side, or in the middle: it is recognised by ``attention_mask`` alone and the real
-    tokens come out as if the row had none.
-    """
+class LinformerBackbone(LinformerPreTrainedModel):
+    """Embeddings below a stack that a subclass adds, and the sizes, order and past of what it is given."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.embeddings = LinformerEmbeddings(config)
-        self.encoder = build_encoder(config)
-        self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
@@ -173,7 +162,7 @@ class LinformerModel(LinformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Encode a batch.
+        """Run a batch.
 
         Args:
             input_ids: ``(B, N)`` token ids.
@@ -200,10 +189,10 @@ class LinformerModel(LinformerPreTrainedModel):
         first = cache is None or cache.tokens is None
         kwargs.update(past_key_values=cache, return_dict=True)
         if attention_mask is None:
-            return self._encode(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
+            return self._run(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
         rows = LeftJustified(attention_mask)
         inputs = [rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        outputs = self._encode(inputs[0], rows.key_padding_mask, *inputs[1:], **kwargs)
+        outputs = self._run(inputs[0], rows.key_padding_mask, *inputs[1:], **kwargs)
         for name, value in outputs.items():
             if isinstance(value, Tensor):
                 outputs[name] = rows.restore(value)
@@ -216,7 +205,7 @@ class LinformerModel(LinformerPreTrainedModel):
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
-        computed_again = self.training and any(getattr(x, "gradient_checkpointing", False) for x in self.encoder.layers)
+        computed_again = self.training and any(getattr(x, "gradient_checkpointing", False) for x in self.modules())
         if past_key_values is None:
             wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
             if wanted and self.config.causal and not computed_again:
@@ -245,9 +234,42 @@ class LinformerModel(LinformerPreTrainedModel):
             )
         return attention_mask[:, attention_mask.shape[1] - length :]
 
+    def resize_positions(self, max_len: int, mode: str) -> None:
+        """Stretch or keep learned positions, and let the configuration say ``max_len``."""
+        positions = self.embeddings.position_embeddings
+        if positions is not None:
+            resized = resize_rows(positions.weight.detach(), max_len, mode, std=self.config.initializer_range)
+            positions.weight = nn.Parameter(resized, requires_grad=positions.weight.requires_grad)
+            positions.num_embeddings = max_len
+        self.config.max_position_embeddings = max_len
+
+    def _run(self, *inputs: Tensor | None, **kwargs: Any) -> Any:
+        """Outputs of rows whose real tokens stand first; what is there to record is recorded here."""
+        raise NotImplementedError
+
+    def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether attention weights and hidden states are recorded."""
+        weights, layers = (
+            bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
+        )
+        return weights, layers
+
+
+class LinformerModel(LinformerBackbone):
+    """The bare model: token ids in, hidden states out.
+
+    Padding may stand on either side, or in the middle: it is recognised by ``attention_mask`` alone and the real
+    tokens come out as if the row had none.
+    """
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.encoder = build_encoder(config)
+        self.post_init()
+
     @merge_with_config_defaults
     @capture_outputs
-    def _encode(
+    def _run(
         self,
         input_ids: Tensor | None,
         key_padding_mask: Tensor | None,
@@ -257,10 +279,7 @@ class LinformerModel(LinformerPreTrainedModel):
         past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Encode rows whose real tokens stand first."""
-        need_weights, need_layers = (
-            bool(kwargs.get(name, getattr(self.config, name))) for name in ("output_attentions", "output_hidden_states")
-        )
+        need_weights, need_layers = self._records(kwargs)
         start = None if past_key_values is None else past_key_values.tokens
         hidden = self.encoder(
             self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start),

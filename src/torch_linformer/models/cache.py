@@ -6,15 +6,20 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from torch_linformer.nn.full_attention import KeysAndValues
 from torch_linformer.nn.past import Past
 
 
 class LinformerCacheLayer(CacheLayerMixin):
-    """The past of one layer. The layer's attention brings it up to date, not :meth:`update`."""
+    """The past of one layer, and of a decoder's what it reads of the memory.
+
+    The layer's attention brings the past up to date, not :meth:`update`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.past = Past()
+        self.memory: KeysAndValues | None = None
         self.columns = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -35,7 +40,7 @@ class LinformerCacheLayer(CacheLayerMixin):
         return -1
 
     def reset(self) -> None:
-        self.past, self.columns = Past(), 0
+        self.past, self.memory, self.columns = Past(), None, 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Sums cannot be undone: only what removes nothing is possible."""
@@ -43,24 +48,34 @@ class LinformerCacheLayer(CacheLayerMixin):
             raise NotImplementedError(f"a Linformer cache cannot forget its last {tokens_to_remove} tokens; start anew")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.past.select_rows(beam_idx)
+        self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows of the batch."""
         self.past.select_rows(indices)
+        if self.memory is not None:
+            self.memory = self.memory.rows(indices.to(self.memory.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every row of the batch so many times."""
-        if self.past.state is not None:
-            rows = torch.arange(len(self.past.state.tokens), device=self.past.state.tokens.device)
-            self.past.select_rows(rows.repeat_interleave(repeats))
+        held = [state.tokens for state in [self.past.state] if state is not None]
+        held += [memory.keys for memory in [self.memory] if memory is not None]
+        if held:
+            rows = torch.arange(len(held[0]), device=held[0].device)
+            self.batch_select_indices(rows.repeat_interleave(repeats))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        return self.past.nbytes + (0 if self.memory is None else self.memory.nbytes)
 
 
 class LinformerCache(Cache):
     """One :class:`torch_linformer.nn.past.Past` a layer.
 
     With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers and the last w − 1 keys
-    and values a head. With ``attention="full"`` it holds every key and value.
+    and values a head; for a decoder 2 × K × D numbers of the memory besides. With ``attention="full"`` it holds every
+    key and value.
 
     Args:
         num_hidden_layers: layers of the model.
@@ -83,7 +98,18 @@ class LinformerCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
-        return sum(past.nbytes for past in self.pasts)
+        return sum(layer.nbytes for layer in self._own_layers())
+
+    @property
+    def memories(self) -> list[KeysAndValues] | None:
+        """What the layers of a decoder read of the memory; None before it is there."""
+        memories = [layer.memory for layer in self._own_layers()]
+        return None if None in memories else cast("list[KeysAndValues]", memories)
+
+    @memories.setter
+    def memories(self, memories: list[KeysAndValues]) -> None:
+        for layer, memory in zip(self._own_layers(), memories, strict=True):
+            layer.memory = memory
 
     def add_columns(self, columns: int) -> None:
         """Count what the model has read, padding included."""

@@ -4,18 +4,18 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import GenerationConfig, GenerationMixin
-from transformers.generation.configuration_utils import GenerationMode
+from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.heads import LinformerLMHead
 
 
-class LinformerForCausalLM(LinformerPreTrainedModel, GenerationMixin):
+class LinformerForCausalLM(LinformerPreTrainedModel, GenerationWithOurCache, GenerationMixin):
     """Scores of the vocabulary for the token behind each one, ``(B, N, vocab_size)``.
 
     ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with
@@ -25,7 +25,6 @@ class LinformerForCausalLM(LinformerPreTrainedModel, GenerationMixin):
         ValueError: for a configuration that is not causal.
     """
 
-    _is_stateful = True  # sums cannot be undone, so no assistant may propose tokens
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
         "lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"
     }
@@ -91,21 +90,3 @@ class LinformerForCausalLM(LinformerPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> bool:
-        """A :class:`LinformerCache`, unless the user gave a cache or wants none."""
-        if generation_config.cache_implementation is not None:
-            raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r}: Linformer has one cache, whose size "
-                "does not grow; leave cache_implementation out"
-            )
-        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = LinformerCache(self.config.num_hidden_layers)
-        return True

@@ -78,9 +78,7 @@ class Encoder(nn.Module):
         }
         each_past = [None] * len(self.layers) if pasts is None else pasts
         if len(each_past) != len(self.layers):
-            raise ValueError(
-                f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}"
-            )
+            raise ValueError(f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}")
         if self.memory == "reversible":
             src = self._run_streams(src, options, need_layers, each_past)
             overwrite = not need_layers
@@ -185,7 +183,7 @@ class LinformerEncoder(Encoder):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_sharing(sharing)
-        layer_ks = _k_per_layer(k, num_layers, sharing)
+        layer_ks = k_per_layer(k, num_layers, sharing)
         layerwise = sharing == "layerwise"
         layers = [
             self.layer_class(
@@ -240,13 +238,16 @@ class LinformerEncoder(Encoder):
             cast("LinformerEncoderLayer", layer).resize_max_len(max_len, mode)
 
 
-def _k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing) -> list[int]:
+def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing, name: str = "k") -> list[int]:
+    """One K for each layer."""
     if isinstance(k, int):
         return [k] * num_layers
     if sharing == "layerwise":
-        raise ValueError(f"sharing='layerwise' has one projection for all layers: k must be one number, got {list(k)}")
+        raise ValueError(
+            f"sharing='layerwise' has one projection for all layers: {name} must be one number, got {list(k)}"
+        )
     if len(k) != num_layers:
-        raise ValueError(f"k must be one number or one a layer ({num_layers}), got {len(k)} numbers")
+        raise ValueError(f"{name} must be one number or one a layer ({num_layers}), got {len(k)} numbers")
     return list(k)
 
 

@@ -6,18 +6,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.projection import zero_padding
-from torch_linformer.nn.activations import Activation, resolve_activation
+from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.chunks import Chunks, check_chunk_size, map_chunks, runs_in_chunks, write_chunks
+from torch_linformer.nn.chunks import Chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
-from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(TransformerLayer):
     """Self-attention and feed-forward, each with dropout, a residual connection and a layer norm.
 
     Takes any attention module of this package; parameters are named as in ``torch.nn.TransformerEncoderLayer``.
@@ -38,26 +37,13 @@ class EncoderLayer(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        check_chunk_size(chunk_size)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        d_model = self_attn.embed_dim
-        self.self_attn = self_attn
-        self.linear1 = Linear(d_model, dim_feedforward, **factory)
-        self.linear_gate = Linear(d_model, dim_feedforward, **factory) if gated else None
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **factory)
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, **factory)
+        super().__init__(self_attn, dim_feedforward, dropout, activation, gated, chunk_size, **factory)
+        self.norm1 = nn.LayerNorm(self_attn.embed_dim, eps=layer_norm_eps, **factory)
+        self.norm2 = nn.LayerNorm(self_attn.embed_dim, eps=layer_norm_eps, **factory)
         self.dropout1 = nn.Dropout(dropout)
         self.dropout2 = nn.Dropout(dropout)
-        self.activation = resolve_activation(activation)
-        self.norm_first, self.chunk_size = norm_first, chunk_size
-
-    def reset_parameters(self) -> None:
-        for module in (self.self_attn, self.linear1, self.linear_gate, self.linear2, self.norm1, self.norm2):
-            if module is not None:
-                module.reset_parameters()
+        self.norm_first = norm_first
 
     def forward(
         self,
@@ -160,14 +146,6 @@ class EncoderLayer(nn.Module):
         outputs = write_chunks(parts, batched[0].shape[1], [None, *kept] if len(kept) == 2 else kept, dim=1)
         return _alone(tuple(self.self_attn.from_batch_first(x, streams[0].dim() == 2) for x in outputs))
 
-    def clean(self, src: Tensor, src_key_padding_mask: Tensor | None) -> Tensor:
-        """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
-        batched = self.self_attn.to_batch_first(src)
-        padding = bool_padding_mask(src_key_padding_mask, batched)
-        if padding is None:
-            return src
-        return self.self_attn.from_batch_first(zero_padding(batched, padding), src.dim() == 2)
-
     def _attention(
         self,
         src_mask: Tensor | None,
@@ -197,24 +175,9 @@ class EncoderLayer(nn.Module):
 
         return attend
 
-    def _feed_forward_branch(self, src: Tensor) -> Tensor:
-        """What the layer adds for the feed-forward, its norm included if that comes first."""
-        return map_chunks(self._feed_forward_of_chunk, src, self.chunk_size, self.sequence_dim(src))
-
-    def sequence_dim(self, src: Tensor) -> int:
-        """The dimension of ``src`` along which the sequence runs."""
-        return 1 if self.self_attn.batch_first and src.dim() == 3 else 0
-
-    def _feed_forward_of_chunk(self, src: Tensor) -> Tensor:
-        """:meth:`_feed_forward_branch` of a few positions, all at once."""
-        return self._feed_forward(self.norm2(src) if self.norm_first else src)
-
-    def _feed_forward(self, src: Tensor) -> Tensor:
-        hidden = self.activation(self.linear1(src))
-        if self.linear_gate is not None:
-            hidden = hidden * self.linear_gate(src)
-        output: Tensor = self.dropout2(self.linear2(self.dropout(hidden)))
-        return output
+    def _feed_forward_of_chunk(self, x: Tensor) -> Tensor:
+        added: Tensor = self.dropout2(self._feed_forward(self.norm2(x) if self.norm_first else x))
+        return added
 
 
 def _alone(outputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:

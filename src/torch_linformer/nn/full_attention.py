@@ -31,6 +31,20 @@ class KeysAndValues(NamedTuple):
     padding: Tensor | None
     near: "KeysAndValues | None" = None
 
+    def rows(self, index: Tensor) -> "KeysAndValues":
+        """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
+        keys, values = (x.index_select(0, index) for x in (self.keys, self.values))
+        padding = self.padding
+        if padding is not None and padding.shape[0] > 1:
+            padding = padding.index_select(0, index)
+        return KeysAndValues(keys, values, padding, None if self.near is None else self.near.rows(index))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        own = sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.padding) if x is not None)
+        return own if self.near is None else own + self.near.nbytes
+
 
 class FullAttention(nn.Module):
     """Ordinary multi-head attention, O(N·M), with the parameters and the contracts of :class:`LinformerAttention`.
@@ -85,8 +99,8 @@ class FullAttention(nn.Module):
     def forward(
         self,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        key: Tensor | KeysAndValues,
+        value: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
@@ -99,8 +113,8 @@ class FullAttention(nn.Module):
 
         Args:
             query: ``(B, N, C)``, or ``(N, B, C)`` with ``batch_first=False``, or ``(N, C)`` unbatched.
-            key: ``(B, M, kdim)`` likewise.
-            value: ``(B, M, vdim)`` likewise.
+            key: ``(B, M, kdim)`` likewise; or what :meth:`compress` made of keys, values and their padding.
+            value: ``(B, M, vdim)`` likewise; ``key`` by default.
             key_padding_mask: ``(B, M)``, bool (True at padding) or float (−inf at padding).
             need_weights: also return the attention weights, computed without SDPA.
             attn_mask: must be None; no (N, M) mask can be applied. A causal module takes the causal one with
@@ -120,28 +134,45 @@ class FullAttention(nn.Module):
         self._refuse_masks(attn_mask, is_causal)
         if past is not None and not self.causal:
             raise ValueError("past belongs to causal attention: here every position sees those behind it too")
-        self_attention = query is key
-        same_source = key is value
         unbatched = query.dim() == 2
-        query, key, value = (self.to_batch_first(x) for x in (query, key, value))
-        self._check_inputs(query, key, value)
-        padding = bool_padding_mask(key_padding_mask, key)
-        if padding is not None:
-            key = zero_padding(key, padding)
-            value = key if same_source else zero_padding(value, padding)
-            query = key if self_attention else query
-        elif same_source:
-            value = key
-        if self.causal:
-            output, weights = self.attend_causally(query, key, value, padding, past, need_weights)
+        if isinstance(key, KeysAndValues):
+            self._check_compressed(query, key, value, key_padding_mask)
+            output, weights = self.attend_to(key, self.to_batch_first(query), need_weights)
         else:
-            keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
-            output, weights = self.attend_to(keys_and_values, query, need_weights)
+            self_attention = query is key
+            query = self.to_batch_first(query)
+            key, value, padding = self._read(query, key, value, key_padding_mask)
+            query = key if self_attention else query
+            if self.causal:
+                output, weights = self.attend_causally(query, key, value, padding, past, need_weights)
+            else:
+                keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
+                output, weights = self.attend_to(keys_and_values, query, need_weights)
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
         if unbatched and weights is not None:
             weights = weights.squeeze(0)
         return self.from_batch_first(output, unbatched), weights
+
+    def compress(
+        self,
+        key: Tensor,
+        value: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        shared_projection: SequenceProjection | None = None,
+    ) -> KeysAndValues:
+        """Slots of a memory (its positions in ordinary attention), for any number of calls with other queries.
+
+        ``attention(query, attention.compress(key, value, mask))`` is ``attention(query, key, value, mask)``.
+        Arguments are those of :meth:`forward`.
+
+        Raises:
+            ValueError: for a causal module, shapes that do not fit, or M over ``max_len``.
+        """
+        if self.causal:
+            raise ValueError("a causal attention has no slots of a whole memory: build one with causal=False")
+        key, value, padding = self._read(None, key, value, key_padding_mask)
+        return self._keys_and_values(key, value, padding, shared_projection)
 
     def attend_to(
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
@@ -257,18 +288,50 @@ class FullAttention(nn.Module):
             return x.squeeze(0)
         return x if self.batch_first else x.transpose(0, 1)
 
-    def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        expected = {"query": self.q_proj, "key": self.k_proj, "value": self.v_proj}
-        for (name, linear), x in zip(expected.items(), (query, key, value), strict=True):
-            if x.dim() != 3 or x.shape[-1] != linear.in_features:
-                raise ValueError(
-                    f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, "
-                    f"got shape {tuple(x.shape)}"
-                )
-        if key.shape[:2] != value.shape[:2] or key.shape[0] != query.shape[0]:
+    def _read(
+        self, query: Tensor | None, key: Tensor, value: Tensor | None, key_padding_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values ``(B, M, C)`` with zeros at padding, one tensor where they came as one, and the padding."""
+        source = self.to_batch_first(key)
+        other = source if value is None or value is key else self.to_batch_first(value)
+        self._check_inputs(query, source, other)
+        padding = bool_padding_mask(key_padding_mask, source)
+        cleaned = zero_padding(source, padding)
+        return cleaned, cleaned if other is source else zero_padding(other, padding), padding
+
+    def _check_compressed(
+        self, query: Tensor, keys_and_values: KeysAndValues, value: Tensor | None, key_padding_mask: Tensor | None
+    ) -> None:
+        if value is not None or key_padding_mask is not None:
+            raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
+        query = self.to_batch_first(query)
+        self._check_width("query", query, self.q_proj)
+        made = keys_and_values.keys.shape
+        if made[0] != query.shape[0]:
+            raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {made[0]}")
+        if (made[1], made[3]) != (self.num_kv_heads, self.head_dim):
+            raise ValueError(
+                f"what was compressed has {made[1]} heads of width {made[3]}, this attention {self.num_kv_heads} of "
+                f"{self.head_dim}: it was made by another module"
+            )
+
+    def _check_inputs(self, query: Tensor | None, key: Tensor, value: Tensor) -> None:
+        if query is not None:
+            self._check_width("query", query, self.q_proj)
+        self._check_width("key", key, self.k_proj)
+        self._check_width("value", value, self.v_proj)
+        shapes = [tuple(x.shape) for x in (key if query is None else query, key, value)]
+        if shapes[1][:2] != shapes[2][:2] or shapes[0][0] != shapes[1][0]:
             raise ValueError(
                 "query, key and value must agree in batch, and key and value in length, "
-                f"got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+                f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+            )
+
+    def _check_width(self, name: str, x: Tensor, linear: nn.Linear) -> None:
+        if x.dim() != 3 or x.shape[-1] != linear.in_features:
+            raise ValueError(
+                f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, "
+                f"got shape {tuple(x.shape)}"
             )
 
     def _refuse_masks(self, attn_mask: Tensor | None, is_causal: bool) -> None:

@@ -1,0 +1,200 @@
+"""The decoder of an encoder-decoder: embeddings, left-justification of padding on both sides, decoder stack."""
+
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from torch_linformer.models.backbone import LinformerBackbone
+from torch_linformer.models.cache import LinformerCache
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.padding import LeftJustified
+from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
+from torch_linformer.nn.decoder import Decoder, DecoderMemory, LinformerDecoder
+from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
+from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
+from torch_linformer.nn.projection import Projection, Sharing
+
+
+class CheckpointedDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
+    """A decoder layer that transformers can checkpoint and whose output it can record."""
+
+
+class LinformerCheckpointedDecoderLayer(CheckpointedDecoderLayer, LinformerDecoderLayer):
+    """The layer of ``attention="linformer"``."""
+
+
+class LinformerDecoderLayerStack(LinformerDecoder):
+    """:class:`torch_linformer.nn.LinformerDecoder` of layers that can be checkpointed."""
+
+    layer_class = LinformerCheckpointedDecoderLayer
+
+
+def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
+    """The decoder a configuration describes; ``attention="full"`` differs in the attentions alone."""
+    encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
+    width, heads = decoder.hidden_size, decoder.num_attention_heads
+    layer: dict[str, Any] = {
+        "dim_feedforward": decoder.intermediate_size,
+        "dropout": decoder.hidden_dropout_prob,
+        "activation": ACT2FN[decoder.hidden_act],
+        "layer_norm_eps": decoder.layer_norm_eps,
+        "norm_first": decoder.norm_first,
+        "gated": decoder.gated,
+        "chunk_size": decoder.chunk_size,
+    }
+    heads_of_keys: dict[str, Any] = {"num_kv_heads": decoder.num_key_value_heads, "head_dim": decoder.head_dim}
+    memory = cast(DecoderMemory, decoder.memory)
+    if decoder.attention == "linformer":
+        return LinformerDecoderLayerStack(
+            width,
+            heads,
+            decoder.num_hidden_layers,
+            max_len=decoder.max_position_embeddings,
+            k=decoder.k,
+            memory_len=encoder.max_position_embeddings,
+            memory_k=config.memory_k,
+            memory_dim=encoder.hidden_size,
+            window=decoder.window,
+            rotary_dim=decoder.rotary_dim,
+            projection=cast(Projection, config.memory_projection),
+            sharing=cast(Sharing, config.memory_sharing),
+            length_scaling=encoder.length_scaling,
+            final_norm=decoder.final_norm,
+            attention_dropout=decoder.attention_probs_dropout_prob,
+            memory=memory,
+            **heads_of_keys,
+            **layer,
+        )
+    attention: dict[str, Any] = {"dropout": decoder.attention_probs_dropout_prob, **heads_of_keys}
+    layers = [
+        CheckpointedDecoderLayer(
+            FullAttention(width, heads, causal=True, rotary_dim=decoder.rotary_dim, **attention),
+            FullAttention(width, heads, kdim=encoder.hidden_size, vdim=encoder.hidden_size, **attention),
+            **layer,
+        )
+        for _ in range(decoder.num_hidden_layers)
+    ]
+    has_norm = decoder.norm_first and decoder.final_norm
+    return Decoder(layers, nn.LayerNorm(width, eps=decoder.layer_norm_eps) if has_norm else None, memory=memory)
+
+
+class LinformerDecoderModel(LinformerBackbone):
+    """Target ids and an encoder's output in, hidden states out.
+
+    Padding may stand on any side of the target and of the source: real tokens come out as if there were none.
+    """
+
+    _no_split_modules = ["CheckpointedDecoderLayer", "LinformerCheckpointedDecoderLayer"]  # noqa: RUF012
+    _can_record_outputs = {  # noqa: RUF012 - transformers reads both from the class
+        "hidden_states": CheckpointedDecoderLayer,
+        "attentions": OutputRecorder(FullAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(FullAttention, index=1, layer_name="multihead_attn"),
+    }
+
+    def __init__(self, config: LinformerSeq2SeqConfig) -> None:
+        super().__init__(cast(LinformerConfig, config.decoder))
+        self.decoder = build_decoder(config)
+        self.post_init()
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them."""
+        if mode not in ("interpolate", "keep"):
+            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        self.resize_positions(max_len, mode)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: LinformerCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode a batch; arguments of the target as in :meth:`LinformerModel.forward`.
+
+        Args:
+            encoder_hidden_states: ``(B, M, C)`` of the encoder; not needed where ``past_key_values`` holds what the
+                layers read of them.
+            encoder_attention_mask: ``(B, M)``, nonzero at real tokens.
+
+        Raises:
+            ValueError: as there; and if there is nothing to read, or ``encoder_attention_mask`` does not fit.
+        """
+        outputs = super().forward(
+            input_ids,
+            attention_mask,
+            None,
+            position_ids,
+            inputs_embeds,
+            past_key_values,
+            use_cache,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            return_dict=True,
+            **kwargs,
+        )
+        if outputs.cross_attentions and encoder_attention_mask is not None and self.config.attention == "full":
+            rows = LeftJustified(encoder_attention_mask)
+            outputs["cross_attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.cross_attentions)
+        return outputs
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def _run(
+        self,
+        input_ids: Tensor | None,
+        key_padding_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past_key_values: LinformerCache | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        need_weights, _ = self._records(kwargs)
+        memory, memory_padding = self._memory(encoder_hidden_states, encoder_attention_mask, past_key_values)
+        start = None if past_key_values is None else past_key_values.tokens
+        hidden = self.decoder(
+            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start),
+            memory,
+            tgt_key_padding_mask=key_padding_mask,
+            memory_key_padding_mask=memory_padding,
+            need_weights=need_weights,
+            pasts=None if past_key_values is None else past_key_values.pasts,
+        )
+        if past_key_values is not None:
+            past_key_values.add_columns(hidden.shape[1])
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden, past_key_values=past_key_values)
+
+    def _memory(
+        self, hidden: Tensor | None, attention_mask: Tensor | None, cache: LinformerCache | None
+    ) -> tuple[Tensor | list[KeysAndValues], Tensor | None]:
+        """The encoder's output with its padding behind, or what the layers read of it, kept in the cache."""
+        if cache is not None and cache.memories is not None:
+            return cache.memories, None
+        if hidden is None:
+            raise ValueError("give encoder_hidden_states, or past_key_values of a call that was given them")
+        padding = None
+        if attention_mask is not None:
+            if attention_mask.shape != hidden.shape[:2]:
+                raise ValueError(
+                    f"the attention_mask of the source must have shape (B, M) = {tuple(hidden.shape[:2])}, "
+                    f"got {tuple(attention_mask.shape)}"
+                )
+            rows = LeftJustified(attention_mask)
+            hidden, padding = cast(Tensor, rows.justify(hidden)), rows.key_padding_mask
+        if cache is None:
+            return hidden, padding
+        memories = cache.memories = self.decoder.compress(hidden, padding)
+        return memories, None

@@ -1,0 +1,34 @@
+"""``generate`` with a cache of ours."""
+
+from typing import Any
+
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import GenerationMode
+
+from torch_linformer.models.cache import LinformerCache
+
+
+class GenerationWithOurCache:
+    """What ``generate`` must know of models that go on from a :class:`LinformerCache`; stands before its mixin."""
+
+    config: Any
+    _is_stateful = True  # sums cannot be undone, so no assistant may propose tokens
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> bool:
+        """A :class:`LinformerCache`, unless the user gave a cache or wants none."""
+        if generation_config.cache_implementation is not None:
+            raise ValueError(
+                f"cache_implementation={generation_config.cache_implementation!r}: Linformer has one cache, whose size "
+                "does not grow; leave cache_implementation out"
+            )
+        if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
+            config = self.config.get_text_config(decoder=True)
+            model_kwargs["past_key_values"] = LinformerCache(config.num_hidden_layers)
+        return True

@@ -1,0 +1,195 @@
+"""The encoder-decoder: a source in, scores of a target's tokens out."""
+
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils.generic import can_return_tuple
+
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.cache import LinformerCache
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.decoder import LinformerDecoderModel
+from torch_linformer.models.generation import GenerationWithOurCache
+from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
+from torch_linformer.nn.decoder import LinformerDecoder
+from torch_linformer.nn.linear import Linear
+
+IGNORED = -100  # a label that takes no part in the loss
+
+
+class LinformerForConditionalGeneration(LinformerPreTrainedModel, GenerationWithOurCache, GenerationMixin):
+    """An encoder that reads the whole source and a decoder that writes the target, token by token.
+
+    Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots, once for a whole generation;
+    what ``generate`` keeps between two tokens grows with neither the target nor the source.
+    """
+
+    config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two
+    config_class = LinformerSeq2SeqConfig  # type: ignore[assignment]
+    _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
+        "lm_head.weight": "decoder.embeddings.word_embeddings.weight"
+    }
+
+    def __init__(self, config: LinformerSeq2SeqConfig) -> None:
+        super().__init__(config)
+        self.encoder = LinformerModel(cast(LinformerConfig, config.encoder))
+        self.decoder = LinformerDecoderModel(config)
+        # Not a LinformerLMHead: device maps take its "lm_head.decoder" for a part of "decoder".
+        self.lm_head_transform = _transform(cast(LinformerConfig, config.decoder))
+        self.lm_head = Linear(self.decoder.config.hidden_size, self.decoder.config.vocab_size)
+        if config.share_embeddings:
+            own = "embeddings.word_embeddings.weight"
+            self._tied_weights_keys = {**self._tied_weights_keys, f"encoder.{own}": f"decoder.{own}"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+        if self._shares_embeddings:
+            self.decoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = cast(Linear, new_embeddings)
+
+    @property
+    def _shares_embeddings(self) -> bool:
+        return self.config.share_embeddings and self.config.tie_word_embeddings
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """More or fewer tokens in the one vocabulary of encoder and decoder.
+
+        Raises:
+            ValueError: where they do not share their embeddings.
+        """
+        if not self._shares_embeddings:
+            raise ValueError(
+                "encoder and decoder have embeddings of their own: model.encoder.resize_token_embeddings(...) resizes "
+                "the source's; the target's vocabulary stays"
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        cast(LinformerConfig, self.config.encoder).vocab_size = embeddings.num_embeddings
+        return embeddings
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sources up to ``max_len`` tokens: the encoder, and what the decoder compresses of its output.
+
+        ``model.decoder.resize_max_len`` does the same for targets.
+
+        Raises:
+            ValueError: for an unknown ``mode``, or ``max_len`` below a ``k``; the model is then as before.
+        """
+        memory_k = self.config.memory_k
+        largest = memory_k if isinstance(memory_k, int) else max(cast("list[int]", memory_k))
+        if max_len < largest:
+            raise ValueError(f"max_len must be at least memory_k = {largest}, got {max_len}")
+        self.encoder.resize_max_len(max_len, mode)
+        if isinstance(self.decoder.decoder, LinformerDecoder):
+            self.decoder.decoder.resize_memory_len(max_len, mode)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels moved one place to the right: the decoder's input while it learns them, ``(B, T)``.
+
+        ``config.decoder_start_token_id`` comes first, and −100 becomes padding.
+        """
+        start, padding = cast(int, self.config.decoder_start_token_id), self.config.pad_token_id
+        shifted = labels.roll(1, dims=-1)
+        shifted[..., 0] = start
+        return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: LinformerCache | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits ``(B, T, vocab_size)``, the cache, and the loss where ``labels`` are given.
+
+        Args:
+            input_ids: ``(B, M)``, the source; as ``token_type_ids``, ``position_ids`` and ``inputs_embeds`` it is for
+                the encoder, and is not read where its output is there already.
+            attention_mask: ``(B, M)``, nonzero at real tokens of the source, on whichever side padding stands.
+            decoder_input_ids: ``(B, T)``, the target so far, ``config.decoder_start_token_id`` first; by default
+                made of ``labels``.
+            decoder_attention_mask: ``(B, T)``, nonzero at real tokens. Padding behind a target needs none: nothing
+                before it sees it.
+            encoder_outputs: what the encoder gave for this source.
+            past_key_values: the target read so far and what is read of the source; this call adds its input.
+            labels: ``(B, T)``, not shifted. −100 takes no part in the loss, the mean cross-entropy in float32.
+            use_cache: return ``past_key_values``; by default the model does unless it is training.
+            logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+
+        Raises:
+            ValueError: as the two parts raise it; and if there is no target.
+        """
+        if encoder_outputs is None and (past_key_values is None or past_key_values.memories is None):
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
+            )
+        if isinstance(encoder_outputs, tuple):
+            names = ("last_hidden_state", "hidden_states", "attentions")
+            encoder_outputs = BaseModelOutput(**cast(Any, dict(zip(names, encoder_outputs, strict=False))))
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels: a decoder reads a target")
+        outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            None if encoder_outputs is None else encoder_outputs.last_hidden_state,
+            attention_mask,
+            decoder_position_ids,
+            decoder_inputs_embeds,
+            past_key_values,
+            use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(self.lm_head_transform(outputs.last_hidden_state[:, kept]))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+        encoded = BaseModelOutput() if encoder_outputs is None else encoder_outputs
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
+        )
+
+
+def _transform(config: LinformerConfig) -> nn.Module:
+    """Dense, activation and norm before the scores, as in the heads of the other models; or nothing."""
+    if not config.lm_head_transform:
+        return nn.Identity()
+    width = config.hidden_size
+    return nn.Sequential(
+        Linear(width, width), ACT2FN[config.hidden_act], nn.LayerNorm(width, eps=config.layer_norm_eps)
+    )

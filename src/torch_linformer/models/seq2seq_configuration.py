@@ -1,0 +1,99 @@
+"""Configuration of the encoder-decoder."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from torch_linformer.models.configuration import CHOICES, LinformerConfig
+from torch_linformer.nn.decoder import check_decoder_memory
+
+
+class LinformerSeq2SeqConfig(PreTrainedConfig):
+    """What an encoder-decoder is built from: two configurations, and how the second reads the first.
+
+    Args beyond the usual ones of transformers:
+        encoder: a :class:`LinformerConfig` or a dict of its fields, not causal. Its ``max_position_embeddings`` is the
+            longest source.
+        decoder: likewise, causal (a dict, or nothing, is made so); width, length and vocabulary may differ. With
+            ``attention="full"`` both its attentions are ordinary ones.
+        memory_k: slots that a layer of the decoder makes of the encoder's output, one number or one a layer; by default
+            the encoder's ``k`` (its largest).
+        memory_projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max``; the encoder's by default.
+        memory_sharing: ``none``, ``headwise``, ``kv`` or ``layerwise`` (one map for all layers of the decoder); the
+            encoder's by default.
+        share_embeddings: where ``tie_word_embeddings`` ties the output to the decoder's word embeddings, tie the
+            encoder's to them too.
+        pad_token_id: the decoder's by default.
+        decoder_start_token_id: what a target begins with; by default ``bos_token_id`` or else ``pad_token_id``.
+
+    Raises:
+        ValueError: for a value that no model can be built from.
+    """
+
+    model_type = "linformer_seq2seq"
+    sub_configs = {"encoder": LinformerConfig, "decoder": LinformerConfig}  # noqa: RUF012 - read from the class
+
+    encoder: LinformerConfig | dict[str, Any] | None = None
+    decoder: LinformerConfig | dict[str, Any] | None = None
+    memory_k: int | list[int] | None = None
+    memory_projection: str | None = None
+    memory_sharing: str | None = None
+    share_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        encoder = self.encoder = _as_config("encoder", self.encoder)
+        decoder = self.decoder = _as_config("decoder", self.decoder, causal=True)
+        if encoder.causal:
+            raise ValueError("encoder must read in both directions: leave causal=True out of its configuration")
+        if not decoder.causal:
+            raise ValueError("decoder must be causal: give LinformerConfig(causal=True, ...), or a dict of its fields")
+        check_decoder_memory(decoder.memory)
+        if self.memory_k is None:
+            self.memory_k = encoder.k if isinstance(encoder.k, int) else max(encoder.k)
+        self.memory_projection = encoder.projection if self.memory_projection is None else self.memory_projection
+        self.memory_sharing = encoder.sharing if self.memory_sharing is None else self.memory_sharing
+        self._check_memory(encoder)
+        if self.share_embeddings and self.tie_word_embeddings:
+            _check_same_embeddings(encoder, decoder)
+        self.pad_token_id = decoder.pad_token_id if self.pad_token_id is None else self.pad_token_id
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.pad_token_id if self.bos_token_id is None else self.bos_token_id
+        if self.decoder_start_token_id is None:
+            raise ValueError("a target must begin with something: give decoder_start_token_id")
+        super().__post_init__(**kwargs)
+
+    def _check_memory(self, encoder: LinformerConfig) -> None:
+        for name in ("projection", "sharing"):
+            value = getattr(self, f"memory_{name}")
+            if value not in CHOICES[name]:
+                raise ValueError(f"memory_{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
+        longest = encoder.max_position_embeddings
+        for k in [self.memory_k] if isinstance(self.memory_k, int) else self.memory_k or []:
+            if not 1 <= k <= longest:
+                raise ValueError(
+                    f"memory_k must lie between 1 and the encoder's max_position_embeddings = {longest}, got {k}"
+                )
+
+
+def _as_config(name: str, given: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
+    if given is None or isinstance(given, dict):
+        return LinformerConfig(**{**defaults, **(given or {})})
+    if not isinstance(given, LinformerConfig):
+        raise ValueError(f"{name} must be a LinformerConfig or a dict of its fields, got {type(given).__name__}")
+    return given
+
+
+def _check_same_embeddings(encoder: LinformerConfig, decoder: LinformerConfig) -> None:
+    for name in ("vocab_size", "hidden_size", "pad_token_id"):
+        ours, theirs = getattr(encoder, name), getattr(decoder, name)
+        if ours != theirs:
+            raise ValueError(
+                f"share_embeddings=True needs one {name}, got {ours} in the encoder and {theirs} in the decoder: give "
+                "share_embeddings=False"
+            )
