@@ -626,7 +626,7 @@ def test_queries_and_keys_of_two_lengths_are_named(module):
 
 def test_pasts_are_one_a_layer():
     x, model = draw(2, LENGTH, WIDTH), encoder()
-    with pytest.raises(ValueError, match=r"zip\(\) argument 2 is shorter than argument 1"):
+    with pytest.raises(ValueError, match="pasts must be one Past a layer, 2 in all, got 1"):
         model(x, pasts=[Past()])
 
 
@@ -648,10 +648,7 @@ def test_full_attention_of_the_first_rows_is_torchs():
     assert_close(module(x, x, x)[0], module.out_proj(expected))
 
 
-def test_a_past_that_does_not_fit():
+def test_a_past_of_attention_that_is_not_causal():
     x = torch.randn(2, 5, 24)
     with pytest.raises(ValueError, match="past belongs to causal attention: here every position sees those behind it"):
         LinformerAttention(24, 3, 16, 4)(x, x, x, past=Past())
-    encoder = LinformerEncoder(24, 3, 2, 32, max_len=16, k=4, causal=True)
-    with pytest.raises(ValueError, match="pasts must be one Past a layer, 2 in all, got 1"):
-        encoder(x, pasts=[Past()])
