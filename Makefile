@@ -41,7 +41,7 @@ train: setup  ## train, or go on with an interrupted training; options go in ARG
 	@$(PY) -m torch_linformer.cli train --resume $(ARGS)
 
 test: setup  ## run the tests; options go in ARGS="..."
-	@$(PY) -m pytest --numprocesses=auto --dist=loadfile $(ARGS)
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
 
 # An environment of their own: what these packages print and patch is not to reach the other tests.
 test-clients: setup  ## test with the packages that users put our models into, in .venv-clients
