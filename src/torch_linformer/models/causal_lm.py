@@ -15,7 +15,7 @@ from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.heads import LinformerLMHead
 
 
-class LinformerForCausalLM(LinformerPreTrainedModel, GenerationWithOurCache, GenerationMixin):
+class LinformerForCausalLM(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """Scores of the vocabulary for the token behind each one, ``(B, N, vocab_size)``.
 
     ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with

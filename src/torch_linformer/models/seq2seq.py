@@ -21,7 +21,7 @@ from torch_linformer.nn.linear import Linear
 IGNORED = -100  # a label that takes no part in the loss
 
 
-class LinformerForConditionalGeneration(LinformerPreTrainedModel, GenerationWithOurCache, GenerationMixin):
+class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """An encoder that reads the whole source and a decoder that writes the target, token by token.
 
     Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots, once for a whole generation;

@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.tasks.masking import MASK_SHARE, MaskedLanguageModelling, MaskingCollator, token_bytes
+from torch_linformer.training.tasks.language_modelling import token_bytes
+from torch_linformer.training.tasks.masking import MASK_SHARE, MaskedLanguageModelling, MaskingCollator
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.windows import DocumentEncoder
 
