@@ -171,6 +171,11 @@ def test_the_encoder_runs_once_and_each_memory_is_compressed_once(make, source, 
     assert runs == ["encoder", *["layer"] * 3]
 
 
+def test_no_assistant_proposes_tokens_that_the_cache_could_not_forget(make, source):
+    with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
+        make().generate(source, assistant_model=make(), max_new_tokens=3)
+
+
 @pytest.mark.parametrize("layout", ["linformer", "rotary", "mean"])
 @torch.no_grad()
 def test_the_cache_grows_with_neither_side(make, token_ids, layout):
