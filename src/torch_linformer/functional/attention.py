@@ -100,8 +100,9 @@ def attend_to_past(
     :func:`attend`.
     """
     length, positions = query.shape[2], key.shape[2]
-    if padding_mask is None and length == positions and not need_weights:
-        output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=True)
+    if padding_mask is None and length in (1, positions) and not need_weights:
+        # One query sees all that there is.
+        output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=length > 1)
         return output, None
     offset = positions - length
     allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(offset)

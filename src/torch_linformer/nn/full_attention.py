@@ -237,13 +237,10 @@ class FullAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """:meth:`attend_causally` of heads ``(B, H, N, D)``."""
         if past is not None:
-            every = torch.zeros(keys.shape[0], keys.shape[2], dtype=torch.bool, device=keys.device)
-            padding = every if padding is None else padding
+            read = FullState(keys, values, padding)
             if isinstance(past.state, FullState):
-                keys = torch.cat([past.state.keys, keys], dim=2)
-                values = torch.cat([past.state.values, values], dim=2)
-                padding = torch.cat([past.state.padding, padding], dim=1)
-            past.state = FullState(keys, values, padding)
+                read = past.state.followed_by(keys, values, padding)
+            past.state, keys, values, padding = read, read.keys, read.values, read.padding
         dropout_p = self.dropout if self.training else 0.0
         return attend_to_past(
             queries, keys, values, padding_mask=padding, dropout_p=dropout_p, need_weights=need_weights

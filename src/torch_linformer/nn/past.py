@@ -11,20 +11,36 @@ from torch_linformer.functional.causal_state import CausalState
 
 @dataclass
 class FullState:
-    """Everything: keys ``(B, H, M, D)``, values ``(B, H, M, D)`` and bool padding ``(B, M)`` of M positions."""
+    """Everything: keys ``(B, H, M, D)`` and values ``(B, H, M, D)`` of M positions, and which of them are padding.
+
+    ``padding`` is bool ``(B, M)``, or None where all are real.
+    """
 
     keys: Tensor
     values: Tensor
-    padding: Tensor
+    padding: Tensor | None
 
     @property
     def tokens(self) -> Tensor:
         """Real tokens so far, ``(B,)``."""
+        if self.padding is None:
+            return torch.full((len(self.keys),), self.keys.shape[2], device=self.keys.device)
         return (~self.padding).sum(dim=-1)
 
     def rows(self, index: Tensor) -> Self:
         """The rows of the batch that ``index`` names, in its order."""
-        return type(self)(*(getattr(self, field.name).index_select(0, index) for field in fields(self)))
+        padding = None if self.padding is None else self.padding.index_select(0, index)
+        return type(self)(self.keys.index_select(0, index), self.values.index_select(0, index), padding)
+
+    def followed_by(self, keys: Tensor, values: Tensor, padding: Tensor | None) -> Self:
+        """With the positions that come next."""
+        if padding is not None or self.padding is not None:
+            parts = [(self.keys, self.padding), (keys, padding)]
+            padding = torch.cat(
+                [x.new_zeros(x.shape[0], x.shape[2], dtype=torch.bool) if mask is None else mask for x, mask in parts],
+                dim=1,
+            )
+        return type(self)(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2), padding)
 
 
 class Past:
@@ -48,7 +64,7 @@ class Past:
         if self.state is None:
             return 0
         tensors = (getattr(self.state, field.name) for field in fields(self.state))
-        return sum(x.numel() * x.element_size() for x in tensors)
+        return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
 
 def positions_behind(past: Past | None, padding: Tensor | None, length: int, device: torch.device) -> Tensor:
