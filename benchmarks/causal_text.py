@@ -118,6 +118,7 @@ def build(variant: str, length: int) -> LinformerForCausalLM:
         initializer_range=0.05,
         position_embedding="rotary",
         norm_first=True,
+        embedding_norm=False,
         lm_head_transform=False,
         causal=True,
         **VARIANTS[variant],

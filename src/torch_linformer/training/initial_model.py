@@ -110,6 +110,7 @@ def build_config(
             **{name: getattr(settings, name) for name in ("sharing", "projection") if settings.applies(name)},
             "causal": settings.task == "clm",
             "lm_head_transform": settings.task != "clm",
+            "embedding_norm": settings.task != "clm",  # with one a model of text learns much more slowly (docs/log.md)
             "attention": settings.attention,
             "memory": settings.memory,
             "chunk_size": settings.chunk_size,
