@@ -156,7 +156,7 @@ def test_evaluation_gives_the_same_scores(run):
     _, scores = evaluate(str(run.folder), run.options["test"], batch_size=7, **SAME)
     for name in ("perplexity", "token_accuracy", "chrf", "rouge_l"):
         assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)
-    with pytest.raises(InputError, match="^--label-column is for another task; this one reads a source column and a"):
+    with pytest.raises(InputError, match=r"^--label-column is for another task; this one reads a source column and "):
         evaluate(str(run.folder), run.options["test"], named=Named(label="summary"), **SAME)
 
 
@@ -166,7 +166,7 @@ def test_predictions_are_what_was_scored(run):
     assert [record["document"] for record in records] == [str(i) for i in range(30)]
     scores = seq2seq.target_metrics([row["summary"] for row in run.rows], [record["target"] for record in records])
     assert scores == pytest.approx({name: run.metrics[name] for name in scores})
-    with pytest.raises(InputError, match="^--overflow windows is not for --task seq2seq"):
+    with pytest.raises(InputError, match=r"^--overflow windows is not for --task seq2seq"):
         Predictor(predictor.model, load_tokenizer(str(run.folder)), overflow="windows", batch_size=4, **SAME)
 
 

@@ -35,7 +35,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
         (
             {"task": "translate"},
-            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, clm, seq2seq, got 'translate'",
+            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, clm, seq2seq, got 'trans",
         ),
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),

@@ -92,7 +92,7 @@ def test_the_columns_of_a_source_and_its_target():
             find_columns(rows(row), "t.csv", wrong, usual=PAIRS, needs_label=True)
     with pytest.raises(InputError, match="no target column found; name it with --target-column"):
         find_columns(rows({"article": "a"}), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
-    with pytest.raises(InputError, match="^--source-column is for another task; this one reads a text column and a"):
+    with pytest.raises(InputError, match=r"^--source-column is for another task; this one reads a text column and a"):
         find({"text": "a", "label": "b"}, source="text")
 
 
