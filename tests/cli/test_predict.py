@@ -178,3 +178,20 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(start_command, classi
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
     assert process.wait() != 2
+
+
+def test_an_encoder_decoder_writes_targets(seq2seq_run, standard_input, capsys, tmp_path):
+    row = seq2seq_run.rows[0]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "x", "story": row["article"]}) + "\n")
+    standard_input(row["article"].encode())
+    arguments = ["-", str(tmp_path / "rows.jsonl"), "--device", "cpu", "--precision", "fp32"]
+    with pytest.raises(SystemExit) as exit_:
+        run(["predict", str(seq2seq_run.folder), arguments[0], *arguments[2:]])
+    assert exit_.value.code == 0
+    (first,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first.keys() == {"document", "target", "tokens", "cut"} and first["target"].startswith("naïve ")
+    with pytest.raises(SystemExit) as exit_:
+        run(["predict", str(seq2seq_run.folder), *arguments[1:], "--source-column", "story"])
+    assert exit_.value.code == 0
+    (second,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert second["target"] == first["target"]

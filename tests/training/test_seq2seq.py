@@ -2,10 +2,7 @@
 
 import json
 import os
-import random
 import shutil
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,42 +23,12 @@ from torch_linformer.training.tokenizer import build_tokenizer
 
 PAD, CLS, SEP = range(3)
 SAME = {"device": "cpu", "precision": "fp32"}
-TOPICS = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
 FIRST = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options a first model decides
 
 
-def pair(draw):
-    topic = draw.choice(sorted(TOPICS))
-    words = draw.choices([*TOPICS[topic], *TOPICS[topic], "the", "of"], k=draw.randint(4, 20))
-    return {"article": " ".join(words), "summary": f"naïve {topic}"}
-
-
 @pytest.fixture(scope="module")
-def run(train_quickly, tmp_path_factory):
-    """A finished run without speed figures, its options and its held-out rows. Not to be changed."""
-    folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
-    rows = {name: [pair(draw) for _ in range(number)] for name, number in (("train", 160), ("test", 30))}
-    for name, part in rows.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    options = {
-        "task": "seq2seq",
-        "data": str(folder / "train.jsonl"),
-        "test": str(folder / "test.jsonl"),
-        "max_target_length": 12,
-        "learning_rate": 0.01,
-        "projection": "mean",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))
-        shown = train_quickly(folder / "run", moments=folder / "moments", **options)
-    return SimpleNamespace(
-        folder=folder / "run",
-        moments=folder / "moments",
-        options=options,
-        shown=shown,
-        rows=rows["test"],
-        metrics=json.loads((folder / "run" / "metrics.json").read_text()),
-    )
+def run(seq2seq_run):
+    return seq2seq_run
 
 
 @pytest.fixture(scope="module")

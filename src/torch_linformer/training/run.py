@@ -162,8 +162,7 @@ def _texts(documents: Dataset, seed: int) -> Iterator[str]:
     characters = 0
     for number in np.random.default_rng(seed).permutation(len(documents)):
         document = documents[int(number)]
-        for name in ("text", "target"):
-            text = document.get(name, "")
+        for text in filter(None, (document["text"], document.get("target"))):
             yield text
             characters += len(text)
         if characters > TOKENIZER_CHARACTERS:
