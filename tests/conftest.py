@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import random
 import shutil
@@ -201,6 +202,36 @@ def clm_run(finish_run, quick):
         patch.setattr(sys, "executable", shutil.which("false"))
         finished = finish_run(**options)
     finished.options, finished.settings = options, {**quick, **options}
+    return finished
+
+
+@pytest.fixture(scope="session")
+def seq2seq_run(finish_run, tmp_path_factory):
+    """A finished run on pairs of texts, without speed figures, its options and held-out rows. Not to be changed."""
+    topics = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
+    folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
+
+    def pair():
+        topic = draw.choice(sorted(topics))
+        words = draw.choices([*topics[topic], *topics[topic], "the", "of"], k=draw.randint(4, 20))
+        return {"article": " ".join(words), "summary": f"naïve {topic}"}
+
+    rows = {name: [pair() for _ in range(number)] for name, number in (("train", 160), ("test", 30))}
+    for name, part in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    options = {
+        "task": "seq2seq",
+        "data": str(folder / "train.jsonl"),
+        "test": str(folder / "test.jsonl"),
+        "max_target_length": 12,
+        "learning_rate": 0.01,
+        "projection": "mean",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))
+        finished = finish_run(**options)
+    finished.options, finished.rows = options, rows["test"]
+    finished.metrics = json.loads((finished.folder / "metrics.json").read_text())
     return finished
 
 

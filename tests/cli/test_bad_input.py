@@ -308,6 +308,9 @@ def rows_of(name, *rows):
             "the answer 'b' does not stand at character 0 of the text",
         ),
         ("qa", [{"context": "a b", "question": "?"}], {}, "no label column found; name it with --label-column"),
+        ("seq2seq", [{"article": "a"}], {}, "no target column found; name it with --target-column"),
+        ("seq2seq", [{"text": "a", "summary": ""}], {}, "no target in column 'summary'; fill it in or remove the row"),
+        ("seq2seq", [{"text": "a"}], {"source_column": "x"}, "no column 'x', which --source-column names"),
     ],
 )
 def test_rows_that_a_task_cannot_learn(refused, task, rows, options, message):
@@ -331,6 +334,8 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"overflow": "windows", "stride": "30"}, "--stride 30 leaves no new tokens to a window of 30; take fewer"),
         ({"whole_words": "x"}, "Option '--whole-words' does not take a value"),
         ({"question_column": "text"}, "--question-column goes with --task qa, not classify"),
+        ({"task": "seq2seq", "label_column": "text"}, "--label-column goes with --task classify, multilabel, "),
+        ({"task": "seq2seq", "data": "stdlib"}, "stdlib: holds texts alone; give a table with a source and a target"),
         ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
         ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
         ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),

@@ -41,3 +41,9 @@ def test_masked_language_modelling(evaluate, masked_run, quick, tmp_path):
     shown, _ = evaluate(masked_run.folder, "--data", quick["test"], "--output", path)
     scores = json.loads(path.read_text())
     assert f"{scores['perplexity']:.4f}" in shown and f"{scores['bits_per_byte']:.4f}" in shown
+
+
+def test_an_encoder_decoder(evaluate, seq2seq_run, tmp_path):
+    named = ("--source-column", "article", "--target-column", "summary", "--output", tmp_path / "scores.json")
+    shown, _ = evaluate(seq2seq_run.folder, "--data", seq2seq_run.options["test"], *named)
+    assert f"{seq2seq_run.metrics['chrf']:.4f}" in shown and "rouge-l" in shown

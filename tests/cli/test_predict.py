@@ -178,3 +178,19 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(start_command, classi
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
     assert process.wait() != 2
+
+
+def test_an_encoder_decoder_writes_targets(seq2seq_run, standard_input, capsys, tmp_path):
+    text = seq2seq_run.rows[0]["article"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"id": "x", "story": text}) + "\n")
+    standard_input(text.encode())
+    records = []
+    for arguments in (["-"], [str(rows), "--source-column", "story"]):
+        with pytest.raises(SystemExit) as exit_:
+            run(["predict", str(seq2seq_run.folder), *arguments, "--device", "cpu", "--precision", "fp32"])
+        assert exit_.value.code == 0
+        records += map(json.loads, capsys.readouterr().out.splitlines())
+    assert [record["target"] for record in records] == [records[0]["target"]] * 2
+    assert records[0].keys() == {"document", "target", "tokens", "cut"}
+    assert records[0]["target"].startswith("naïve ")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import sequence_labeling as seqeval
 from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
@@ -19,6 +20,7 @@ from torch_linformer.training.metrics import (
     multilabel_metrics,
     regression_metrics,
     tagging_metrics,
+    target_metrics,
 )
 
 
@@ -318,3 +320,30 @@ def test_a_perfect_and_a_hopeless_language_model():
 def test_a_language_model_that_predicted_nothing_is_refused(tokens, size):
     with pytest.raises(ValueError, match=f"nothing was predicted: got {tokens} tokens of {size} bytes"):
         language_model_metrics(1.0, tokens, size)
+
+
+# Written texts
+
+
+def test_written_texts_by_hand():
+    assert target_metrics(["The cat sat.", "x"], ["the  cat sat", "x"])["rouge_l"] == 1.0
+    # The longest common subsequence of "a b c d" and "a c x" is "a c": recall 2/4, precision 2/3.
+    assert target_metrics(["a b c d"], ["a c x"])["rouge_l"] == pytest.approx(4 / 7)
+    assert target_metrics(["Он идёт домой"], ["он идёт"])["rouge_l"] == pytest.approx(4 / 5)
+    assert target_metrics(["a"], [""]) == {"chrf": 0.0, "rouge_l": 0.0}
+    # "ab" and "abc": unigrams 2 of 2 and 2 of 3, bigrams 1 of 1 and 1 of 2, the mean of the orders that both have.
+    precision, recall = (2 / 3 + 1 / 2) / 2, 1.0
+    assert target_metrics(["ab"], ["abc"])["chrf"] == pytest.approx(5 * precision * recall / (4 * precision + recall))
+
+
+@given(st.lists(st.tuples(*[st.text("ab .", max_size=9)] * 2), min_size=1, max_size=4))
+def test_rouge_is_that_of_rouge_score_on_plain_letters(pairs):
+    scorer = RougeScorer(["rougeL"])
+    theirs = [scorer.score(*pair)["rougeL"].fmeasure for pair in pairs]
+    assert target_metrics(*map(list, zip(*pairs, strict=True)))["rouge_l"] == pytest.approx(float(np.mean(theirs)))
+
+
+def test_each_text_needs_another():
+    for true, written in (([], []), (["a"], [])):
+        with pytest.raises(ValueError, match="each true text needs a written one, got"):
+            target_metrics(true, written)

@@ -1,10 +1,11 @@
+import json
 import time
 
 import pytest
 import torch
 
 from torch_linformer import models
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.training import probe as probe_module
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 
@@ -51,6 +52,17 @@ def test_every_model_has_something_to_learn(model_class, config):
     model = getattr(models, model_class)(config)
     targets = probe_module._targets(probe(model_class), config, ids)
     assert torch.isfinite(model(input_ids=ids, **targets).loss)
+
+
+def test_an_encoder_decoder_and_its_twin():
+    sides = {"encoder": CONFIG, "decoder": {**CONFIG, "max_position_embeddings": 7}}
+    config = json.loads(json.dumps(LinformerSeq2SeqConfig(**sides, bos_token_id=1).to_diff_dict()))
+    twin = probe_module._with_attention(config, "full")
+    assert probe_module._with_attention(config, None) == config
+    for fields, attention in ((config, "linformer"), (twin, "full")):
+        model, batch, _ = probe_module._build(probe("LinformerForConditionalGeneration", **fields))
+        assert {model.config.encoder.attention, model.config.decoder.attention} == {attention}
+        assert batch["labels"].shape == (2, 7) and torch.isfinite(model(**batch).loss)
 
 
 @pytest.mark.usefixtures("no_fresh_process")

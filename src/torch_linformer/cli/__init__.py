@@ -3,7 +3,18 @@
 import importlib.util
 import sys
 
-REQUIRED = ("typer", "rich", "transformers", "datasets", "accelerate", "sklearn", "seqeval", "matplotlib")
+REQUIRED = (
+    "typer",
+    "rich",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "sklearn",
+    "seqeval",
+    "matplotlib",
+    "sacrebleu",
+    "rouge_score",
+)
 
 
 def main() -> None:

@@ -14,7 +14,9 @@ from torch_linformer.cli.options import (
     Overflow,
     Precision,
     QuestionColumn,
+    SourceColumn,
     Stride,
+    TargetColumn,
     TextColumn,
 )
 
@@ -25,6 +27,8 @@ def evaluate(
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     question_column: QuestionColumn = None,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
     overflow: Overflow = "cut",
     stride: Stride = None,
     output: Annotated[
@@ -46,7 +50,7 @@ def evaluate(
     task, scores = score(
         model,
         data,
-        named=Named(text_column, label_column, question_column),
+        named=Named(text_column, label_column, question_column, source_column, target_column),
         overflow=overflow,
         stride=stride,
         batch_size=batch_size,

@@ -8,7 +8,7 @@ def info(model: Model, debug: Debug = False) -> None:
     import json
     from pathlib import Path
 
-    from torch_linformer.training.folder import load_model, load_tokenizer
+    from torch_linformer.training.folder import load_model, load_tokenizer, reader_config
     from torch_linformer.training.screen import Screen, attention_of
     from torch_linformer.training.tasks import TASKS
 
@@ -16,7 +16,7 @@ def info(model: Model, debug: Debug = False) -> None:
     # Imported weights come without one: not even its configuration is there.
     has_tokenizer = not Path(model).is_dir() or any(Path(model).glob("tokenizer*.json"))
     tokenizer = f"{len(load_tokenizer(model)):,} tokens" if has_tokenizer else "none"
-    config = loaded.config
+    config = reader_config(loaded.config)
     length = f"{config.max_position_embeddings:,} tokens"
     rows = [
         ("class", type(loaded).__name__),
@@ -26,6 +26,10 @@ def info(model: Model, debug: Debug = False) -> None:
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", tokenizer),
     ]
+    if loaded.config.is_encoder_decoder:
+        decoder = loaded.config.decoder
+        rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
+        rows.insert(6, ("layers of the decoder", f"{decoder.num_hidden_layers}, {attention_of(decoder)}"))
     if "Classification" in type(loaded).__name__ and config.problem_type != "regression":
         labels = config.label_names
         rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))

@@ -9,6 +9,12 @@ TextColumn = Annotated[str | None, typer.Option("--text-column", help="column th
 QuestionColumn = Annotated[
     str | None, typer.Option("--question-column", help="column that holds the question", show_default=False)
 ]
+SourceColumn = Annotated[
+    str | None, typer.Option("--source-column", help="seq2seq: column that holds the source", show_default=False)
+]
+TargetColumn = Annotated[
+    str | None, typer.Option("--target-column", help="seq2seq: column that holds the target", show_default=False)
+]
 Overflow = Annotated[str, typer.Option("--overflow", help="longer documents: cut | windows")]
 Stride = Annotated[
     int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]", show_default=False)

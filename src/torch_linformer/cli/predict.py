@@ -15,6 +15,7 @@ from torch_linformer.cli.options import (
     Overflow,
     Precision,
     QuestionColumn,
+    SourceColumn,
     Stride,
     TextColumn,
 )
@@ -25,6 +26,7 @@ def predict(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
     text_column: TextColumn = None,
     question_column: QuestionColumn = None,
+    source_column: SourceColumn = None,
     question: Annotated[
         str | None, typer.Option("--question", help="asked of every document", show_default=False)
     ] = None,
@@ -75,7 +77,7 @@ def predict(
             predictor,
             files,
             stream,
-            named=Named(text_column, question=question_column),
+            named=Named(text_column, question=question_column, source=source_column),
             question=question,
             on_document=lambda: progress.advance(task),
         )

@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.devices import resolve_device, resolve_precision
-from torch_linformer.training.folder import load_model, load_tokenizer
+from torch_linformer.training.folder import load_model, load_tokenizer, reader_config
 from torch_linformer.training.reading.columns import NOT_NAMED, Named
 from torch_linformer.training.reading.documents import check_labels, load_documents
 from torch_linformer.training.screen import Screen
@@ -44,7 +44,7 @@ def evaluate(
         screen.say(note)
     if task.names:
         check_labels(task.names, documents.dataset, data)
-    encoder = task.encoder(model.config.max_position_embeddings, overflow=overflow, stride=stride)
+    encoder = task.encoder(reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = DocumentTrainer(
             model=model, args=evaluation_arguments(Path(scratch), batch_size, device, precision), task=task

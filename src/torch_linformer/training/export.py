@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torch_linformer.models import LinformerForQuestionAnswering, LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models import (
+    LinformerForConditionalGeneration,
+    LinformerForQuestionAnswering,
+    LinformerModel,
+    LinformerPreTrainedModel,
+)
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.new_folder import check_free, new_folder
@@ -65,6 +70,11 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
+    if isinstance(model, LinformerForConditionalGeneration):
+        raise InputError(
+            f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
+            "from_pretrained"
+        )
     if model.config.causal or model.config.window:
         raise InputError(
             f"{folder}: a model with causal=True or a window works block by block, which no file for every length can "

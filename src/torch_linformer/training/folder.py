@@ -1,7 +1,7 @@
 """Opening a trained model's folder."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 from safetensors import SafetensorError
@@ -10,12 +10,14 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForCausalLM,
+    LinformerForConditionalGeneration,
     LinformerForMaskedLM,
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
     LinformerModel,
     LinformerPreTrainedModel,
+    LinformerSeq2SeqConfig,
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.sources import ask_hub
@@ -25,15 +27,22 @@ MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
     for cls in (
         LinformerModel,
         LinformerForCausalLM,
+        LinformerForConditionalGeneration,
         LinformerForMaskedLM,
         LinformerForQuestionAnswering,
         LinformerForSequenceClassification,
         LinformerForTokenClassification,
     )
 }
+AnyConfig = LinformerConfig | LinformerSeq2SeqConfig
 
 
-def load_config(path: str) -> LinformerConfig:
+def reader_config(config: AnyConfig) -> LinformerConfig:
+    """The configuration of what reads a document: of an encoder-decoder, its encoder's."""
+    return cast(LinformerConfig, config.encoder) if isinstance(config, LinformerSeq2SeqConfig) else config
+
+
+def load_config(path: str) -> AnyConfig:
     """The configuration of a model folder (or of a model on the hub).
 
     Raises:
@@ -50,7 +59,7 @@ def load_config(path: str) -> LinformerConfig:
         if not here:
             raise InputError(f"{path}: no such folder, and no model of that name could be fetched") from None
         raise InputError(f"{path}: config.json cannot be read: {_first_line(error)}") from None
-    if not isinstance(config, LinformerConfig):
+    if not isinstance(config, AnyConfig):
         kind = config.model_type
         remedy = f"; linformer import --from {kind} makes one of it" if kind in ("bert", "roberta") else ""
         raise InputError(f"{path}: holds a {kind} model, not a linformer{remedy}")

@@ -9,12 +9,17 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForConditionalGeneration,
+    LinformerPreTrainedModel,
+    LinformerSeq2SeqConfig,
+)
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.folder import load_model
+from torch_linformer.training.folder import AnyConfig, load_model
 from torch_linformer.training.latent_semantics import token_vectors
 from torch_linformer.training.parts import Parts
-from torch_linformer.training.settings import SIZES, TrainSettings
+from torch_linformer.training.settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
 from torch_linformer.training.tasks import Task
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
@@ -30,6 +35,8 @@ def build_model(
         InputError: the other model cannot read so many tokens.
     """
     set_seed(settings.seed)
+    if settings.task == "seq2seq":
+        return _build_seq2seq(settings, task, tokenizer)
     labels = {**task.config, "class_weights": _class_weights(settings, parts)}
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
@@ -46,8 +53,33 @@ def build_model(
     return model
 
 
-def check_first_model(settings: TrainSettings, config: LinformerConfig) -> None:
-    """Raise ``InputError`` where a model cannot learn the task because of what its tokens see."""
+def _build_seq2seq(settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast) -> LinformerPreTrainedModel:
+    """A new encoder-decoder, or another that goes on learning."""
+    if settings.from_model is None:
+        return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
+    model = cast(LinformerForConditionalGeneration, load_model(settings.from_model))
+    try:
+        model.resize_max_len(settings.length, mode="keep")
+    except ValueError as error:
+        raise InputError(f"--max-length {settings.length}: {error}") from None
+    model.decoder.resize_max_len(settings.target_length, mode="keep")
+    return model
+
+
+def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
+    """Raise ``InputError`` where a model cannot learn the task because of what it is or what its tokens see."""
+    if settings.task == "seq2seq" and not isinstance(config, LinformerSeq2SeqConfig):
+        raise InputError(
+            f"--from {settings.from_model}: is no encoder-decoder; --task seq2seq begins with a model of --task "
+            "seq2seq, or with a new one"
+        )
+    if isinstance(config, LinformerSeq2SeqConfig):
+        if settings.task == "seq2seq":
+            return
+        raise InputError(
+            f"--from {settings.from_model}: is an encoder-decoder, which goes on with --task seq2seq alone; begin with "
+            "another model, or with a new one"
+        )
     if settings.task == "clm" and not config.causal:
         raise InputError(
             f"--from {settings.from_model}: its tokens see those behind them; --task clm begins with a model of --task "
@@ -118,6 +150,30 @@ def build_config(
             "norm_first": True,
             **labels,
         }
+    )
+
+
+def build_seq2seq_config(
+    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, tokens: dict[str, Any]
+) -> LinformerSeq2SeqConfig:
+    """The configuration of the new encoder-decoder that ``settings`` ask for.
+
+    The slots of the decoder's memory are as the encoder's. The decoder is short, and keeps the inputs of its layers
+    where the encoder is reversible, which a decoder cannot be.
+    """
+    encoder = build_config(settings, tokenizer, tokens)
+    target = {
+        **encoder.to_diff_dict(),
+        "max_position_embeddings": settings.target_length,
+        "causal": True,
+        "position_embedding": "rotary",
+        "window": WINDOW,
+        "k": min(DECODER_SLOTS, settings.target_length // 4),
+        "memory": "checkpoint" if settings.memory == "reversible" else settings.memory,
+        "lm_head_transform": False,
+    }
+    return LinformerSeq2SeqConfig(
+        encoder=encoder, decoder=LinformerConfig(**target), pad_token_id=tokenizer.pad_token_id, **tokens
     )
 
 

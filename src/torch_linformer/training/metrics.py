@@ -15,6 +15,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 _TAG_PREFIX = re.compile("[BIESLUM]-")  # of IOB, IOBES, BILOU and BMES
 _BARE_TAGS = frozenset("BIESLUMO")  # of entities without types
 _AS_IOBES = str.maketrans("LUM", "ESI")  # what BILOU and BMES call by other letters
+_WORDS = re.compile(r"[^\W_]+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -204,6 +205,34 @@ def language_model_metrics(total_nll_nats: float, tokens: int, num_bytes: int) -
     except OverflowError:
         perplexity = math.inf
     return {"perplexity": perplexity, "bits_per_byte": total_nll_nats / math.log(2) / num_bytes}
+
+
+def target_metrics(true: Sequence[str], written: Sequence[str]) -> dict:
+    """Score written texts against the true ones.
+
+    chrF (sacrebleu: F2 of the n-grams of 1 to 6 characters, over all texts together) and ROUGE-L (rouge-score: F1 of
+    the longest common subsequence of words in lower case, the mean over the texts; a word is what has letters and
+    digits of any script).
+
+    Returns:
+        `chrf` and `rouge_l`, from 0 to 1.
+    """
+    if len(true) != len(written) or not len(true):
+        raise ValueError(f"each true text needs a written one, got {len(true)} and {len(written)}")
+    from rouge_score.rouge_scorer import RougeScorer  # takes a second or two
+    from sacrebleu.metrics.chrf import CHRF
+
+    scorer = RougeScorer(["rougeL"], tokenizer=_Words())
+    rouge = [scorer.score(wanted, given)["rougeL"].fmeasure for wanted, given in zip(true, written, strict=True)]
+    chrf = CHRF().corpus_score(list(written), [list(true)]).score / 100
+    return {"chrf": float(chrf), "rouge_l": float(np.mean(rouge))}
+
+
+class _Words:
+    """What rouge-score calls a tokenizer; its own knows the letters a to z alone."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return _WORDS.findall(text.lower())
 
 
 def _scores(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, ...]:

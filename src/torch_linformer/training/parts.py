@@ -49,7 +49,8 @@ def load_parts(settings: TrainSettings) -> Parts:
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:
-    named = Named(settings.text_column, settings.label_column, settings.question_column)
+    names = ("text", "label", "question", "source", "target")
+    named = Named(**{name: getattr(settings, f"{name}_column") for name in names})
     return load_documents(source, TASKS[settings.task].record, named=named)
 
 

@@ -17,6 +17,7 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import atomic_path
 from torch_linformer.training.devices import autocast
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.folder import reader_config
 from torch_linformer.training.reading.columns import NOT_NAMED, Named, find_columns, read_text
 from torch_linformer.training.reading.files import Row
 from torch_linformer.training.reading.readers import ReadReport, iter_rows, iter_stream
@@ -60,7 +61,7 @@ def documents(
         raise InputError(f"{source}: a text without a question; ask one of every document with --question")
     columns = find_columns(sample, source, named, usual=usual, needs_label=False)
     for row in chain(sample, rows):
-        text = read_text(row, columns.text)
+        text = read_text(row, columns.text, usual.called[0])
         asked = question if columns.question is None else read_text(row, columns.question)
         if asked == "":
             raise InputError(f"{row.where}: no question in column {columns.question!r}; fill it in or remove the row")
@@ -161,13 +162,16 @@ class Predictor:
         if type(self.task).describe is Task.describe:
             raise InputError(f"{type(model).__name__} predicts nothing of a document: {self.task.instead}")
         self.model = cast(nn.Module, model).to(device).eval()
-        self.encode = self.task.encoder(model.config.max_position_embeddings, overflow=overflow, stride=stride)
+        self.encode = self.task.encoder(
+            reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
+        )
         self.batch_size, self.device, self.precision = batch_size, device, precision
 
     @property
     def record(self) -> Record:
         """What is read of a row: nothing that the task would only learn from."""
-        return self.task.record if self.task.record.usual.question else TEXT
+        usual = self.task.record.usual
+        return self.task.record if usual.question or usual.called != TEXT.usual.called else TEXT
 
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
         """A record for each document, in their order; batches are put together by length."""
@@ -194,8 +198,7 @@ class Predictor:
             numbers = order[start : start + self.batch_size]
             batch = self.task.collate([{name: windows[name][i] for name in names} for i in numbers])
             with autocast(self.device, self.precision):
-                outputs = self.model(**{name: tensor.to(self.device) for name, tensor in batch.items()})
-            kept = self.task.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
+                kept = self.task.respond(self.model, {name: tensor.to(self.device) for name, tensor in batch.items()})
             for i, row in zip(numbers, kept.cpu().numpy(), strict=True):
                 reduced[i] = row
         return reduced

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torch_linformer import models
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.reporting.machine import process_bytes
 from torch_linformer.training.devices import autocast
 
@@ -45,7 +45,7 @@ def measure_beside_full_attention(probe: Probe) -> tuple[Cost | None, Cost | Non
 
     Each runs in a fresh process; they step in turn, so that a noisy machine slows both alike.
     """
-    workers = [_Worker(probe, attention) for attention in (probe.config["attention"], "full")]
+    workers = [_Worker(probe, attention) for attention in (None, "full")]
     for _ in range(1 + STEPS):
         for worker in workers:
             worker.step()
@@ -55,14 +55,14 @@ def measure_beside_full_attention(probe: Probe) -> tuple[Cost | None, Cost | Non
 class _Worker:
     """The parent's end of a measuring process: a line in is a step to take, a line out is its seconds."""
 
-    def __init__(self, probe: Probe, attention: str) -> None:
+    def __init__(self, probe: Probe, attention: str | None) -> None:
         self.tokens = probe.batch_size * probe.length
         self.seconds: list[float] = []
         command = [sys.executable, "-m", __name__]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self._ask({**asdict(probe), "config": {**probe.config, "attention": attention}})
+        self._ask({**asdict(probe), "config": _with_attention(probe.config, attention)})
 
     def step(self) -> None:
         answer = self._ask("step")
@@ -86,6 +86,15 @@ class _Worker:
             return None
 
 
+def _with_attention(config: dict[str, Any], attention: str | None) -> dict[str, Any]:
+    """A configuration with another attention, in both parts of an encoder-decoder."""
+    if attention is None:
+        return config
+    if "encoder" in config:
+        return {**config, **{side: {**config[side], "attention": attention} for side in ("encoder", "decoder")}}
+    return {**config, "attention": attention}
+
+
 def _serve() -> None:
     """The process: a probe on the first line, then a training step for each line until ``finish``."""
     probe = Probe(**json.loads(input()))
@@ -97,16 +106,18 @@ def _serve() -> None:
 
 
 def _build(probe: Probe) -> tuple[nn.Module, dict[str, torch.Tensor], torch.optim.Optimizer]:
-    config = LinformerConfig(**probe.config)
+    seq2seq = "encoder" in probe.config
+    config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**probe.config)
+    reader = config.encoder if seq2seq else config
     model: nn.Module = getattr(models, probe.model_class)(config)
     model.to(probe.device).train()
     shape = (probe.batch_size, probe.length)
-    ids = torch.randint(1, config.vocab_size, shape, device=probe.device)
+    ids = torch.randint(1, reader.vocab_size, shape, device=probe.device)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **_targets(probe, config, ids)}
     return model, batch, torch.optim.AdamW(model.parameters(), lr=1e-5)
 
 
-def _targets(probe: Probe, config: LinformerConfig, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+def _targets(probe: Probe, config: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """Something to learn, of the shape that the model expects."""
     first = torch.zeros_like(ids[:, 0])
     match probe.model_class:
@@ -116,6 +127,8 @@ def _targets(probe: Probe, config: LinformerConfig, ids: torch.Tensor) -> dict[s
             return {"labels": torch.zeros_like(ids)}
         case "LinformerForQuestionAnswering":
             return {"start_positions": first, "end_positions": first}
+        case "LinformerForConditionalGeneration":
+            return {"labels": ids[:, : config.decoder.max_position_embeddings]}
     if config.problem_type in ("regression", "multi_label_classification"):
         return {"labels": torch.zeros(len(ids), len(config.label_names), device=ids.device)}
     return {"labels": first}

@@ -18,6 +18,7 @@ from torch_linformer.reporting.machine import machine_facts, package_versions
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio
 from torch_linformer.training.checkpoints import Spent
+from torch_linformer.training.folder import reader_config
 from torch_linformer.training.parts import Parts
 from torch_linformer.training.probe import Cost
 from torch_linformer.training.screen import Screen
@@ -33,6 +34,7 @@ FLOORS = {
     "mean": "mean of the training values",
     "frequent_tag": "most frequent tag of each word",
     "bzip2": "bzip2 behind training documents",
+    "beginning": "beginning of the source",
 }
 
 
@@ -216,7 +218,12 @@ def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
     settings = outcome.settings
     given = {name: value for name, value in asdict(settings).items() if value is not None and settings.applies(name)}
     rows = [(flag(name), str(value)) for name, value in given.items()]
-    return [*rows, ("K", str(outcome.model.config.k)), ("device", outcome.device), ("precision", outcome.precision)]
+    return [
+        *rows,
+        ("K", str(reader_config(outcome.model.config).k)),
+        ("device", outcome.device),
+        ("precision", outcome.precision),
+    ]
 
 
 def _machine_rows(outcome: Outcome) -> list[tuple[str, str]]:
@@ -236,7 +243,7 @@ tags: [linformer, long-documents]
 
 # {outcome.settings.data}
 
-A {outcome.model.config.attention} model of {outcome.model.num_parameters():,} parameters that reads
+A {reader_config(outcome.model.config).attention} model of {outcome.model.num_parameters():,} parameters that reads
 {outcome.settings.length:,} tokens at once, trained by `{outcome.command or "torch_linformer"}`.
 
 Scores on {len(outcome.parts.test):,} held-out documents:

@@ -13,13 +13,13 @@ from safetensors.torch import load_model
 from torch import nn
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.examples import Examples
-from torch_linformer.training.folder import load_config, load_tokenizer
+from torch_linformer.training.folder import load_config, load_tokenizer, reader_config
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
@@ -118,8 +118,12 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     """The settings with what follows from the model that the training begins with, if it does with one."""
     if settings.from_model is None:
         return settings
-    config = load_config(settings.from_model)
-    check_first_model(settings, config)
+    first = load_config(settings.from_model)
+    check_first_model(settings, first)
+    config = reader_config(first)
+    if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
+        longest = cast(LinformerConfig, first.decoder).max_position_embeddings
+        settings = dataclasses.replace(settings, max_target_length=longest)
     return dataclasses.replace(
         settings,
         max_length=settings.max_length or config.max_position_embeddings,
@@ -145,7 +149,7 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -
 
 
 def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
-    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task == "clm"}
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
@@ -157,9 +161,10 @@ def _texts(documents: Dataset, seed: int) -> Iterator[str]:
     """Documents in random order, up to as much text as a tokenizer learns from."""
     characters = 0
     for number in np.random.default_rng(seed).permutation(len(documents)):
-        text = documents[int(number)]["text"]
-        yield text
-        characters += len(text)
+        document = documents[int(number)]
+        for text in filter(None, (document["text"], document.get("target"))):
+            yield text
+            characters += len(text)
         if characters > TOKENIZER_CHARACTERS:
             return
 
@@ -182,13 +187,21 @@ def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, scree
     screen.say(
         f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
     )
+    if settings.task == "seq2seq":
+        tokens = np.asarray(train.windows["target_tokens"][:])
+        long = tokens > settings.target_length
+        screen.say(
+            f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
+            f"--max-target-length {settings.target_length}"
+        )
 
 
 def _describe_model(
     model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: Screen
 ) -> None:
     if settings.from_model:
-        name, first = f"from {settings.from_model}", "only its head is new"
+        name = f"from {settings.from_model}"
+        first = "nothing of it new" if settings.task == "seq2seq" else "only its head is new"
     else:
         name = settings.size
         first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"

@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Mapping
+from typing import cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.reporting import screen
 from torch_linformer.reporting.tables import format_count, format_duration
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-def attention_of(config: LinformerConfig) -> str:
-    """The attention of a model, in a few words."""
+def attention_of(config: LinformerConfig | LinformerSeq2SeqConfig) -> str:
+    """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
+    if isinstance(config, LinformerSeq2SeqConfig):
+        return attention_of(cast(LinformerConfig, config.encoder))
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"

@@ -32,18 +32,25 @@ SIZES = {
     "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
 }
 
-TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm", "clm")
+TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm", "clm", "seq2seq")
 OF_TEXT = ("mlm", "clm")  # tasks that learn from text alone, all of it
 OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
+MAX_TARGET_LENGTH = 256
+DECODER_SLOTS = 16  # of the target so far, beside its window
 EPOCHS = 5.0
 WINDOW = 64  # tokens that a new causal model sees one by one
 FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
 # Options that only some tasks have.
 _OF_TASKS = {
+    "text_column": tuple(task for task in TASKS if task != "seq2seq"),
+    "label_column": tuple(task for task in TASKS if task != "seq2seq"),
     "question_column": ("qa",),
+    "source_column": ("seq2seq",),
+    "target_column": ("seq2seq",),
+    "max_target_length": ("seq2seq",),
     "packing": OF_TEXT,
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
@@ -79,12 +86,17 @@ class TrainSettings:
     text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
     label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
     question_column: str | None = option(None, "column that holds the question")
+    source_column: str | None = option(None, "seq2seq: column that holds the source")
+    target_column: str | None = option(None, "seq2seq: column that holds the target")
     validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", TASKS)
     from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
     tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
     max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
+    max_target_length: int | None = option(
+        None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
+    )
     overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
     stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
     packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
@@ -119,7 +131,16 @@ class TrainSettings:
             value, choices = getattr(self, item.name), item.metadata["choices"]
             if choices and value not in choices:
                 raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
-        for name in ("max_length", "epochs", "max_steps", "minutes", "batch_size", "chunk_size", "learning_rate"):
+        for name in (
+            "max_length",
+            "max_target_length",
+            "epochs",
+            "max_steps",
+            "minutes",
+            "batch_size",
+            "chunk_size",
+            "learning_rate",
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{flag(name)} must be a number above 0, got {value}")
@@ -131,6 +152,8 @@ class TrainSettings:
             raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
         if self.length < 4:
             raise InputError(f"--max-length must be at least 4, got {self.length}")
+        if self.target_length < 4:
+            raise InputError(f"--max-target-length must be at least 4, got {self.target_length}")
         self._check_task()
         self.slots  # noqa: B018 - its checks
 
@@ -147,6 +170,8 @@ class TrainSettings:
             raise InputError(
                 f"--overflow windows is not for --task {self.task}, which reads all of every document anyway"
             )
+        if self.task == "seq2seq" and self.overflow == "windows":
+            raise InputError("--overflow windows is not for --task seq2seq, which writes one target for a document")
 
     def applies(self, name: str) -> bool:
         """Whether an option has a meaning for this task, and for a model that begins as this one does."""
@@ -167,11 +192,16 @@ class TrainSettings:
         return self.max_length or MAX_LENGTH
 
     @property
+    def target_length(self) -> int:
+        """Tokens that a new encoder-decoder writes at most."""
+        return self.max_target_length or MAX_TARGET_LENGTH
+
+    @property
     def positions(self) -> str:
-        """How a new model knows where a token stands; tagging and answering cannot do without."""
+        """How a new model knows where a token stands; tagging, answering and seq2seq cannot do without."""
         if self.task == "clm":
             return "rotary"
-        needed = self.task in ("token-classify", "qa")
+        needed = self.task in ("token-classify", "qa", "seq2seq")
         return "learned" if needed else SIZES[self.size].position_embedding
 
     @property

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from torch_linformer.training.checkpoints import Spent, seal
+from torch_linformer.training.devices import autocast
 from torch_linformer.training.examples import Examples
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks.task import Columns, Task
@@ -118,13 +119,16 @@ class DocumentTrainer(Trainer):
     def scores_of(self, examples: Examples) -> dict[str, Any]:
         """Every score of the model on some documents."""
         self.compute_metrics = None  # the headline of the validation documents
-        return self._scores(self.predict(examples.windows).predictions, examples)
+        scores = self._scores(self.predict(examples.windows).predictions, examples)
+        model = cast(nn.Module, self.model).eval()
+        with autocast(self.args.device.type, precision_of(self.args)):
+            return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
 
     def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
         assert self.validation is not None
         scores = self._scores(prediction.predictions, self.validation)
-        return {name: scores[name] for name in self.task.headline}
+        return {name: scores[name] for name in self.task.validated or self.task.headline}
 
     def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
         # The Trainer has read the windows in another order.
@@ -154,6 +158,11 @@ class DocumentTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return _longest_first(eval_dataset).tolist()
+
+
+def precision_of(arguments: TrainingArguments) -> str:
+    """The precision that a Trainer computes in."""
+    return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32"
 
 
 def _longest_first(windows: Any) -> np.ndarray:

@@ -117,6 +117,10 @@ class DocumentEncoder:
         (encoding,) = self._encode([text], fast=True)
         return [*self._alone[0], *encoding.ids]
 
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, all of each, with no special tokens around them."""
+        return [encoding.ids for encoding in self._encode(texts, fast=True)]
+
     def count(self, text: str) -> tuple[int, int]:
         """Tokens and words of a text."""
         (encoding,) = self._encode([text], fast=False)

@@ -73,6 +73,29 @@ def test_the_column_of_the_questions():
         find_columns(rows(row), "t.csv", Named(question="q"), usual=ASKED, needs_label=False)
 
 
+PAIRS = UsualNames(("article", "text"), ("summary",), called=("source", "target"))
+
+
+def test_the_columns_of_a_source_and_its_target():
+    row = {"article": "a", "summary": "b", "url": "c"}
+    columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
+    assert columns[:3] == ("article", "summary", None)
+    assert columns.reason == "sources from column 'article' (by its name), targets from column 'summary' (by its name)"
+    named = find_columns(rows(row), "t.csv", Named(source="url", target="article"), usual=PAIRS, needs_label=True)
+    assert named[:2] == ("url", "article")
+    for wrong, message in (
+        (Named(text="url"), "^--text-column is for another task; this one reads a source column and a target column$"),
+        (Named(target="urls"), "no column 'urls', which --target-column names; columns: 'article'"),
+        (Named(source="url", target="url"), "column 'url' cannot be both source and target"),
+    ):
+        with pytest.raises(InputError, match=message):
+            find_columns(rows(row), "t.csv", wrong, usual=PAIRS, needs_label=True)
+    with pytest.raises(InputError, match="no target column found; name it with --target-column"):
+        find_columns(rows({"article": "a"}), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
+    with pytest.raises(InputError, match=r"^--source-column is for another task; this one reads a text column and a"):
+        find({"text": "a", "label": "b"}, source="text")
+
+
 def test_a_column_for_each_label():
     row = {"text": "a", "rude": "1", "loud": "0"}
     options = {"needs_label": True, "several_labels": True}

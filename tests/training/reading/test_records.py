@@ -7,7 +7,7 @@ from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.columns import Columns
 from torch_linformer.training.reading.documents import load_documents
 from torch_linformer.training.reading.files import Row
-from torch_linformer.training.reading.records import ASKED, SCORED, SEVERAL, TAGGED, join_words
+from torch_linformer.training.reading.records import ASKED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
 
 PLAIN = Columns("text", "label", None, "")
 QUESTION = Columns("context", "answers", "question", "")
@@ -95,6 +95,22 @@ def test_words_that_do_not_fit_their_tags():
     assert "column 'text' holds 3, no list of words or tags" in refusal(TAGGED, text=3, label=["O"])
     assert "column 'label' holds None, no list of words or tags" in refusal(TAGGED, text=["a"], label=None)
     assert "column 'label' holds [''], no list of words or tags" in refusal(TAGGED, text=["a"], label=[""])
+
+
+# Sources and targets
+
+
+def test_a_source_and_its_target():
+    columns = Columns("text", "target", None, "")
+    assert read(PAIRED, columns, text="a b", target="b") == {"text": "a b", "target": "b"}
+    assert read(PAIRED, columns, text=" ", target=None) == {"text": "", "target": ""}  # which is skipped
+    assert refusal(PAIRED, columns, text="a", target=" ") == (
+        "t, row 9: no target in column 'target'; fill it in or remove the row"
+    )
+    assert "holds 3, not text; name the sources with --source-column" in refusal(PAIRED, columns, text=3, target="b")
+    assert "holds {'de': 'b'}, not text; name the targets with" in refusal(
+        PAIRED, columns, text="a", target={"de": "b"}
+    )
 
 
 # Questions

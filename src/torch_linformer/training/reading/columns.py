@@ -20,6 +20,28 @@ TEXT_COLUMNS = (
     "abstract",
 )
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
+SOURCE_COLUMNS = (
+    "source",
+    "input",
+    "document",
+    "article",
+    "text",
+    "report",
+    "dialogue",
+    "question",
+    "content",
+    "body",
+)
+TARGET_COLUMNS = (
+    "target",
+    "output",
+    "summary",
+    "highlights",
+    "abstract",
+    "translation",
+    "answer",
+    "response",
+)
 
 
 class Columns(NamedTuple):
@@ -37,14 +59,20 @@ class Named(NamedTuple):
     text: str | None = None
     label: str | None = None
     question: str | None = None
+    source: str | None = None
+    target: str | None = None
 
 
 class UsualNames(NamedTuple):
-    """What the columns are called in most files, in lower case; without a name for questions there are none."""
+    """What the columns are called in most files, in lower case; without a name for questions there are none.
+
+    ``called`` are the words for a text and a label, in messages and in the options that name their columns.
+    """
 
     text: tuple[str, ...] = TEXT_COLUMNS
     label: tuple[str, ...] = LABEL_COLUMNS
     question: tuple[str, ...] = ()
+    called: tuple[str, str] = ("text", "label")
 
 
 NOT_NAMED, USUAL = Named(), UsualNames()
@@ -74,33 +102,37 @@ def find_columns(
         several_labels: the user's label column may be several, divided by commas.
 
     Raises:
-        InputError: a column that is named is not there, or there is no candidate, or more than one; the
-            message lists the columns.
+        InputError: a column that is named is not there, or is none of the task's, or there is no candidate, or more
+            than one; the message lists the columns.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
-    text, label, question = named
-    wanted = [(text, "--text-column"), (question, "--question-column")]
+    one, two = usual.called
+    for other in ("text", "label", "source", "target"):
+        if other not in usual.called and getattr(named, other) is not None:
+            raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
+    text, label, question = getattr(named, one), getattr(named, two), named.question
+    wanted = [(text, f"--{one}-column"), (question, "--question-column")]
     labels = label.split(",") if label and several_labels and label not in names else [label]
-    for given, option in [*wanted, *((each, "--label-column") for each in labels)]:
+    for given, option in [*wanted, *((each, f"--{two}-column") for each in labels)]:
         if given is not None and given not in names:
             raise InputError(f"{source}: no column {given!r}, which {option} names; columns: {_list(names)}")
     if text is not None and text == label:
-        raise InputError(f"{source}: column {text!r} cannot be both text and label; columns: {_list(names)}")
+        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
     reasons = ["as asked"] * 3
     if usual.question and question is None:
         question, reasons[2] = _choose(names, usual.question, [], taken=(), source=source, what="question")
     if text is None:
         others = [name for name in names if name not in _known(names, usual.label)]
         strings = [name for name in others if _is_text(rows, name)]
-        text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what="text")
+        text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what=one)
     if label is None and needs_label:
-        label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what="label")
-    columns = zip(("texts", "labels", "questions"), (text, label, question), reasons, strict=True)
+        label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what=two)
+    columns = zip((f"{one}s", f"{two}s", "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
     return Columns(text, label, question, reason)
 
 
-def read_text(row: Row, column: str) -> str:
+def read_text(row: Row, column: str, called: str = "text") -> str:
     """Return the text of a row; "" where the cell is missing or holds only white space.
 
     Raises:
@@ -111,7 +143,7 @@ def read_text(row: Row, column: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}, not text; name the texts with --text-column"
+            f"{row.where}: column {column!r} holds {value!r:.40}, not text; name the {called}s with --{called}-column"
         )
     return "" if value.isspace() else value
 

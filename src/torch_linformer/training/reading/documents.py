@@ -25,7 +25,7 @@ from torch_linformer.training.reading import conll, files, squad, tables
 from torch_linformer.training.reading import corpus as corpus_module
 from torch_linformer.training.reading import readers as readers_module
 from torch_linformer.training.reading import records as records_module
-from torch_linformer.training.reading.columns import NOT_NAMED, Columns, Named, find_columns
+from torch_linformer.training.reading.columns import NOT_NAMED, USUAL, Columns, Named, find_columns
 from torch_linformer.training.reading.readers import ReadReport
 from torch_linformer.training.reading.records import LABELLED, Record
 from torch_linformer.training.reading.sources import Source, find_source
@@ -85,6 +85,8 @@ def load_documents(
     sample = list(islice(origin.rows(ReadReport()), _SAMPLE_ROWS))
     if not sample:
         raise InputError(f"{source}: holds no rows")
+    if origin.note and record.usual.called != USUAL.called:
+        raise InputError(f"{source}: holds texts alone; give a table with a source and a target column")
     if origin.note and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
     columns = find_columns(

@@ -13,6 +13,8 @@ from datasets import Value
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.columns import (
     LABEL_COLUMNS,
+    SOURCE_COLUMNS,
+    TARGET_COLUMNS,
     TEXT_COLUMNS,
     USUAL,
     Columns,
@@ -83,6 +85,15 @@ def _asked(row: Row, columns: Columns) -> dict[str, Any]:
     return {**record, **(_answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []})}
 
 
+def _paired(row: Row, columns: Columns) -> dict[str, Any]:
+    text = read_text(row, columns.text, "source")
+    assert columns.label is not None
+    target = read_text(row, columns.label, "target")
+    if text and not target:
+        raise InputError(f"{row.where}: no target in column {columns.label!r}; fill it in or remove the row")
+    return {"text": text, "target": target}
+
+
 TEXT = Record({}, _text)
 LABELLED = Record({"label": Value("string")}, _labelled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
@@ -101,6 +112,10 @@ ASKED = Record(
     },
     _asked,
     UsualNames(("context", "passage", *TEXT_COLUMNS), ("answers", "answer"), ("question", "query")),
+)
+
+PAIRED = Record(
+    {"target": Value("string")}, _paired, UsualNames(SOURCE_COLUMNS, TARGET_COLUMNS, called=("source", "target"))
 )
 
 

@@ -8,11 +8,12 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.folder import load_config
+from torch_linformer.training.folder import load_config, reader_config
 from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks.answering import Answering
 from torch_linformer.training.tasks.masking import MaskedLanguageModelling
 from torch_linformer.training.tasks.next_token import CausalLanguageModelling
+from torch_linformer.training.tasks.seq2seq import SequenceToSequence
 from torch_linformer.training.tasks.tagging import Tagging
 from torch_linformer.training.tasks.task import Task
 from torch_linformer.training.tasks.whole_documents import Classification, MultiLabel, Regression
@@ -25,6 +26,7 @@ TASKS: dict[str, type[Task]] = {
     "qa": Answering,
     "mlm": MaskedLanguageModelling,
     "clm": CausalLanguageModelling,
+    "seq2seq": SequenceToSequence,
 }
 
 
@@ -38,8 +40,10 @@ def new_task(
         return MaskedLanguageModelling(tokenizer, settings.seed, **options)
     if kind is CausalLanguageModelling:
         return CausalLanguageModelling(tokenizer, settings.seed, packing=settings.packing)
+    if kind is SequenceToSequence:
+        return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
-        first = None if settings.from_model is None else load_config(settings.from_model)
+        first = None if settings.from_model is None else reader_config(load_config(settings.from_model))
         return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
     if kind is Regression:
         values = np.asarray(documents["label"][:])
@@ -65,6 +69,8 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
         return MaskedLanguageModelling(tokenizer, seed)
     if isinstance(model, CausalLanguageModelling.model_class):
         return CausalLanguageModelling(tokenizer, seed)
+    if isinstance(model, SequenceToSequence.model_class):
+        return SequenceToSequence(tokenizer, model.decoder.config.max_position_embeddings)
     if isinstance(model, Answering.model_class):
         return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
     if isinstance(model, Tagging.model_class):
@@ -80,6 +86,7 @@ __all__ = [
     "MaskedLanguageModelling",
     "MultiLabel",
     "Regression",
+    "SequenceToSequence",
     "Tagging",
     "Task",
     "new_task",

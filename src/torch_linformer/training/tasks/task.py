@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerPreTrainedModel
@@ -47,6 +47,7 @@ class Task(ABC):
         model_class: the model that learns it.
         best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
         headline: the scores that head the report.
+        validated: those of the validation documents that are shown while it trains; the headline if empty.
         offsets: whether the windows must tell which characters a token stands for.
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
@@ -63,6 +64,7 @@ class Task(ABC):
     best_metric: ClassVar[str]
     larger_is_better: ClassVar[bool] = True
     headline: ClassVar[tuple[str, ...]]
+    validated: ClassVar[tuple[str, ...]] = ()
     offsets: ClassVar[bool] = False
     least_labels: ClassVar[int] = 0
     pipeline_tag: ClassVar[str] = "text-classification"
@@ -109,6 +111,11 @@ outputs = model(**inputs)"""
     def reduce(self, logits: Any, labels: Any) -> Tensor:
         """The small part of a batch's logits that the answers need."""
 
+    def respond(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """What a model says of a batch without targets, as :meth:`answers` reads it."""
+        outputs = model(**batch)
+        return self.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
+
     @abstractmethod
     def answers(self, reduced: Any, windows: Columns, documents: Columns) -> Any:
         """One answer a document, from what :meth:`reduce` left of its windows."""
@@ -116,6 +123,10 @@ outputs = model(**inputs)"""
     @abstractmethod
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         """Every score of the answers."""
+
+    def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
+        """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""
+        return {}
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
         """What a model must beat, by name (:data:`torch_linformer.training.report.FLOORS`), and its headline scores."""
