@@ -77,6 +77,10 @@ def check_pipeline_text_classification(found):
     assert found["feature-extraction, nearest text is of the same package"] > 0.9
 
 
+def check_pipeline_text_generation(found):
+    assert found["text-generation, share of right days"] > 0.99
+
+
 def check_pipeline_token_classification(found):
     assert found["token-classification, accuracy on held-out texts"] > 0.9
 
@@ -88,6 +92,12 @@ def check_question_answering(found):
 def check_sentence_embeddings(found):
     assert found["likeness of a package after training"] > found["likeness of a package before training"] + 0.08
     assert found["largest difference of a number once loaded"] < 1e-5
+
+
+def check_seq2seq_trainer(found):
+    assert found["held-out targets written right before"] < 0.2
+    assert found["held-out targets written right after"] > 0.9
+    assert found["held-out targets written right by beams"] > 0.9
 
 
 def check_torch_compile(found):
