@@ -115,7 +115,7 @@ def test_what_cannot_be_expressed_is_refused_by_its_name(option, language_model)
 def test_other_models_are_refused_by_their_names():
     sizes = {"num_tokens": 37, "input_size": LENGTH, "channels": 16}
     pair = {f"{side}_{name}": size for side in ("enc", "dec") for name, size in sizes.items()}
-    with pytest.raises(ValueError, match=r"^LinformerEncDec cannot be expressed: there is no decoder here"):
+    with pytest.raises(ValueError, match=r"^LinformerEncDec cannot be expressed: the attention of its decoder"):
         from_linformer_pytorch(LinformerEncDec(**pair).state_dict())
     projected = LinformerLM(num_tokens=37, **SIZES, emb_dim=8, return_emb=True)
     with pytest.raises(ValueError, match=r"^return_emb=True with emb_dim cannot be expressed"):

@@ -119,7 +119,7 @@ def _refuse_module(module: nn.Module) -> None:
     """Refuse the options that a module knows and its weights do not tell."""
     for part in module.modules():
         if getattr(part, "decoder_mode", False):
-            _refuse("decoder_mode=True", "there is no cross-attention here")
+            _refuse("decoder_mode=True", "its layers read a memory, as a decoder of another kind does here")
         if getattr(part, "causal_mask", None) is not None:
             _refuse("causal=True", "its mask on slots lets every position see the future")
         if getattr(part, "full_attention", False):
@@ -134,7 +134,7 @@ def _activation_of(module: nn.Module) -> str | None:
 def _refuse_state(state: Mapping[str, Tensor], stem: str) -> None:
     """Refuse the options that the weights tell."""
     if any(name.startswith(("encoder.", "decoder.")) for name in state):
-        _refuse("LinformerEncDec", "there is no decoder here")
+        _refuse("LinformerEncDec", "the attention of its decoder is another one here")
     if any(".resample." in name for name in state):
         _refuse("ff_intermediate", "layers of different widths do not stack here")
     if any(name.endswith(".E.weight") and tensor.dim() == 3 for name, tensor in state.items()):
