@@ -205,19 +205,21 @@ class LinformerBackbone(LinformerPreTrainedModel):
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
-        computed_again = self.training and any(getattr(x, "gradient_checkpointing", False) for x in self.modules())
         if past_key_values is None:
             wanted = (self.config.use_cache and not self.training) if use_cache is None else use_cache
-            if wanted and self.config.causal and not computed_again:
+            if wanted and self.config.causal and not self._computes_layers_again():
                 return LinformerCache(self.config.num_hidden_layers)
             return None
         if not self.config.causal:
             raise ValueError("past_key_values needs a causal model: here every token sees those behind it too")
-        if computed_again:
+        if self._computes_layers_again():
             raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
         if not isinstance(past_key_values, LinformerCache):
             raise ValueError(f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}")
         return past_key_values
+
+    def _computes_layers_again(self) -> bool:
+        return self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
     def _check_sizes(
         self, batch: int, length: int, attention_mask: Tensor | None, cache: LinformerCache | None

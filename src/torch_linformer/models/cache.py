@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from torch_linformer.nn.full_attention import KeysAndValues
+from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.past import Past
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -12,10 +12,10 @@ from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedM
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.generation import GenerationWithOurCache
-from torch_linformer.models.heads import LinformerLMHead
+from torch_linformer.models.heads import LinformerLMHead, VocabularyScores
 
 
-class LinformerForCausalLM(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
+class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """Scores of the vocabulary for the token behind each one, ``(B, N, vocab_size)``.
 
     ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with
@@ -24,10 +24,6 @@ class LinformerForCausalLM(GenerationWithOurCache, LinformerPreTrainedModel, Gen
     Raises:
         ValueError: for a configuration that is not causal.
     """
-
-    _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
-        "lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"
-    }
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -39,12 +35,6 @@ class LinformerForCausalLM(GenerationWithOurCache, LinformerPreTrainedModel, Gen
         self.linformer = LinformerModel(config)
         self.lm_head = LinformerLMHead(config)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head.decoder
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head.decoder = new_embeddings
 
     @can_return_tuple
     def forward(

@@ -16,7 +16,8 @@ from torch_linformer.models.padding import LeftJustified
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.decoder import Decoder, DecoderMemory, LinformerDecoder
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
-from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
+from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.projection import Projection, Sharing
 
 

@@ -1,6 +1,6 @@
 """Task heads on the Linformer backbone."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -267,25 +267,31 @@ class LinformerLMHead(nn.Module):
         return scores
 
 
-class LinformerForMaskedLM(LabelledModel):
-    """Scores of the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 take no part in the loss."""
+class VocabularyScores:
+    """A model with ``lm_head``, whose weight is tied to the word embeddings; stands before transformers' class."""
 
-    output_class = MaskedLMOutput
+    lm_head: LinformerLMHead
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
         "lm_head.decoder.weight": "linformer.embeddings.word_embeddings.weight"
     }
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head.decoder = cast(Linear, new_embeddings)
+
+
+class LinformerForMaskedLM(VocabularyScores, LabelledModel):
+    """Scores of the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 take no part in the loss."""
+
+    output_class = MaskedLMOutput
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.linformer = LinformerModel(config)
         self.lm_head = LinformerLMHead(config)
         self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head.decoder
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head.decoder = new_embeddings
 
     def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.lm_head(hidden)

@@ -10,7 +10,8 @@ from torch_linformer.functional.causal import attend_causally, check_window
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
-from torch_linformer.nn.full_attention import FullAttention, KeysAndValues
+from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.past import FullState, Past
 from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
 

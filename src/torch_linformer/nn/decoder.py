@@ -11,7 +11,7 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import check_sharing
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
 from torch_linformer.nn.encoder import k_per_layer
-from torch_linformer.nn.full_attention import KeysAndValues
+from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.chunks import Chunks, runs_in_chunks, write_chunks
-from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
+from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.padding import bool_padding_mask
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of

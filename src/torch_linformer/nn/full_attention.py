@@ -1,49 +1,21 @@
 """Ordinary multi-head attention: the base that Linformer attention changes in one place, and its twin."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
-from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.functional.projection import zero_padding
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn.chunks import Chunks, map_chunks, runs_in_chunks
+from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.padding import bool_padding_mask
 from torch_linformer.nn.past import FullState, Past, positions_behind
 from torch_linformer.nn.projection import SequenceProjection
 
 ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
-
-
-class KeysAndValues(NamedTuple):
-    """What queries attend to.
-
-    Attributes:
-        keys: of slots or positions, ``(B, H, ·, D)``.
-        values: likewise.
-        padding: which of them get no attention, bool ``(B or 1, ·)``.
-        near: the positions themselves where there is a local window beside the slots.
-    """
-
-    keys: Tensor
-    values: Tensor
-    padding: Tensor | None
-    near: "KeysAndValues | None" = None
-
-    def rows(self, index: Tensor) -> "KeysAndValues":
-        """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
-        keys, values = (x.index_select(0, index) for x in (self.keys, self.values))
-        padding = self.padding
-        if padding is not None and padding.shape[0] > 1:
-            padding = padding.index_select(0, index)
-        return KeysAndValues(keys, values, padding, None if self.near is None else self.near.rows(index))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its tensors."""
-        own = sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.padding) if x is not None)
-        return own if self.near is None else own + self.near.nbytes
 
 
 class FullAttention(nn.Module):
@@ -363,18 +335,3 @@ def check_rotary_dim(rotary_dim: int, head_dim: int, causal: bool) -> None:
         raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {head_dim}, got {rotary_dim}")
     if rotary_dim and not causal:
         raise ValueError(f"rotary_dim={rotary_dim} needs causal=True: slots of a whole sequence stand at no position")
-
-
-def bool_padding_mask(key_padding_mask: Tensor | None, key: Tensor) -> Tensor | None:
-    """Bool ``(B, M)`` for ``key`` ``(B, M, C)`` from a bool or float mask, checked.
-
-    In a float mask −inf is padding, and so is the lowest finite number, which some libraries write for it.
-    """
-    if key_padding_mask is None:
-        return None
-    if key_padding_mask.is_floating_point():
-        key_padding_mask = key_padding_mask <= torch.finfo(key_padding_mask.dtype).min
-    if key_padding_mask.dim() == 1:
-        key_padding_mask = key_padding_mask.unsqueeze(0)
-    check_padding_mask(key_padding_mask, key.shape[0], key.shape[1])
-    return key_padding_mask

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch_linformer.functional.projection import zero_padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks
-from torch_linformer.nn.full_attention import FullAttention, bool_padding_mask
+from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.padding import bool_padding_mask
 
 
 class TransformerLayer(nn.Module):

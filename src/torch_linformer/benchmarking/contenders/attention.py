@@ -6,7 +6,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from torch_linformer.benchmarking.contenders.building import installed, placed, sequence_workload, versioned
+from torch_linformer.benchmarking.contenders.building import (
+    installed,
+    linformer_pytorch_attention,
+    placed,
+    sequence_workload,
+    versioned,
+)
 from torch_linformer.benchmarking.contenders.plain import plain_full_attention, plain_linformer_attention
 from torch_linformer.benchmarking.suite import Case, Contender, Workload
 from torch_linformer.nn.attention import LinformerAttention
@@ -102,23 +108,7 @@ def _build_linformer(case: Case) -> Workload:
 
 
 def _build_linformer_pytorch(case: Case) -> Workload:
-    from linformer_pytorch import MHAttention
-
-    module = MHAttention(
-        input_size=case.length,
-        dim=case.width // case.heads,
-        channels=case.width,
-        dim_k=case.k,
-        nhead=case.heads,
-        dropout=0.0,
-        checkpoint_level="C0",
-        parameter_sharing="headwise",
-        E_proj=None,
-        F_proj=None,
-        full_attention=False,
-        causal_mask=None,
-    )
-    return _called(module, case)
+    return _called(linformer_pytorch_attention(case, None), case)
 
 
 def _build_nystrom(case: Case) -> Workload:

@@ -59,3 +59,24 @@ def sequence_workload(
         output_shape=tuple(states.shape),
         expected=expected if fits else None,
     )
+
+
+def linformer_pytorch_attention(case: Case, causal_mask: Tensor | None) -> nn.Module:
+    """The multi-head attention of linformer-pytorch, with the mask on its slots that its causal models use."""
+    from linformer_pytorch import MHAttention
+
+    attention: nn.Module = MHAttention(
+        input_size=case.length,
+        dim=case.width // case.heads,
+        channels=case.width,
+        dim_k=case.k,
+        nhead=case.heads,
+        dropout=0.0,
+        checkpoint_level="C0",
+        parameter_sharing="headwise",
+        E_proj=None,
+        F_proj=None,
+        full_attention=False,
+        causal_mask=causal_mask,
+    )
+    return attention

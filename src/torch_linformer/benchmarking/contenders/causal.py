@@ -2,7 +2,13 @@
 
 import torch
 
-from torch_linformer.benchmarking.contenders.building import installed, placed, sequence_workload, versioned
+from torch_linformer.benchmarking.contenders.building import (
+    installed,
+    linformer_pytorch_attention,
+    placed,
+    sequence_workload,
+    versioned,
+)
 from torch_linformer.benchmarking.contenders.plain import (
     plain_causal_attention,
     plain_full_attention,
@@ -62,22 +68,8 @@ def _build_full(case: Case) -> Workload:
 
 
 def _build_linformer_pytorch(case: Case) -> Workload:
-    from linformer_pytorch import MHAttention
     from linformer_pytorch.linformer_pytorch import gen_causal_mask
 
-    made = MHAttention(
-        input_size=case.length,
-        dim=case.width // case.heads,
-        channels=case.width,
-        dim_k=case.k,
-        nhead=case.heads,
-        dropout=0.0,
-        checkpoint_level="C0",
-        parameter_sharing="headwise",
-        E_proj=None,
-        F_proj=None,
-        full_attention=False,
-        causal_mask=gen_causal_mask(case.length, case.k),  # what its models pass on for causal=True
-    )
-    module = placed(made, case)
+    mask = gen_causal_mask(case.length, case.k)  # what its models pass on for causal=True
+    module = placed(linformer_pytorch_attention(case, mask), case)
     return sequence_workload(module, case, module, lambda x: plain_leaking_attention(module, x))

@@ -1,0 +1,35 @@
+"""What queries attend to, made once and kept for any number of them."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class KeysAndValues(NamedTuple):
+    """What queries attend to.
+
+    Attributes:
+        keys: of slots or positions, ``(B, H, ·, D)``.
+        values: likewise.
+        padding: which of them get no attention, bool ``(B or 1, ·)``.
+        near: the positions themselves where there is a local window beside the slots.
+    """
+
+    keys: Tensor
+    values: Tensor
+    padding: Tensor | None
+    near: "KeysAndValues | None" = None
+
+    def rows(self, index: Tensor) -> "KeysAndValues":
+        """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
+        keys, values = (x.index_select(0, index) for x in (self.keys, self.values))
+        padding = self.padding
+        if padding is not None and padding.shape[0] > 1:
+            padding = padding.index_select(0, index)
+        return KeysAndValues(keys, values, padding, None if self.near is None else self.near.rows(index))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        own = sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.padding) if x is not None)
+        return own if self.near is None else own + self.near.nbytes
