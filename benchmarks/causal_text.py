@@ -1,10 +1,12 @@
 """What each part of causal Linformer attention is worth on text: bits per byte, and names said long ago.
 
     python benchmarks/causal_text.py train --data novels.parquet --variant both --seed 0 --output causal-text
+    python benchmarks/causal_text.py score --data novels.parquet --output causal-text
     python benchmarks/causal_text.py report --output causal-text
 
-``train`` learns bytes from scratch with one kind of attention and scores the texts held out, the last five; all kinds
-see the same batches. ``report`` puts every result of the folder into one table with its curves.
+``train`` learns bytes from scratch with one kind of attention and keeps the model in VARIANT-SEED; all kinds see the
+same batches. ``score`` reads the texts held out, the last five, with every model of the folder that has no scores yet,
+and ``report`` puts all of them into one table with its curves.
 """
 
 import json
@@ -27,7 +29,7 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.machine import git_commit, machine_facts
 from torch_linformer.reporting.markdown import markdown_table
 
-WINDOW, SLOTS = 64, 32
+LENGTH, WINDOW, SLOTS = 2048, 64, 32
 VARIANTS = {
     "full": {"attention": "full"},
     "window": {"k": 0, "window": WINDOW},
@@ -42,6 +44,7 @@ TITLES = {
 }
 HELD_OUT = 5  # texts, the last ones
 DISTANCES = (64, 256, 1024, 2048)  # bytes back to where a name was said before
+JOINED = 256  # bytes behind a past that may come from another text
 WARM_UP, PEAK_RATE, LAST_RATE = 60, 2e-3, 0.1
 
 app = typer.Typer(add_completion=False)
@@ -53,24 +56,22 @@ def train(
     variant: Annotated[str, typer.Option(help=", ".join(VARIANTS))],
     output: Annotated[Path, typer.Option(help="folder of the results")],
     seed: int = 0,
-    steps: int = 2000,
-    length: int = 2048,
+    steps: int = 1600,
     batch: int = 4,
     threads: int = 1,
 ) -> None:
-    """Learn from all texts but the last five, score those, and write VARIANT-SEED.json."""
+    """Learn from all texts but the last five, and write VARIANT-SEED/model and training.json."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    texts = [text.encode() for text in pd.read_parquet(data)["text"]]
-    learnt, held_out = (as_bytes(part) for part in (texts[:-HELD_OUT], texts[-HELD_OUT:]))
-    model = build(variant, length)
+    learnt = as_bytes(read(data)[:-HELD_OUT])
+    model = build(variant)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     draws = np.random.default_rng(seed)
     curve, recent, begin = [], [], time.perf_counter()
     for step in range(1, steps + 1):
-        starts = draws.integers(0, len(learnt) - length, batch)
-        loss = nats(model, rows(learnt, starts, length)).mean()
+        starts = draws.integers(0, len(learnt) - LENGTH, batch)
+        loss = nats(model, rows(learnt, starts)).mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -88,21 +89,21 @@ def train(
     result = {
         "variant": variant,
         "seed": seed,
-        **score(model, held_out, length),
         "curve": curve,
         "seconds": seconds,
-        "tokens_per_second": steps * batch * length / seconds,
+        "tokens_per_second": steps * batch * LENGTH / seconds,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": steps,
-        "tokens": steps * batch * length,
+        "tokens": steps * batch * LENGTH,
         "machine": machine_facts("cpu"),
         "commit": git_commit(__file__),
     }
-    output.mkdir(parents=True, exist_ok=True)
-    write_json(output / f"{variant}-{seed}.json", result)
+    folder = output / f"{variant}-{seed}"
+    model.save_pretrained(folder / "model")
+    write_json(folder / "training.json", result)
 
 
-def build(variant: str, length: int) -> LinformerForCausalLM:
+def build(variant: str) -> LinformerForCausalLM:
     """A model of two layers, the same for all kinds of attention but for the attention."""
     config = LinformerConfig(
         vocab_size=256,
@@ -112,7 +113,7 @@ def build(variant: str, length: int) -> LinformerForCausalLM:
         intermediate_size=512,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        max_position_embeddings=length,
+        max_position_embeddings=LENGTH,
         type_vocab_size=0,
         pad_token_id=None,
         initializer_range=0.05,
@@ -126,13 +127,17 @@ def build(variant: str, length: int) -> LinformerForCausalLM:
     return LinformerForCausalLM(config)
 
 
+def read(data: Path) -> list[bytes]:
+    return [text.encode() for text in pd.read_parquet(data)["text"]]
+
+
 def as_bytes(texts: list[bytes]) -> np.ndarray:
     return np.frombuffer(b"\n\n".join(texts), dtype=np.uint8)
 
 
-def rows(text: np.ndarray, starts: np.ndarray, length: int) -> torch.Tensor:
-    """``(B, length)`` bytes from each start."""
-    return torch.from_numpy(np.stack([text[start : start + length] for start in starts]).astype(np.int64))
+def rows(text: np.ndarray, starts: np.ndarray) -> torch.Tensor:
+    """``(B, LENGTH)`` bytes from each start."""
+    return torch.from_numpy(np.stack([text[start : start + LENGTH] for start in starts]).astype(np.int64))
 
 
 def rate(step: int, steps: int) -> float:
@@ -150,24 +155,66 @@ def nats(model: LinformerForCausalLM, ids: torch.Tensor) -> torch.Tensor:
     )
 
 
-@torch.inference_mode()
-def score(model: LinformerForCausalLM, text: np.ndarray, length: int, most: int = 800) -> dict:
-    """Bits per byte of rows spread over the text, by how much was read before, and of names by when they were said."""
-    model.eval()
-    starts = np.linspace(0, len(text) - length, most).astype(np.int64)
-    bits = np.concatenate(
-        [nats(model, rows(text, starts[begin : begin + 8], length)).numpy() for begin in range(0, most, 8)]
-    ) / math.log(2)
+@app.command()
+def score(
+    data: Annotated[Path, typer.Option(help="the file that the models learnt from")],
+    output: Annotated[Path, typer.Option(help="folder of the results")],
+    threads: int = 2,
+) -> None:
+    """Score the texts held out with every model of the folder, and write VARIANT-SEED/scores.json."""
+    torch.set_num_threads(threads)
+    held_out = read(data)[-HELD_OUT:]
+    for folder in sorted(path.parent for path in output.glob("*/training.json")):
+        if not (folder / "scores.json").exists():
+            model = LinformerForCausalLM.from_pretrained(folder / "model").eval()
+            write_json(folder / "scores.json", {**scores(model, held_out), "past": worth_of_past(model, held_out)})
+            print(f"{folder.name} scored", flush=True)
+
+
+def scores(model: LinformerForCausalLM, texts: list[bytes], count: int = 800) -> dict[str, object]:
+    """Bits per byte of rows spread over the texts, by how much was read before, and of names by when they were said."""
+    text = as_bytes(texts)
+    starts = spread(len(text), count)
+    bits = bits_of(model, rows(text, starts))
     common = common_words(text)
     names: dict[str, list[float]] = {}
     for row, start in enumerate(starts):
-        for group, first, last in said_before(text[start : start + length].tobytes(), common):
+        for group, first, last in said_before(text[start : start + LENGTH].tobytes(), common):
             names.setdefault(group, []).extend(bits[row, first:last].tolist())
     return {
         "bits_per_byte": float(bits.mean()),
         "by_eighth": [float(part.mean()) for part in np.array_split(bits, 8, axis=1)],
         "names": {group: {"bits": mean(values), "bytes": len(values)} for group, values in sorted(names.items())},
     }
+
+
+def worth_of_past(model: LinformerForCausalLM, texts: list[bytes], count: int = 200) -> dict[str, float]:
+    """Bits of the last 128 bytes of rows whose first 1,792 come from the same text, or from another one.
+
+    Two layers with a window of 64 reach back 126 bytes, not to where the row was joined; what the two differ by is what
+    the rest of the past is worth to a model.
+    """
+    novels = [as_bytes([text]) for text in texts]
+    own = [rows(novel, spread(len(novel), count)) for novel in novels]
+    past = LENGTH - JOINED
+    foreign = [
+        torch.cat([other[:, :past], row[:, past:]], dim=1) for row, other in zip(own, own[1:] + own[:1], strict=True)
+    ]
+    return {
+        name: float(bits_of(model, torch.cat(each))[:, -JOINED // 2 :].mean())
+        for name, each in (("own", own), ("another", foreign))
+    }
+
+
+@torch.inference_mode()
+def bits_of(model: LinformerForCausalLM, ids: torch.Tensor) -> np.ndarray:
+    """Bits of every byte but the first, ``(B, N - 1)``."""
+    return torch.cat([nats(model, some) for some in ids.split(8)]).numpy() / math.log(2)
+
+
+def spread(length: int, count: int) -> np.ndarray:
+    """Where ``count`` rows begin that are spread evenly over a text."""
+    return np.linspace(0, length - LENGTH, count).astype(np.int64)
 
 
 def common_words(text: np.ndarray) -> set[bytes]:
@@ -200,7 +247,10 @@ def group_of(distance: int | None) -> str:
 @app.command()
 def report(output: Annotated[Path, typer.Option(help="folder of the results")]) -> None:
     """Write results.md and curves.png from what ``train`` left in the folder."""
-    found = [json.loads(path.read_text()) for path in sorted(output.glob("*-*.json"))]
+    found = [
+        json.loads((path / "training.json").read_text()) | json.loads((path / "scores.json").read_text())
+        for path in sorted(path.parent for path in output.glob("*/scores.json"))
+    ]
     runs = {name: [run for run in found if run["variant"] == name] for name in VARIANTS}
     runs = {name: each for name, each in runs.items() if each}
     groups = [f"up to {limit:,} bytes ago" for limit in DISTANCES] + ["not in this row"]
@@ -217,6 +267,11 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
         [TITLES[name], *(mean(run["by_eighth"][part] for run in each) for part in range(8))]
         for name, each in runs.items()
     ]
+    pasts = [
+        [TITLES[name], own, another, another - own]
+        for name, each in runs.items()
+        for own, another in [[mean(run["past"][of] for run in each) for of in ("own", "another")]]
+    ]
     names = [
         [TITLES[name], *(mean(run["names"][group]["bits"] for run in each) for group in groups)]
         for name, each in runs.items()
@@ -229,6 +284,9 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
         markdown_table(["attention", "bits per byte", "each seed", "bytes/s", "parameters"], quality),
         "By how much of the row was read before, in eighths of it:",
         markdown_table(["attention", *map(str, range(1, 9))], eighths),
+        f"The last {JOINED // 2} bytes of rows of {LENGTH:,} whose first {LENGTH - JOINED:,} are from the same novel "
+        "or from another:",
+        markdown_table(["attention", "the same", "another", "what the past is worth"], pasts),
         "Names, behind their second letter, by when they were said before:",
         markdown_table(["attention", *groups], names),
         "![learning curves](curves.png)",
