@@ -59,7 +59,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
         ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
         ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
-        ({"task": "clm", "k": "0", "window": 0}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves the window alone, and --window 0 takes it away"),
         ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
         ({"k": "0", "window": 8}, "--k must lie between 1 and --max-length 64, got 0"),
         ({"task": "seq2seq", "overflow": "windows"}, "--overflow windows is not for --task seq2seq, which writes one"),

@@ -231,6 +231,8 @@ class TrainSettings:
             numbers = [int(part) for part in str(self.k).split(",")]
         except ValueError:
             raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
+        if least == 1 and 0 in numbers and self.task == "clm":
+            raise InputError("--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number")
         for number in numbers:
             if not least <= number <= self.length:
                 raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")
