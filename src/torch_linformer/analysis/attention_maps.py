@@ -10,7 +10,6 @@ from torch import Tensor
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -106,10 +105,12 @@ def projection_matrix(projection: SequenceProjection, length: int, like: Tensor)
 
 
 @torch.no_grad()
-def attention_of_layers(backbone: LinformerModel, input_ids: Tensor, layers: Iterable[int]) -> dict[int, LayerAttention]:
+def attention_of_layers(
+    backbone: LinformerModel, input_ids: Tensor, layers: Iterable[int]
+) -> dict[int, LayerAttention]:
     """Run a document ``(1, N)`` and return the attention of some layers, by their number from 0."""
     outputs = backbone(input_ids, output_attentions=True, use_cache=False)
-    encoder = cast(Encoder, backbone.encoder)
+    encoder = backbone.encoder
     made: dict[Any, Tensor] = {}
     found = {}
     for number in layers:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.embed import json_item
-from bokeh.models import ColorBar, ColumnDataSource, LinearColorMapper, Range1d, Span
+from bokeh.models import BasicTickFormatter, ColorBar, ColumnDataSource, LinearColorMapper, Range1d, Span
 from bokeh.plotting import figure
 
 TOOLS = "pan,box_zoom,zoom_in,zoom_out,reset"
@@ -23,6 +23,7 @@ def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
     plot.grid.visible = False
     bar = ColorBar(color_mapper=mapper, name=f"{name}-bar", height=10, padding=0, margin=8)
     bar.background_fill_color = None
+    bar.formatter = BasicTickFormatter(use_scientific=False)
     plot.add_layout(bar, "below")
     for axis, dimension in (("row", "width"), ("column", "height")):
         mark = Span(dimension=dimension, location=0.5, visible=False, line_dash=[4, 3], name=f"{name}-{axis}")
@@ -34,7 +35,7 @@ def profile_figure(name: str, length: int) -> Any:
     """Lines over the positions of a document, of E and F."""
     plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180)
     for line in ("k", "v"):
-        source = ColumnDataSource({"x": [], "y": []}, name=f"{name}-{line}")
+        source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"{name}-{line}")
         plot.line("x", "y", source=source, line_width=1.5, name=f"{name}-line-{line}")
     return json_item(plot)
 

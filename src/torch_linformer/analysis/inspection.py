@@ -1,7 +1,7 @@
 """One document seen from inside a trained model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -105,7 +105,7 @@ def inspect_text(
         model.train(training)
     return Inspection(
         text=text,
-        tokens=tokenizer.convert_ids_to_tokens(encoding["input_ids"]),
+        tokens=cast("list[str]", tokenizer.convert_ids_to_tokens(encoding["input_ids"])),
         spans=[tuple(span) for span in encoding["offset_mapping"]],
         num_tokens=encoding["num_tokens"],
         config=config,
@@ -118,7 +118,9 @@ def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
     """The encoder that reads the document."""
     backbone = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
     if not isinstance(backbone, LinformerModel):
-        raise ValueError(f"a {type(model).__name__} has no Linformer attention to look into; import or train a Linformer")
+        raise ValueError(
+            f"a {type(model).__name__} has no Linformer attention to look into; import or train a Linformer"
+        )
     if backbone.config.causal:
         raise ValueError(
             "a causal model has no E and F to show: its slots are running means, other ones at every token; inspect a "
@@ -180,6 +182,7 @@ def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_tex
 
 
 def _on_cpu(layer: LayerAttention) -> LayerAttention:
-    matrices = {name: getattr(layer, name) for name in ("weights", "proj_k", "proj_v")}
-    moved = {name: None if matrix is None else matrix.cpu() for name, matrix in matrices.items()}
-    return LayerAttention(**moved, reach=layer.reach, num_slots=layer.num_slots)
+    proj_k, proj_v = (None if matrix is None else matrix.cpu() for matrix in (layer.proj_k, layer.proj_v))
+    if layer.proj_v is layer.proj_k:  # and stays so
+        proj_v = proj_k
+    return replace(layer, weights=layer.weights.cpu(), proj_k=proj_k, proj_v=proj_v)

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 from importlib import resources
+from os import PathLike
 from typing import Any
 
 import torch_linformer
@@ -12,6 +13,7 @@ from torch_linformer.analysis.inspection import Answer, Inspection
 from torch_linformer.analysis.packing import MOST_BYTES, pack_layers
 from torch_linformer.analysis.pieces import cut_into_pieces, visible
 from torch_linformer.analysis.relevance import STEPS
+from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.html import STYLE
 from torch_linformer.reporting.tables import format_count
 
@@ -41,7 +43,6 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     import bokeh
     from bokeh.util.paths import bokehjs_path
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
     packed = pack_layers(inspection.layers, most_bytes)
     figures = _figures(inspection)
@@ -51,15 +52,22 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     return template.render(
         policy=_policy(library, script),
         title=visible(f"Inside {model}"),
-        style=Markup(STYLE + _asset("page.css")),
+        style=STYLE + _asset("page.css"),
         version=torch_linformer.__version__,
         bokeh_version=bokeh.__version__,
-        bokeh=Markup(library),
-        script=Markup(script),
-        data=Markup(_json(_data(inspection, packed, figures))),
+        bokeh=library,
+        script=script,
+        data=_json(_data(inspection, packed, figures)),
         figures=figures,
         **_texts(inspection, visible(source), packed["block"]),
     )
+
+
+def write_inspection(path: str | PathLike[str], inspection: Inspection, *, model: str, source: str) -> int:
+    """Write the page of :func:`render_inspection`, whole or not at all, and return its bytes."""
+    page = render_inspection(inspection, model=model, source=source)
+    write_text(path, page)
+    return len(page.encode())
 
 
 def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +79,8 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
         "tokens": len(inspection.tokens),
         "firstToken": next(of_text, 0),
         "pieces": cut_into_pieces(inspection.text, inspection.spans, inspection.tokens),
-        "answer": answer and {
+        "answer": answer
+        and {
             "labels": [visible(label) for label in answer.labels],
             "relevance": [[float(f"{value:.7g}") for value in row] for row in answer.relevance.values.tolist()],
         },
@@ -113,10 +122,12 @@ def _texts(inspection: Inspection, source: str, block: int) -> dict[str, Any]:
         missing = "Ordinary attention has no slots, and so no E and F."
     elif not layers[0].has_token_map:
         missing = (
-            "Under the projection max a slot takes each channel from a token of its own, so there is no E and no F, and "
-            "no map of tokens to tokens."
+            "Under the projection max a slot takes each channel from a token of its own, so there is no E and no F, "
+            "and no map of tokens to tokens."
         )
-    token_map = "The softmax of ordinary attention: how much of the value of each token (a column) a token (a row) takes."
+    token_map = (
+        "The softmax of ordinary attention: how much of the value of each token (a column) a token (a row) takes."
+    )
     if not full:
         token_map = (
             "P̄ Fᵀ: how much of the value of each token (a column) a token (a row) takes by way of the slots"
@@ -155,15 +166,17 @@ def _headlines(answer: Answer) -> list[tuple[str, str]]:
 def _method(answer: Answer) -> str:
     """How the tokens of an answer were found, and how well the numbers add up."""
     relevance = answer.relevance
-    sums, scores, blanks = (x.tolist() for x in (relevance.values.sum(dim=-1), relevance.scores, relevance.blank_scores))
+    sums, scores, blanks = (
+        x.tolist() for x in (relevance.values.sum(dim=-1), relevance.scores, relevance.blank_scores)
+    )
     added = "; ".join(
         f"{visible(label)} {total:+.3f} of {score - blank:+.3f}".replace("-", "−")
         for label, total, score, blank in zip(answer.labels, sums, scores, blanks, strict=True)
     )
     return (
-        f"Integrated gradients, {STEPS} steps, from the same document with every word left blank: what each token adds to "
-        "the score (the logit) of the answer. It follows the whole model, not this layer and head. The tokens' numbers add "
-        f"up to the change of the score but for the error of the integration: {added}."
+        f"Integrated gradients, {STEPS} steps, from the same document with every word left blank: what each token adds "
+        "to the score (the logit) of the answer. It follows the whole model, not this layer and head. The tokens' "
+        f"numbers add up to the change of the score but for the error of the integration: {added}."
     )
 
 

@@ -80,10 +80,11 @@ class Chart {
   }
 
   colour() {
-    const sizes = Float32Array.from(this.shown.map.values, Math.abs).sort();
-    const high = sizes[Math.floor((sizes.length - 1) * (1 - CLIPPED))] || sizes.at(-1) || 1;
-    const signed = this.shown.map.values.some((value) => value < 0);
-    this.mapper.setv({ palette: theme.palette(signed), low: signed ? -high : 0, high });
+    const { values } = this.shown.map, signed = values.some((value) => value < 0);
+    const sorted = Float64Array.from(values, signed ? Math.abs : Number).sort();
+    const at = (share) => sorted[Math.round((sorted.length - 1) * share)];
+    const high = at(1 - CLIPPED) || at(1) || 1, low = signed ? -high : at(CLIPPED);
+    this.mapper.setv({ palette: theme.palette(signed), low: low < high ? low : 0, high });
   }
 
   point(x, y) {

@@ -164,6 +164,7 @@ function paint() {
 }
 
 async function start() {
+  Bokeh.set_log_level("warn");
   for (const [name, kind] of Object.entries(kinds))
     if (data.figures[name]) {
       charts[name] = new Chart(name, kind);
