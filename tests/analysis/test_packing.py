@@ -41,7 +41,12 @@ def test_an_array_keeps_eleven_bits(factor):
 def test_an_array_is_stored_once():
     arrays = Arrays()
     zeros = torch.zeros(2, 3)
-    assert [arrays.add(zeros), arrays.add(torch.ones(2, 3)), arrays.add(zeros.clone()), arrays.add(zeros.mT)] == [0, 1, 0, 2]
+    assert [arrays.add(zeros), arrays.add(torch.ones(2, 3)), arrays.add(zeros.clone()), arrays.add(zeros.mT)] == [
+        0,
+        1,
+        0,
+        2,
+    ]
     assert not unpack(arrays.packed[0]).any()
 
 

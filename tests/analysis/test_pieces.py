@@ -22,7 +22,10 @@ def test_words_gaps_and_special_tokens():
 
 
 def test_tokens_that_share_a_character_are_one_piece():
-    assert cut_into_pieces("日x", [(0, 1), (0, 1), (0, 1), (1, 2)], list("abcd")) == [Piece("日", 0, 2), Piece("x", 3, 3)]
+    assert cut_into_pieces("日x", [(0, 1), (0, 1), (0, 1), (1, 2)], list("abcd")) == [
+        Piece("日", 0, 2),
+        Piece("x", 3, 3),
+    ]
 
 
 def test_what_shows_nothing_is_shown():

@@ -9,10 +9,14 @@ IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 
 
-@pytest.mark.parametrize("fields", [{}, {"attention": "full"}, {"position_embedding": "none", "pooling": "cls"}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{}, {"attention": "full"}, {"position_embedding": "none", "pooling": "cls"}], ids=str
+)
 def test_they_add_up(build, fields):
     model = build(**fields)
-    found = integrated_gradients(lambda: model(IDS).logits[0, [3, 1]], model.linformer.embeddings, IDS, OF_TEXT, steps=64)
+    found = integrated_gradients(
+        lambda: model(IDS).logits[0, [3, 1]], model.linformer.embeddings, IDS, OF_TEXT, steps=64
+    )
     assert found.values.shape == (2, 7)
     torch.testing.assert_close(found.scores, model(IDS).logits[0, [3, 1]].detach())
     torch.testing.assert_close(found.values.sum(-1), found.scores - found.blank_scores, rtol=1e-4, atol=1e-4)

@@ -88,6 +88,7 @@ def inspect_text(
     backbone = _reader(model)
     config = backbone.config
     chosen = _check_layers(layers, config.num_hidden_layers)
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
     device = next(backbone.parameters()).device
     encoding = _encode(tokenizer, text, config.max_position_embeddings, cut)
     input_ids = torch.tensor([encoding["input_ids"]], device=device)

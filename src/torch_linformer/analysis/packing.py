@@ -51,13 +51,14 @@ class Arrays:
 
 def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """``block`` (tokens in a block), ``arrays``, and ``layers``, whose matrices are numbers of arrays, one a head."""
+    length = next(iter(layers.values())).weights.shape[1]
     block = 1
-    while 2 * sum(layer.weights.numel() // block ** _dimensions(layer) for layer in layers.values()) > 2 * most_bytes:
-        block *= 2  # too many to try
+    # Not worth a try: 16-bit floats of weights hardly halve.
+    while block < length and sum(x.weights.numel() // block ** _dimensions(x) for x in layers.values()) > most_bytes:
+        block *= 2
     while True:
         arrays = Arrays()
         packed = [_pack_layer(number, layer, block, arrays) for number, layer in layers.items()]
-        length = next(iter(layers.values())).weights.shape[1]
         if arrays.size <= most_bytes or block >= length:
             return {"block": block, "arrays": arrays.packed, "layers": packed}
         block *= 2

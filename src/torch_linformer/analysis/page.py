@@ -63,9 +63,9 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     )
 
 
-def write_inspection(path: str | PathLike[str], inspection: Inspection, *, model: str, source: str) -> int:
+def write_inspection(path: str | PathLike[str], inspection: Inspection, **options: Any) -> int:
     """Write the page of :func:`render_inspection`, whole or not at all, and return its bytes."""
-    page = render_inspection(inspection, model=model, source=source)
+    page = render_inspection(inspection, **options)
     write_text(path, page)
     return len(page.encode())
 

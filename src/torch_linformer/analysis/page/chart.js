@@ -71,6 +71,7 @@ class Chart {
     const map = await this.compute(y.cells, x.cells);
     if (turn !== this.turn) return; // something else is asked for by now
     this.shown = { y, x, map };
+    this.drawn = turn;
     const image = new this.Image(map.values, [map.rows, map.columns]);
     this.source.data = {
       image: [image], x: [x.start], y: [y.start], dw: [x.size * map.columns], dh: [y.size * map.rows],
