@@ -31,8 +31,9 @@ class Text {
     return this.ofToken[token].textContent;
   }
 
-  // values: one a token. A piece of several tokens has their sum.
-  highlight(values) {
+  // values: one a token. A piece of several tokens has their sum. of: whose values they are.
+  highlight(values, of) {
+    this.of = of;
     this.values = this.spans.map(({ dataset }) => {
       let sum = 0;
       for (let token = Number(dataset.first); token <= Number(dataset.last); token++) sum += values[token];

@@ -98,11 +98,13 @@ const profile = {
 async function highlight() {
   const { layer, head, token, from, label } = state, block = Math.floor(token / data.block);
   const relevance = data.answer?.relevance[label];
-  if (from === "answer") return text.highlight(relevance);
-  if (!layer.hasTokenMap) return text.highlight(new Float64Array(data.tokens));
+  if (from === "answer") return text.highlight(relevance, "answer");
+  const of = `layer ${layer.packed.number}, head ${head}, token ${token}`;
+  if (!layer.hasTokenMap) return text.highlight(new Float64Array(data.tokens), of);
   const blocks = Array.from({ length: layer.blocks }, (_, i) => [i, i + 1]);
   const row = await layer.tokenMap(head, [[block, block + 1]], blocks);
-  text.highlight(Float64Array.from({ length: data.tokens }, (_, i) => row.values[Math.floor(i / data.block)]));
+  if (state.layer !== layer || state.head !== head || state.token !== token || state.from !== from) return; // chosen meanwhile
+  text.highlight(Float64Array.from({ length: data.tokens }, (_, i) => row.values[Math.floor(i / data.block)]), of);
 }
 
 function choose(changes, follow = true) {
