@@ -177,9 +177,7 @@ def blended(colour, opacity, ground):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast_is_enough(theme):
-    colours = {
-        name: re.findall(rf"--{name}: (#\w+);", html._STYLE)[theme] for name in ("paper", "ink", "muted", "wash")
-    }
+    colours = {name: re.findall(rf"--{name}: (#\w+);", html.STYLE)[theme] for name in ("paper", "ink", "muted", "wash")}
     assert contrast(colours["ink"], colours["paper"]) >= 7
     assert contrast(colours["ink"], colours["wash"]) >= 7
     assert contrast(colours["muted"], colours["paper"]) >= 4.5

@@ -52,6 +52,12 @@ def render_svg(draw: Draw, description: str, height: float, width: float = WIDTH
     return _inline(file.getvalue(), description)
 
 
+def draw_figure(draw: Draw, height: float, width: float = WIDTH) -> Figure:
+    """The same figure as matplotlib's own, for those who save or change it themselves."""
+    with _drawn(draw, height, width, {}) as figure:
+        return figure
+
+
 def render_png(draw: Draw, height: float, width: float = WIDTH) -> bytes:
     """The same figure as a PNG file on white, two dots a pixel."""
     file = io.BytesIO()

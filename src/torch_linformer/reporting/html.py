@@ -65,7 +65,7 @@ def render_report(
     body = [f"<header>\n<h1>{_escape(title)}</h1>", _paragraphs(lead), _headlines(headlines), "</header>"]
     body += [_section(section, f"section-{number}") for number, section in enumerate(sections, start=1)]
     body.append(f'<section>\n<h2>Command</h2>\n<pre tabindex="0">{_escape(command)}</pre>\n</section>')
-    return _PAGE.format(title=_escape(title), style=_STYLE, body="\n".join(filter(None, body)))
+    return _PAGE.format(title=_escape(title), style=STYLE, body="\n".join(filter(None, body)))
 
 
 def _section(section: Section, anchor: str) -> str:
@@ -137,7 +137,8 @@ _PAGE = """<!DOCTYPE html>
 </html>
 """
 
-_STYLE = """
+# The look of every page of the project.
+STYLE = """
 :root { color-scheme: light dark;
   --paper: #ffffff; --ink: #171a1e; --muted: #59616b; --rule: #dadee3; --wash: #f5f6f8; }
 @media screen and (prefers-color-scheme: dark) { :root {

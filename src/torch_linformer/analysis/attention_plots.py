@@ -1,0 +1,105 @@
+"""The maps of an inspection as figures of matplotlib."""
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from torch_linformer.analysis.attention_maps import LayerAttention
+from torch_linformer.analysis.inspection import Inspection
+from torch_linformer.analysis.packing import block_means
+from torch_linformer.reporting.drawing import BLUE, ORANGE, draw_figure
+
+MOST_CELLS = 512  # along an axis: a panel has no more pixels
+UNSIGNED = LinearSegmentedColormap.from_list("unsigned", ["#ffffff", BLUE, "#0b2f4a"])
+SIGNED = LinearSegmentedColormap.from_list("signed", ["#5a2600", ORANGE, "#ffffff", BLUE, "#0b2f4a"])
+
+
+def plot_attention(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
+    r"""Draw :math:`\bar P` of a head, tokens to slots, and :math:`\bar P F^\top`, tokens to tokens.
+
+    Rows are tokens. Beyond 512 tokens a cell is the mean of a block of them. Of ordinary attention there is the second
+    map alone, the softmax itself; with ``projection="max"`` the first alone.
+
+    Args:
+        inspection: made by :func:`inspect_text`.
+        layer: number of a layer that was inspected, from 0.
+        head: number of the head, from 0.
+
+    Raises:
+        ValueError: there is no such layer or head.
+    """
+    seen = _layer(inspection, layer, head)
+    panels: list[tuple[str, str, Tensor]] = []
+    if seen.num_slots:
+        panels.append(("Tokens to slots, P̄", "slot", seen.weights[head]))
+    if seen.has_token_map:
+        name = "Tokens to tokens, P̄ Fᵀ" if seen.num_slots else "Tokens to tokens, P"
+        panels.append((name, "token drawn on", seen.token_map(head)))
+
+    def draw(figure: Figure) -> None:
+        for axes, (title, columns, matrix) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            _map(axes, matrix, f"{title}: layer {layer}, head {head}", columns, "token")
+
+    return draw_figure(draw, height=400, width=460 * len(panels))
+
+
+def plot_projections(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
+    """Draw E and F of a head as they were applied to the document: rows are slots, columns positions.
+
+    With E = F there is one map. Arguments as in :func:`plot_attention`.
+
+    Raises:
+        ValueError: there is no such layer or head, or the layer has no E and F (ordinary attention, projection "max").
+    """
+    seen = _layer(inspection, layer, head)
+    if seen.proj_k is None or seen.proj_v is None:
+        why = "projection='max' is no linear map" if seen.num_slots else "ordinary attention has no slots"
+        raise ValueError(f"layer {layer} has no E and F: {why}")
+    panels = [("E", seen.proj_k[head]), ("F", seen.proj_v[head])]
+    if seen.proj_v is seen.proj_k:
+        panels = [("E = F", seen.proj_v[head])]
+
+    def draw(figure: Figure) -> None:
+        for axes, (name, matrix) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _map(axes, matrix.mT, f"Slots to positions, {name}: layer {layer}, head {head}", "position", "slot")
+
+    return draw_figure(draw, height=360, width=460 * len(panels))
+
+
+def _layer(inspection: Inspection, layer: int, head: int) -> LayerAttention:
+    if layer not in inspection.layers:
+        there = ", ".join(map(str, inspection.layers))
+        raise ValueError(f"layer must be one that was inspected ({there}), got {layer}")
+    heads = inspection.layers[layer].weights.shape[0]
+    if not 0 <= head < heads:
+        raise ValueError(f"head must lie between 0 and {heads - 1}, got {head}")
+    return inspection.layers[layer]
+
+
+def _map(axes: Axes, matrix: Tensor, title: str, columns: str, rows: str) -> None:
+    height, width = matrix.shape
+    cells = _at_most(_at_most(matrix, height).mT, width).mT
+    limit = float(torch.quantile(cells.abs().flatten()[:: 1 + cells.numel() // 1_000_000].float(), 0.998)) or 1.0
+    signed = bool((cells < 0).any())
+    image = axes.imshow(
+        cells.float().numpy(),
+        cmap=SIGNED if signed else UNSIGNED,
+        vmin=-limit if signed else 0.0,
+        vmax=limit,
+        extent=(0, width, height, 0),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    axes.set(title=title, xlabel=columns, ylabel=rows)
+    axes.grid(False)
+    bar = axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.8)
+    bar.outline.set_visible(False)
+
+
+def _at_most(matrix: Tensor, rows: int) -> Tensor:
+    """Means over blocks of rows, no more than fit a panel."""
+    return block_means(matrix, -(-rows // MOST_CELLS))

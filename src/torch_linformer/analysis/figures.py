@@ -1,0 +1,54 @@
+"""The empty figures of the page, by Bokeh: the page's script fills them."""
+
+from typing import Any
+
+import numpy as np
+from bokeh.embed import json_item
+from bokeh.models import BasicTickFormatter, ColorBar, ColumnDataSource, LinearColorMapper, Range1d, Span
+from bokeh.plotting import figure
+
+TOOLS = "pan,box_zoom,zoom_in,zoom_out,reset"
+
+
+def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
+    """A heat map for the page; ``x`` and ``y`` are what is on an axis and how many there are of it."""
+    (x_label, columns), (y_label, rows) = x, y
+    plot = _figure(name, x_label, Range1d(0, columns, bounds=(0, columns), name=f"{name}-x"), height=440)
+    plot.y_range = Range1d(rows, 0, bounds=(0, rows), name=f"{name}-y")
+    plot.yaxis.axis_label = y_label
+    source = ColumnDataSource({"image": [np.zeros((1, 1), np.float32)]} | {key: [1] for key in ("x", "y", "dw", "dh")})
+    source.name = f"{name}-source"
+    mapper = LinearColorMapper(palette=["#ffffff", "#000000"], low=0, high=1, name=f"{name}-mapper")
+    plot.image("image", "x", "y", "dw", "dh", source=source, color_mapper=mapper)
+    plot.grid.visible = False
+    bar = ColorBar(color_mapper=mapper, name=f"{name}-bar", height=10, padding=0, margin=8)
+    bar.background_fill_color = None
+    bar.formatter = BasicTickFormatter(use_scientific=False)
+    plot.add_layout(bar, "below")
+    for axis, dimension in (("row", "width"), ("column", "height")):
+        mark = Span(dimension=dimension, location=0.5, visible=False, line_dash=[4, 3], name=f"{name}-{axis}")
+        plot.add_layout(mark)
+    return json_item(plot)
+
+
+def profile_figure(name: str, length: int) -> Any:
+    """Lines over the positions of a document, of E and F."""
+    plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180)
+    for line in ("k", "v"):
+        source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"{name}-{line}")
+        plot.line("x", "y", source=source, line_width=1.5, name=f"{name}-line-{line}")
+    return json_item(plot)
+
+
+def _figure(name: str, x_label: str, x_range: Range1d, height: int) -> Any:
+    plot = figure(name=name, x_range=x_range, height=height, sizing_mode="stretch_width", tools=TOOLS, active_drag=None)
+    plot.toolbar.logo = None
+    plot.toolbar_location = "above"
+    plot.xaxis.axis_label = x_label
+    plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
+    plot.xaxis.formatter.use_scientific = plot.yaxis.formatter.use_scientific = False
+    plot.min_border = 0
+    for axis in plot.axis:
+        axis.minor_tick_line_color = None
+        axis.axis_label_text_font_style = "normal"
+    return plot

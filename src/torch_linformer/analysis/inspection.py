@@ -1,0 +1,189 @@
+"""One document seen from inside a trained model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.analysis.attention_maps import LayerAttention, attention_of_layers
+from torch_linformer.analysis.relevance import Relevance, integrated_gradients
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForConditionalGeneration,
+    LinformerForSequenceClassification,
+    LinformerModel,
+    LinformerPreTrainedModel,
+)
+
+MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a classifier says of a document, and which tokens that draws on.
+
+    Attributes:
+        labels: the likeliest labels, the likeliest first; of a regression the name of its number.
+        probabilities: theirs; None for a regression.
+        relevance: of the logits of these labels.
+    """
+
+    labels: list[str]
+    probabilities: list[float] | None
+    relevance: Relevance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """One document seen from inside a model. Everything is on the CPU.
+
+    Attributes:
+        text: the document.
+        tokens: as the tokenizer spells them, special ones included.
+        spans: the characters of ``text`` each stands for, from and up to; (0, 0) for special tokens.
+        num_tokens: tokens of the whole document; more than there are here where it was cut.
+        config: the configuration of what read it.
+        layers: the attention of the chosen layers, by their number from 0.
+        answer: of a model that classifies documents; None for others.
+    """
+
+    text: str
+    tokens: list[str]
+    spans: list[tuple[int, int]]
+    num_tokens: int
+    config: LinformerConfig
+    layers: dict[int, LayerAttention]
+    answer: Answer | None
+
+
+def inspect_text(
+    model: LinformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    text: str,
+    *,
+    layers: Sequence[int] | None = None,
+    cut: bool = False,
+    on_progress: Callable[[str], object] = lambda doing: None,
+) -> Inspection:
+    """Run a model on a document and keep what its attention did.
+
+    Any model of this package that reads whole documents will do, the full-attention twin and the encoder of an
+    encoder-decoder included.
+
+    Args:
+        model: a trained model.
+        tokenizer: its tokenizer. Special tokens spelt out in the text are text.
+        text: the document.
+        layers: numbers from 0; all by default.
+        cut: read the beginning of a text that is too long.
+        on_progress: called with what is done next.
+
+    Raises:
+        ValueError: the model has no such attention or is causal, a layer does not exist, or the text is empty or has
+            more tokens than the model reads.
+    """
+    backbone = _reader(model)
+    config = backbone.config
+    chosen = _check_layers(layers, config.num_hidden_layers)
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
+    device = next(backbone.parameters()).device
+    encoding = _encode(tokenizer, text, config.max_position_embeddings, cut)
+    input_ids = torch.tensor([encoding["input_ids"]], device=device)
+    special = torch.tensor([encoding["special_tokens_mask"]], device=device)
+    training = model.training
+    model.eval()
+    try:
+        on_progress("attention")
+        found = attention_of_layers(backbone, input_ids, chosen)
+        answer = None
+        if isinstance(model, LinformerForSequenceClassification):
+            on_progress("which tokens the answer draws on")
+            answer = _answer(model, input_ids, special == 0)
+    finally:
+        model.train(training)
+    return Inspection(
+        text=text,
+        tokens=cast("list[str]", tokenizer.convert_ids_to_tokens(encoding["input_ids"])),
+        spans=[tuple(span) for span in encoding["offset_mapping"]],
+        num_tokens=encoding["num_tokens"],
+        config=config,
+        layers={number: _on_cpu(layer) for number, layer in found.items()},
+        answer=answer,
+    )
+
+
+def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
+    """The encoder that reads the document."""
+    backbone = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+    if not isinstance(backbone, LinformerModel):
+        raise ValueError(
+            f"a {type(model).__name__} has no Linformer attention to look into; import or train a Linformer"
+        )
+    if backbone.config.causal:
+        raise ValueError(
+            "a causal model has no E and F to show: its slots are running means, other ones at every token; inspect a "
+            "model that reads whole documents"
+        )
+    return backbone
+
+
+def _check_layers(layers: Sequence[int] | None, count: int) -> list[int]:
+    if layers is None:
+        return list(range(count))
+    for number in layers:
+        if not 0 <= number < count:
+            raise ValueError(f"layers must lie between 0 and {count - 1}, got {number}")
+    return sorted(set(layers))
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, text: str, max_len: int, cut: bool) -> dict[str, Any]:
+    """Ids, spans and special tokens of the text, no more than ``max_len``."""
+    if not text.strip():
+        raise ValueError("the text is empty: give one with at least one word")
+    options: dict[str, Any] = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
+    options |= {"padding": False, "split_special_tokens": True}
+    encoding = dict(tokenizer(text, truncation=False, **options))
+    count = len(encoding["input_ids"])
+    if not count:
+        raise ValueError("the tokenizer finds no token in the text: give one with at least one word")
+    if count > max_len:
+        if not cut:
+            raise ValueError(
+                f"the text has {count:,} tokens, the model reads {max_len:,}: shorten it, or read its beginning with "
+                "cut (--cut)"
+            )
+        encoding = dict(tokenizer(text, truncation=True, max_length=max_len, **options))
+    return {**encoding, "num_tokens": count}
+
+
+def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_text: Tensor) -> Answer:
+    config = model.config
+    with torch.no_grad():
+        logits = model(input_ids).logits[0]
+    names = config.label_names
+    if config.problem_type == "regression" or len(names) == 1:
+        best, probabilities = torch.arange(len(names)), None
+    else:
+        several = config.problem_type == "multi_label_classification"
+        shares = logits.sigmoid() if several else logits.softmax(dim=-1)
+        best = shares.argsort(descending=True)[:MOST_ANSWERS]
+        probabilities = shares[best].tolist()
+    relevance = integrated_gradients(
+        lambda: cast(Tensor, model(input_ids).logits[0, best]), model.linformer.embeddings, input_ids, of_text
+    )
+    values = (x.cpu() for x in (relevance.values, relevance.scores, relevance.blank_scores))
+    return Answer(
+        labels=[names[number] for number in best.tolist()],
+        probabilities=probabilities,
+        relevance=Relevance(**dict(zip(("values", "scores", "blank_scores"), values, strict=True))),
+    )
+
+
+def _on_cpu(layer: LayerAttention) -> LayerAttention:
+    proj_k, proj_v = (None if matrix is None else matrix.cpu() for matrix in (layer.proj_k, layer.proj_v))
+    if layer.proj_v is layer.proj_k:  # and stays so
+        proj_v = proj_k
+    return replace(layer, weights=layer.weights.cpu(), proj_k=proj_k, proj_v=proj_v)

@@ -1,0 +1,121 @@
+r"""The matrices of an inspection as the page carries them: means over blocks of tokens, in 16-bit floats.
+
+A page for 4,096 tokens is to be a few megabytes, and one head of 256 slots alone has a million weights. So the page
+carries the factors :math:`\bar P` and F and multiplies them where one looks, instead of the N × N map; and where they
+do not fit either, the means of their rows over blocks of 2, 4, 8 … tokens, the smallest that fits. The mean of
+:math:`\bar P F^\top` over a block of rows and a block of columns is the product of those means, so what the page shows
+of a block is its mean exactly, up to the rounding of the floats: half a unit in the 11th bit of each factor. Every
+array is scaled by a power of two, so that small weights keep all their bits.
+"""
+
+import base64
+import gzip
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_linformer.analysis.attention_maps import LayerAttention
+
+MOST_BYTES = 3_000_000  # of all arrays, compressed
+_TOP = 2.0**14  # the largest number of an array lies between this and twice as much
+
+
+class Arrays:
+    """Distinct arrays, compressed; each is stored once however many layers and heads share it."""
+
+    def __init__(self) -> None:
+        self.packed: list[dict[str, Any]] = []
+        self.size = 0
+        self._places: dict[tuple[tuple[int, ...], bytes], int] = {}
+
+    def add(self, matrix: Tensor) -> int:
+        """The number of an array."""
+        largest = float(matrix.abs().max())
+        scale = float(2.0 ** np.floor(np.log2(_TOP / largest))) if largest > 0 else 1.0
+        halves = (matrix.double() * scale).numpy().astype("<f2").tobytes()
+        key = (tuple(matrix.shape), halves)
+        if key not in self._places:
+            # The bytes of exponents are alike, those of fractions are not: apart they compress better.
+            apart = halves[0::2] + halves[1::2]
+            data = gzip.compress(apart, compresslevel=6, mtime=0)
+            self._places[key] = len(self.packed)
+            self.packed.append(
+                {"shape": list(matrix.shape), "scale": scale, "data": base64.b64encode(data).decode("ascii")}
+            )
+            self.size += len(data)
+        return self._places[key]
+
+
+def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    """``block`` (tokens in a block), ``arrays``, and ``layers``, whose matrices are numbers of arrays, one a head."""
+    length = next(iter(layers.values())).weights.shape[1]
+    block = 1
+    # Not worth a try: 16-bit floats of weights hardly halve.
+    while block < length and sum(x.weights.numel() // block ** _dimensions(x) for x in layers.values()) > most_bytes:
+        block *= 2
+    while True:
+        arrays = Arrays()
+        packed = [_pack_layer(number, layer, block, arrays) for number, layer in layers.items()]
+        if arrays.size <= most_bytes or block >= length:
+            return {"block": block, "arrays": arrays.packed, "layers": packed}
+        block *= 2
+
+
+def _dimensions(layer: LayerAttention) -> int:
+    """Dimensions of the weights that are divided into blocks."""
+    return 1 if layer.num_slots else 2
+
+
+def _pack_layer(number: int, layer: LayerAttention, block: int, arrays: Arrays) -> dict[str, Any]:
+    heads = range(layer.weights.shape[0])
+    if layer.num_slots == 0:
+        weights = [block_means(block_means(layer.weights[head], block).mT, block).mT for head in heads]
+    else:
+        weights = [block_means(layer.weights[head], block) for head in heads]
+    near = [layer.window_weights(head) for head in heads]
+    return {
+        "number": number,
+        "slots": layer.num_slots,
+        "reach": layer.reach,
+        "weights": [arrays.add(matrix) for matrix in weights],
+        "projK": _pack_heads(layer.proj_k, block, arrays),
+        "projV": _pack_heads(layer.proj_v, block, arrays),
+        "near": [arrays.add(block_band(matrix, block)) for matrix in near if matrix is not None],
+    }
+
+
+def _pack_heads(matrices: Tensor | None, block: int, arrays: Arrays) -> Sequence[int]:
+    if matrices is None:
+        return []
+    if matrices.stride(0) == 0:  # one for all heads
+        return [arrays.add(block_means(matrices[0], block))] * matrices.shape[0]
+    return [arrays.add(block_means(matrix, block)) for matrix in matrices]
+
+
+def block_means(matrix: Tensor, block: int) -> Tensor:
+    """Means over every ``block`` rows of ``(N, S)``, ``(⌈N / block⌉, S)``; the last block may have fewer rows."""
+    if block == 1:
+        return matrix
+    return torch.stack([rows.mean(dim=0) for rows in matrix.split(block)])
+
+
+def block_band(near: Tensor, block: int) -> Tensor:
+    """Means over blocks of a local window's map: ``(N, 2r + 1)`` to ``(⌈N / block⌉, 2m + 1)``.
+
+    Column c of row I is the mean of ``spread_window(near)`` over the tokens of block I and those of block I + c − m.
+    """
+    length, reach = near.shape[0], near.shape[1] // 2
+    blocks, farthest = -(-length // block), (block - 1 + reach) // block
+    row = torch.arange(length).unsqueeze(-1).expand_as(near)
+    column = row + torch.arange(-reach, reach + 1)
+    inside = (column >= 0) & (column < length)
+    from_block, to_block = row[inside] // block, column[inside] // block
+    sums = near.new_zeros(blocks, 2 * farthest + 1)
+    sums.index_put_((from_block, to_block - from_block + farthest), near[inside], accumulate=True)
+    tokens = torch.full((blocks,), float(block)).to(near)
+    tokens[-1] = length - block * (blocks - 1)
+    of_columns = (torch.arange(blocks).unsqueeze(-1) + torch.arange(-farthest, farthest + 1)).clamp(0, blocks - 1)
+    return sums / (tokens.unsqueeze(-1) * tokens[of_columns])

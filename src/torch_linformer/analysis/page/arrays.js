@@ -1,0 +1,126 @@
+// The matrices of the page: unpacked when first asked for, averaged over the cells that are shown.
+
+const HALVES = new Float32Array(65536); // every 16-bit float
+for (let bits = 0; bits < 65536; bits++) {
+  const exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const size = exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
+  HALVES[bits] = bits & 32768 ? -size : size;
+}
+
+class Matrix {
+  constructor(values, rows, columns) {
+    this.values = values;
+    this.rows = rows;
+    this.columns = columns;
+  }
+
+  static async unpack({ shape, scale, data }) {
+    const packed = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+    const [rows, columns] = shape;
+    const count = rows * columns, values = new Float32Array(count);
+    for (let i = 0; i < count; i++) values[i] = HALVES[bytes[i] | (bytes[count + i] << 8)] / scale;
+    return new Matrix(values, rows, columns);
+  }
+
+  // Means over groups of rows, weighted by the tokens each row stands for.
+  rowMeans(groups, tokensOf) {
+    const means = new Float64Array(groups.length * this.columns);
+    groups.forEach(([from, to], group) => {
+      let tokens = 0;
+      for (let row = from; row < to; row++) {
+        tokens += tokensOf(row);
+        for (let column = 0; column < this.columns; column++)
+          means[group * this.columns + column] += tokensOf(row) * this.values[row * this.columns + column];
+      }
+      for (let column = 0; column < this.columns; column++) means[group * this.columns + column] /= tokens;
+    });
+    return new Matrix(means, groups.length, this.columns);
+  }
+
+  transposed() {
+    const values = new Float64Array(this.rows * this.columns);
+    for (let row = 0; row < this.rows; row++)
+      for (let column = 0; column < this.columns; column++)
+        values[column * this.rows + row] = this.values[row * this.columns + column];
+    return new Matrix(values, this.columns, this.rows);
+  }
+
+  columnsUpTo(count) {
+    if (count === this.columns) return this;
+    const values = new Float32Array(this.rows * count);
+    for (let row = 0; row < this.rows; row++)
+      values.set(this.values.subarray(row * this.columns, row * this.columns + count), row * count);
+    return new Matrix(values, this.rows, count);
+  }
+
+  timesTransposed(other) {
+    const values = new Float64Array(this.rows * other.rows), inner = this.columns;
+    for (let row = 0; row < this.rows; row++)
+      for (let column = 0; column < other.rows; column++) {
+        let sum = 0;
+        for (let i = 0; i < inner; i++) sum += this.values[row * inner + i] * other.values[column * inner + i];
+        values[row * other.rows + column] = sum;
+      }
+    return new Matrix(values, this.rows, other.rows);
+  }
+}
+
+class Layer {
+  constructor(packed, data) {
+    Object.assign(this, { packed, data, slots: packed.slots, reach: packed.reach });
+    this.blocks = Math.ceil(data.tokens / data.block);
+    this.tokensOf = (row) => Math.min(data.block, data.tokens - row * data.block);
+  }
+
+  get hasTokenMap() {
+    return this.slots === 0 || this.packed.projV.length > 0;
+  }
+
+  async array(number) {
+    return (this.data.unpacked[number] ??= await Matrix.unpack(this.data.arrays[number]));
+  }
+
+  // P̄: tokens by slots, and behind the slots by the positions of the local window.
+  async weights(head, rows) {
+    return (await this.array(this.packed.weights[head])).rowMeans(rows, this.tokensOf);
+  }
+
+  // E or F, slots by positions.
+  async projection(side, head, columns) {
+    const matrix = await this.array(this.packed[side][head]);
+    return matrix.rowMeans(columns, this.tokensOf).transposed();
+  }
+
+  // P̄ Fᵀ and the local window: tokens by tokens.
+  async tokenMap(head, rows, columns) {
+    const weights = await this.weights(head, rows);
+    if (this.slots === 0) return weights.transposed().rowMeans(columns, this.tokensOf).transposed();
+    const values = (await this.array(this.packed.projV[head])).rowMeans(columns, this.tokensOf);
+    const map = weights.columnsUpTo(this.slots).timesTransposed(values);
+    if (this.reach) this.addWindow(map, await this.array(this.packed.near[head]), rows, columns);
+    return map;
+  }
+
+  addWindow(map, near, rows, columns) {
+    const farthest = (near.columns - 1) / 2;
+    const tokens = ([from, to]) => {
+      let sum = 0;
+      for (let block = from; block < to; block++) sum += this.tokensOf(block);
+      return sum;
+    };
+    const widths = columns.map(tokens);
+    rows.forEach((cell, row) => {
+      const height = tokens(cell);
+      columns.forEach(([from, to], column) => {
+        if (to <= cell[0] - farthest || from >= cell[1] + farthest) return;
+        let sum = 0;
+        for (let i = cell[0]; i < cell[1]; i++)
+          for (let j = Math.max(from, i - farthest); j < Math.min(to, i + farthest + 1); j++)
+            sum += near.values[i * near.columns + j - i + farthest] * this.tokensOf(i) * this.tokensOf(j);
+        map.values[row * columns.length + column] += sum / (height * widths[column]);
+      });
+    });
+  }
+}

@@ -1,0 +1,126 @@
+"""What an inspection says of an attention is what the attention computes."""
+
+import pytest
+import torch
+
+from torch_linformer.analysis.attention_maps import attention_of_layers, projection_matrix, spread_window
+from torch_linformer.models import LinformerModel
+from torch_linformer.nn import SequenceProjection
+
+LINEAR = ("linear", "random", "conv", "mean")
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(4, 12, (1, 19), generator=torch.Generator().manual_seed(1))
+
+
+def values_and_outputs(model, ids):
+    """What the heads of each layer were given as values, and gave, ``(H, N, D)``."""
+    seen, handles = {}, []
+    for number, layer in enumerate(model.encoder.layers):
+        attention = layer.self_attn
+
+        def before(module, inputs, number=number):
+            values = module._split_heads(module.v_proj(inputs[0]), module.num_kv_heads)[0]
+            seen[number] = [values.repeat_interleave(module.num_heads // module.num_kv_heads, dim=0)]
+
+        def behind(module, inputs, number=number, attention=attention):
+            seen[number].append(attention._split_heads(inputs[0], attention.num_heads)[0])
+
+        handles += [attention.register_forward_pre_hook(before), attention.out_proj.register_forward_pre_hook(behind)]
+    with torch.no_grad():
+        model(ids, output_attentions=True)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("sharing", ["none", "headwise", "kv", "layerwise"])
+@pytest.mark.parametrize("projection", LINEAR)
+def test_the_token_map_times_the_values_is_the_output(build, ids, projection, sharing, window):
+    model = build(LinformerModel, projection=projection, sharing=sharing, window=window)
+    seen = values_and_outputs(model, ids)
+    layers = attention_of_layers(model, ids, range(2))
+    assert list(layers) == [0, 1]
+    for number, layer in layers.items():
+        values, outputs = seen[number]
+        for head in range(3):
+            torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+
+
+def test_heads_that_share_keys_and_values(build, ids):
+    model = build(LinformerModel, sharing="none", num_key_value_heads=1)
+    values, outputs = values_and_outputs(model, ids)[0]
+    layer = attention_of_layers(model, ids, [0])[0]
+    assert layer.proj_v.shape == (3, 19, 7)
+    for head in range(3):
+        torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+
+
+def test_ordinary_attention_is_its_own_token_map(build, ids):
+    model = build(LinformerModel, attention="full")
+    values, outputs = values_and_outputs(model, ids)[1]
+    layer = attention_of_layers(model, ids, [1])[1]
+    assert (layer.num_slots, layer.proj_k, layer.proj_v) == (0, None, None)
+    for head in range(3):
+        torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("fields", [{}, {"window": 6}, {"attention": "full"}, {"projection": "max"}], ids=str)
+def test_rows_of_the_weights_sum_to_one(build, ids, fields):
+    for layer in attention_of_layers(build(LinformerModel, **fields), ids, range(2)).values():
+        torch.testing.assert_close(layer.weights.sum(-1), torch.ones(3, 19, dtype=torch.float64))
+        assert (layer.weights >= 0).all()
+
+
+def test_the_projections_are_those_of_the_keys_and_of_the_values(build, ids):
+    model = build(LinformerModel, sharing="headwise")
+    attention = model.encoder.layers[1].self_attn
+    layer = attention_of_layers(model, ids, [1])[1]
+    factor = (29 / 19) ** 0.5
+    torch.testing.assert_close(layer.proj_k[2], factor * attention.proj_k.weight[:19].data)
+    torch.testing.assert_close(layer.proj_v[2], factor * attention.proj_v.weight[:19].data)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("projection", LINEAR)
+@pytest.mark.parametrize("length", [1, 13, 29])
+def test_the_matrix_of_a_map_gives_its_slots(projection, heads, length, monkeypatch):
+    monkeypatch.setattr("torch_linformer.analysis.attention_maps.COLUMNS", 5)  # so that there are several pieces
+    torch.manual_seed(0)
+    map_ = SequenceProjection(29, 7, projection=projection, num_heads=heads, dtype=torch.float64)
+    shape = (length, 4) if map_.num_heads is None else (3, length, 4)
+    sequence = torch.randn(1, *shape, dtype=torch.float64)
+    matrix = projection_matrix(map_, length, sequence)
+    torch.testing.assert_close(matrix.mT @ sequence[0], map_(sequence)[0])
+
+
+def test_max_has_no_matrix_and_no_token_map(build, ids):
+    with pytest.raises(ValueError, match="projection='max' is no linear map of the sequence"):
+        projection_matrix(SequenceProjection(29, 7, projection="max"), 19, torch.zeros(1))
+    layer = attention_of_layers(build(LinformerModel, projection="max"), ids, [0])[0]
+    assert not layer.has_token_map and layer.num_slots == 7
+    with pytest.raises(ValueError, match="projection='max' has no F"):
+        layer.token_map(0)
+
+
+def test_a_window_lies_about_the_diagonal():
+    near = torch.tensor([[0.0, 1, 2], [3, 4, 5], [6, 7, 0]])
+    assert spread_window(near).tolist() == [[1, 2, 0], [3, 4, 5], [0, 6, 7]]
+
+
+def test_padding_reads_and_gives_nothing(build, ids):
+    """The map of a padded document is that of the document: its rows for tokens, and no column for padding."""
+    model = build(LinformerModel)
+    alone = attention_of_layers(model, ids, [1])[1]
+    padded = torch.cat([ids, torch.zeros_like(ids[:, :6])], dim=1)
+    with torch.no_grad():
+        weights = model(padded, attention_mask=(padded != 0).long(), output_attentions=True).attentions[1][0]
+    torch.testing.assert_close(weights[:, :19], alone.weights)
+    padding = torch.arange(25)[None] >= 19
+    identity = torch.eye(25, dtype=torch.float64)[None]
+    of_padded = model.encoder.layers[1].self_attn.proj_v(identity, padding)[0].mT.detach()
+    torch.testing.assert_close(of_padded[:19], alone.proj_v[0])
+    assert not of_padded[19:].any()

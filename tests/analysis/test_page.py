@@ -1,0 +1,121 @@
+"""The page is one file that loads nothing and runs nothing but its own script."""
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from torch_linformer.analysis import inspect_text
+from torch_linformer.analysis.page import render_inspection
+
+NASTY = "</script><script>alert(1)</script><!-- <b>&amp;\u202e\u2028\ud800'\""
+VOID = {"meta", "input", "br"}
+
+
+class Page(HTMLParser):
+    """Tags, attributes and the content of scripts; fails on a tag that is not closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.scripts, self.text = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
+
+
+@pytest.fixture
+def render(build, words):
+    def make(text="wet mud < script > sea", *, model="m", source="s", most_bytes=10**6, **fields):
+        return render_inspection(
+            inspect_text(build(**fields), words, text), model=model, source=source, most_bytes=most_bytes
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"window": 4}, {"projection": "max"}, {"attention": "full"}, {"problem_type": "regression", "num_labels": 1}],
+    ids=str,
+)
+def test_nothing_is_loaded_and_nothing_else_runs(render, fields):
+    text = render(**fields)
+    page = Page(text)
+    assert not {"link", "img", "iframe", "object", "base"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href", "action")]
+    data, library, script = page.scripts
+    json.loads(data)
+    hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)]
+    policies = [value for name, value in page.attributes if name == "content" and value.startswith("default-src")]
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"]
+    assert "Redistribution and use in source and binary forms" in library
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert {value for name, value in page.attributes if name == "aria-labelledby"} <= set(ids)
+
+
+def test_every_text_is_text(render):
+    names = {number: f"{NASTY}{number}" for number in range(5)}
+    text = render(NASTY, model=NASTY, source=NASTY, id2label=names, label2id={})
+    text.encode("utf-8")
+    page = Page(text)
+    assert page.tags.count("script") == 3 and "b" not in page.tags
+    assert "<" not in page.scripts[0]
+    pieces = json.loads(page.scripts[0])["pieces"]
+    shown = NASTY.replace("\u202e", "⟨U+202E⟩").replace("\u2028", "⟨U+2028⟩")
+    document = shown.replace("\ud800", "\N{REPLACEMENT CHARACTER}")
+    shown = shown.replace("\ud800", "⟨U+D800⟩")
+    assert "".join(piece for piece, first, last, special in pieces if not special) == document
+    assert sum(shown in part for part in page.text) >= 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "figures", "says"),
+    [
+        ({}, ["tokens", "slots", "projection", "profile"], "P̄ Fᵀ"),
+        ({"sharing": "kv"}, ["tokens", "slots", "projection", "profile"], "Here E = F."),
+        ({"slot_bias": True}, ["tokens", "slots", "projection", "profile"], "What the slot bias adds"),
+        ({"projection": "max"}, ["slots"], "there is no E and no F"),
+        ({"attention": "full"}, ["tokens"], "Ordinary attention has no slots"),
+    ],
+    ids=str,
+)
+def test_what_there_is_to_see(render, fields, figures, says):
+    page = Page(render(**fields))
+    assert list(json.loads(page.scripts[0])["figures"]) == figures
+    assert says in "".join(page.text)
+
+
+def test_the_resolution_is_said(render):
+    assert "every token by itself" in render()
+    page = Page(render(most_bytes=700))
+    block = json.loads(page.scripts[0])["block"]
+    assert block > 1 and f"means over blocks of {block} tokens" in page.text
+
+
+def test_a_document_that_was_cut_says_so(build, words):
+    page = render_inspection(inspect_text(build(), words, "mud " * 50, cut=True), model="m", source="a.txt")
+    assert "The first 29 of the 52 tokens of a.txt" in page
+
+
+def test_the_answer_and_how_its_numbers_add_up(render):
+    page = Page(render())
+    answer = json.loads(page.scripts[0])["answer"]
+    assert len(answer["labels"]) == 3 and len(answer["relevance"][0]) == 8
+    assert re.search(r"but for the error of the integration: LABEL_\d [+−]\d+\.\d{3} of [+−]\d", "".join(page.text))
