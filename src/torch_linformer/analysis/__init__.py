@@ -4,13 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_linformer.analysis.attention_plots import plot_attention, plot_projections
-    from torch_linformer.analysis.inspection import inspect_text
+    from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
+    from torch_linformer.analysis.inspection.inspect_text import inspect_text
 
 _MODULES = {
-    "inspect_text": "inspection",
-    "plot_attention": "attention_plots",
-    "plot_projections": "attention_plots",
+    "inspect_text": "inspection.inspect_text",
+    "plot_attention": "inspection.attention_plots",
+    "plot_projections": "inspection.attention_plots",
 }
 
 __all__ = ["inspect_text", "plot_attention", "plot_projections"]

@@ -33,8 +33,8 @@ def inspect_(
     from rich.console import Console
     from torch import nn
 
-    from torch_linformer.analysis.inspection import inspect_text
-    from torch_linformer.analysis.page import check_bokeh, write_inspection
+    from torch_linformer.analysis.inspection.inspect_text import inspect_text
+    from torch_linformer.analysis.inspection.page import check_bokeh, write_inspection
     from torch_linformer.training.devices import resolve_device
     from torch_linformer.training.folder import load_model, load_tokenizer
 

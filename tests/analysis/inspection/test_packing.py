@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from torch_linformer.analysis.attention_maps import LayerAttention, spread_window
-from torch_linformer.analysis.packing import Arrays, block_band, block_means, pack_layers
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention, spread_window
+from torch_linformer.analysis.inspection.packing import Arrays, block_band, block_means, pack_layers
 
 
 def unpack(array):

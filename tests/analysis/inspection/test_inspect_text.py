@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.inspection import MOST_ANSWERS
+from torch_linformer.analysis.inspection.inspect_text import MOST_ANSWERS
 from torch_linformer.models import (
     LinformerForCausalLM,
     LinformerForConditionalGeneration,

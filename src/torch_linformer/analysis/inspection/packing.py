@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.attention_maps import LayerAttention
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention
 
 MOST_BYTES = 3_000_000  # of all arrays, compressed
 _TOP = 2.0**14  # the largest number of an array lies between this and twice as much

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.page import render_inspection
+from torch_linformer.analysis.inspection.page import render_inspection
 
 NASTY = "</script><script>alert(1)</script><!-- <b>&amp;\u202e\u2028\ud800'\""
 VOID = {"meta", "input", "br"}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.analysis.attention_maps import LayerAttention, attention_of_layers
-from torch_linformer.analysis.relevance import Relevance, integrated_gradients
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
+from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,

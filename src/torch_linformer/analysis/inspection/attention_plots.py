@@ -6,9 +6,9 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from torch_linformer.analysis.attention_maps import LayerAttention
-from torch_linformer.analysis.inspection import Inspection
-from torch_linformer.analysis.packing import block_means
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention
+from torch_linformer.analysis.inspection.inspect_text import Inspection
+from torch_linformer.analysis.inspection.packing import block_means
 from torch_linformer.reporting.drawing import BLUE, ORANGE, draw_figure
 
 MOST_CELLS = 512  # along an axis: a panel has no more pixels

@@ -9,10 +9,10 @@ from os import PathLike
 from typing import Any
 
 import torch_linformer
-from torch_linformer.analysis.inspection import Answer, Inspection
-from torch_linformer.analysis.packing import MOST_BYTES, pack_layers
-from torch_linformer.analysis.pieces import cut_into_pieces, visible
-from torch_linformer.analysis.relevance import STEPS
+from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
+from torch_linformer.analysis.inspection.packing import MOST_BYTES, pack_layers
+from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
+from torch_linformer.analysis.inspection.relevance import STEPS
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.html import STYLE
 from torch_linformer.reporting.tables import format_count
@@ -34,7 +34,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         inspection: what is shown.
         model: name of the model.
         source: where the document came from.
-        most_bytes: of the matrices, compressed; see :mod:`torch_linformer.analysis.packing`.
+        most_bytes: of the matrices, compressed; see :mod:`torch_linformer.analysis.inspection.packing`.
 
     Raises:
         ValueError: Bokeh is not installed.
@@ -89,7 +89,7 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
 
 
 def _figures(inspection: Inspection) -> dict[str, Any]:
-    from torch_linformer.analysis.figures import map_figure, profile_figure
+    from torch_linformer.analysis.inspection.figures import map_figure, profile_figure
 
     layers, length = inspection.layers.values(), len(inspection.tokens)
     first = next(iter(layers))
@@ -202,4 +202,4 @@ def _policy(*scripts: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(torch_linformer).joinpath("analysis", "page", name).read_text(encoding="utf-8")
+    return resources.files(torch_linformer).joinpath("analysis", "inspection", "page_files", name).read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torch_linformer.analysis.relevance import integrated_gradients
+from torch_linformer.analysis.inspection.relevance import integrated_gradients
 
 IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
