@@ -88,7 +88,8 @@ def test_the_projections_are_those_of_the_keys_and_of_the_values(build, ids):
 @pytest.mark.parametrize("projection", LINEAR)
 @pytest.mark.parametrize("length", [1, 13, 29])
 def test_the_matrix_of_a_map_gives_its_slots(projection, heads, length, monkeypatch):
-    monkeypatch.setattr("torch_linformer.analysis.inspection.attention_maps.COLUMNS", 5)  # so that there are several pieces
+    # So that there are several pieces.
+    monkeypatch.setattr("torch_linformer.analysis.inspection.attention_maps.COLUMNS", 5)
     torch.manual_seed(0)
     map_ = SequenceProjection(29, 7, projection=projection, num_heads=heads, dtype=torch.float64)
     shape = (length, 4) if map_.num_heads is None else (3, length, 4)

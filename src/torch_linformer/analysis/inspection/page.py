@@ -202,4 +202,5 @@ def _policy(*scripts: str) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(torch_linformer).joinpath("analysis", "inspection", "page_files", name).read_text(encoding="utf-8")
+    folder = resources.files(torch_linformer).joinpath("analysis", "inspection", "page_files")
+    return folder.joinpath(name).read_text(encoding="utf-8")
