@@ -22,8 +22,9 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "models": ({"functional", "nn"}, "hf"),
     "reporting": (set(), "train"),
     "training": ({"models", "reporting"}, "onnx"),  # export alone needs more than "train", and says so
+    "analysis": ({"functional", "nn", "models", "reporting"}, "train"),
     "benchmarking": ({"functional", "nn", "models", "reporting"}, "bench"),
-    "cli": ({"models", "training", "benchmarking"}, "train"),
+    "cli": ({"models", "training", "analysis", "benchmarking"}, "train"),
 }
 
 PUBLIC_NAMES = {
@@ -41,6 +42,7 @@ PUBLIC_NAMES = {
         "LinformerSeq2SeqConfig",
         "__version__",
     ],
+    "torch_linformer.analysis": ["Spectrum", "measure_spectrum", "plot_spectrum", "suggest_k"],
     "torch_linformer.functional": [
         "SlotWeights",
         "causal_linformer_attention",

@@ -60,6 +60,12 @@ def render_png(draw: Draw, height: float, width: float = WIDTH) -> bytes:
     return file.getvalue()
 
 
+def draw_figure(draw: Draw, height: float, width: float = WIDTH) -> Figure:
+    """The same figure as matplotlib has it, for who wants to change or place it."""
+    with _drawn(draw, height, width, {}) as figure:
+        return figure
+
+
 @contextmanager
 def _drawn(draw: Draw, height: float, width: float, style: dict[Any, Any]) -> Iterator[Figure]:
     with matplotlib.rc_context({**_STYLE, **style}), warnings.catch_warnings():
