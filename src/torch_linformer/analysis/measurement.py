@@ -94,11 +94,12 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
         ValueError: the configuration names no layers or heads.
     """
     config: Any = model.config.get_text_config()
-    sizes = {name: getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")}
-    missing = [name for name, size in sizes.items() if not isinstance(size, int)]
-    if missing:
-        raise ValueError(f"a {config.model_type} model has no attention weights that can be read: no {missing[0]}")
-    layers, heads, width = sizes.values()
+    sizes: list[Any] = [
+        getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    ]
+    if not all(isinstance(size, int) for size in sizes):
+        raise ValueError(f"a {config.model_type} model has no attention weights that can be read")
+    layers, heads, width = sizes
     return Architecture(
         layers=layers,
         heads=heads,

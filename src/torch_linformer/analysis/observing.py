@@ -152,8 +152,8 @@ def _set_attention(model: PreTrainedModel, name: str) -> str:
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(
-            f"a {model.config.model_type} model has no attention weights that can be read: transformers computes it "
-            "outside of its AttentionInterface, if it has any"
+            f"the attention of a {model.config.model_type} model cannot be read: it does not go through the "
+            "AttentionInterface of transformers, as that of BERT, RoBERTa, GPT-2 or ModernBERT does"
         )
     return before
 

@@ -53,7 +53,7 @@ def spectrum(
     output = output or Path("runs") / f"spectrum-{Path(model).resolve().name}"
     check_free(output)
     device = resolve_device(device)
-    backbone, tokenizer = load_backbone(model).to(device), load_tokenizer(model)
+    backbone, tokenizer = load_backbone(model, device), load_tokenizer(model)
     check_lengths(backbone, model, lengths)
     screen = Screen()
     corpus = load_documents(data, TEXT, named=Named(text_column))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 from torch import nn
@@ -26,8 +26,8 @@ def find_pretrained(source: str) -> None:
         raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
 
 
-def load_backbone(source: str) -> PreTrainedModel:
-    """The model below any head, in float32, for evaluation.
+def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
+    """The model below any head, in float32, on a device, for evaluation.
 
     Raises:
         InputError: there is none, or it cannot be read.
@@ -42,7 +42,8 @@ def load_backbone(source: str) -> PreTrainedModel:
         model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
     except Exception as error:  # transformers, safetensors and pickle share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {' '.join(str(error).split())}") from None
-    return model.eval()
+    cast(nn.Module, model).to(device).eval()
+    return model
 
 
 def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
