@@ -37,8 +37,8 @@ def plot_spectrum(spectrum: Spectrum, *, index: int | None = None) -> Figure:
 
 
 def default_index(spectrum: Spectrum) -> int:
-    """A quarter of the length, as the paper's 128 of 512."""
-    return max(1, spectrum.length // 4)
+    """A quarter of the length, as the paper's 128 of 512; the last that was computed where that is less."""
+    return min(max(1, spectrum.length // 4), spectrum.cumulative.shape[-1])
 
 
 def spectrum_svg(spectrum: Spectrum, index: int) -> str:

@@ -76,13 +76,11 @@ def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Observer) 
         observe: is called with each head; what it does not keep is freed.
 
     Raises:
-        ValueError: the model's attention cannot be read.
+        ValueError: the model's attention does not go through that interface (:func:`check_readable` says more).
     """
     session = _Session(observe)
     with torch.no_grad(), _observed(model, session):
         model(input_ids=input_ids)
-    if not session.layers:
-        raise ValueError(f"a {model.config.model_type} model has no attention weights that can be read")
     return session.layers
 
 
@@ -105,14 +103,16 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
     if model.config.is_encoder_decoder:
         raise ValueError(f"a {kind} model is an encoder-decoder; give an encoder or a decoder alone")
     beginning = input_ids[:, :_CHECKED_TOKENS]
-    own = _set_attention(model, "eager")
+    own, session = _set_attention(model, "eager"), _Session(lambda head: None)
     try:
         with torch.no_grad():
             expected = model(input_ids=beginning)[0]
-            with _observed(model, _Session(lambda head: None)):
+            with _observed(model, session):
                 computed = model(input_ids=beginning)[0]
     finally:
         _set_attention(model, own)
+    if not session.layers:
+        raise ValueError(f"a {kind} model has no attention weights that can be read")
     error = (computed - expected).abs().max() / expected.abs().max()
     if not error < _TOLERANCE:
         raise ValueError(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 _OVERSAMPLING = 16  # directions searched beyond those that are wanted
+_ROUNDING = 1e-5  # of a sum of squares of values that were computed in float32
 _PASSES = 2  # of subspace iteration: the spectrum of attention falls slowly behind the first values
 
 
@@ -35,14 +36,16 @@ class SingularValues:
 
         .. math:: e / σ \le \sum_{missing} σ_i \le \sqrt{m e}
 
-        the right side by Cauchy and Schwarz. Without missing values both bounds are the sum.
+        the right side by Cauchy and Schwarz; e is known up to the rounding of the values, which the bounds allow for.
+        Without missing values both bounds are the sum.
         """
         known, missing = float(self.values.sum()), self.size - len(self.values)
         if missing == 0:
             return known, known
-        rest = max(0.0, self.energy - float(self.values.square().sum()))
-        last = float(self.values[-1])
-        return known + (rest / last if last > 0 else 0.0), known + (missing * rest) ** 0.5
+        rest, noise = self.energy - float(self.values.square().sum()), _ROUNDING * self.energy
+        last, most = float(self.values[-1]), (missing * max(0.0, rest + noise)) ** 0.5
+        least = max(0.0, rest - noise) / last if last > 0 else 0.0
+        return known + min(least, most), known + most
 
 
 def exact_singular_values(matrix: Tensor) -> SingularValues:

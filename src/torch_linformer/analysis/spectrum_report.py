@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.analysis.advice import LEVELS, Advice, suggest_k
-from torch_linformer.analysis.figures import spectrum_png, spectrum_svg
+from torch_linformer.analysis.figures import default_index, spectrum_png, spectrum_svg
 from torch_linformer.analysis.spectrum import Spectrum
 from torch_linformer.reporting.files import atomic_path, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
@@ -70,7 +70,7 @@ class SpectrumRun:
 
     def index_of(self, spectrum: Spectrum) -> int:
         """The index that heads are compared at."""
-        return max(1, spectrum.length // 4) if self.index is None else self.index
+        return default_index(spectrum) if self.index is None else self.index
 
     def advice(self, spectrum: Spectrum) -> list[Advice]:
         """K for every level."""

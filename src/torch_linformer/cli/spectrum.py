@@ -41,19 +41,18 @@ def spectrum(
     from torch_linformer.training.devices import resolve_device
     from torch_linformer.training.equal_lengths import beginnings
     from torch_linformer.training.errors import InputError
-    from torch_linformer.training.folder import load_tokenizer
     from torch_linformer.training.new_folder import check_free, new_folder
-    from torch_linformer.training.pretrained import check_lengths, load_backbone
+    from torch_linformer.training.pretrained import check_lengths, load_backbone, load_own_tokenizer
     from torch_linformer.training.reading.columns import Named
     from torch_linformer.training.reading.documents import load_documents
     from torch_linformer.training.reading.records import TEXT
     from torch_linformer.training.screen import Screen
 
     lengths = _lengths(length, index, exact_up_to, rank)
-    output = output or Path("runs") / f"spectrum-{Path(model).resolve().name}"
+    output = output or Path("runs") / f"spectrum-{Path(model).absolute().name}"
     check_free(output)
     device = resolve_device(device)
-    backbone, tokenizer = load_backbone(model, device), load_tokenizer(model)
+    backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
     check_lengths(backbone, model, lengths)
     screen = Screen()
     corpus = load_documents(data, TEXT, named=Named(text_column))

@@ -12,6 +12,8 @@ from torch_linformer.models import LinformerConfig
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.sources import ask_hub
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
 
 def find_pretrained(source: str) -> None:
     """Raise ``InputError`` where there is no model of that name, here or on the hub."""
@@ -24,6 +26,18 @@ def find_pretrained(source: str) -> None:
         AutoConfig.from_pretrained(source)
     except Exception:  # the hub, the network and transformers share no base class of errors
         raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+
+
+def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model.
+
+    Raises:
+        InputError: there is none (transformers would make an empty one), or it cannot be read.
+    """
+    tokenizer = load_tokenizer_if_any(source)
+    if tokenizer is None:
+        raise InputError(f"{source}: has no tokenizer; save the model's own into the folder")
+    return tokenizer
 
 
 def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
@@ -49,7 +63,7 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
 def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, or None where there is none."""
     folder = Path(source)
-    if folder.is_dir() and not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
     try:
         return AutoTokenizer.from_pretrained(source)
