@@ -210,7 +210,8 @@ def _show(
     session: _Session, number: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, mask: Tensor | None
 ) -> Tensor:
     """Show one head to who observes; returns its output ``(N, Dv)``."""
-    scores = (query @ key.mT) * scaling
+    scores = query @ key.mT
+    scores *= scaling
     if mask is not None:
         scores += mask
     weights = torch.softmax(scores, dim=-1)

@@ -73,4 +73,5 @@ def randomised_singular_values(matrix: Tensor, rank: int, seed: int = 0) -> Sing
     with torch.random.fork_rng(devices=[matrix.device] if matrix.is_cuda else []):
         torch.manual_seed(seed)
         found = torch.svd_lowrank(matrix, q=min(rank + _OVERSAMPLING, matrix.shape[-1]), niter=_PASSES)[1]
-    return SingularValues(found[:rank].double().cpu(), float(matrix.double().square().sum()), matrix.shape[-1])
+    norm = float(torch.linalg.vector_norm(matrix, dtype=torch.float64))
+    return SingularValues(found[:rank].double().cpu(), norm**2, matrix.shape[-1])
