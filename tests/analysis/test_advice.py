@@ -13,7 +13,7 @@ from torch_linformer.nn.costs import LayerSizes, cheapest_attention_cost, feedfo
 SIZES = {"width": 48, "heads": 2, "feedforward": 96}
 
 
-def spectrum_of(values, length=None):
+def spectrum_of(values, length=None, head_dim=24):
     """A spectrum of these σ, (L, H, R); energies are shares of their sum of squares."""
     values = torch.as_tensor(values, dtype=torch.float64)
     squares = values.square()
@@ -27,7 +27,7 @@ def spectrum_of(values, length=None):
         energy=squares.cumsum(-1) / squares.sum(-1, keepdim=True),
         cumulative_error=zeros,
         missing_energy=zeros,
-        architecture=Architecture(layers=len(values), head_dim=24, **SIZES),
+        architecture=Architecture(layers=len(values), head_dim=head_dim, **SIZES),
     )
 
 
@@ -57,6 +57,12 @@ def test_known_spectra():
     assert found.layers == [1, 96]
 
 
+def test_a_share_that_is_whole_but_for_rounding_is_enough():
+    spectrum = spectrum_of(torch.ones(1, 1, 100))
+    spectrum.energy[0, 0, 94] = 0.95 - 2e-16
+    assert suggest_k(spectrum, 95).layers == [95]
+
+
 def test_a_head_that_needs_more_values_than_there_are():
     spectrum = spectrum_of(torch.ones(2, 2, 10))
     spectrum.energy[1, 0] *= 0.94
@@ -67,8 +73,9 @@ def test_a_head_that_needs_more_values_than_there_are():
 
 
 def test_the_theorem_at_the_error_that_the_level_leaves():
-    found = suggest_k(spectrum_of(torch.ones(1, 2, 10), length=4096), 90)
-    assert found.theorem_k == johnson_lindenstrauss_k(4096, 24, math.sqrt(0.1))
+    for head_dim in (2, 24):  # the bound of the width, and that of the length
+        found = suggest_k(spectrum_of(torch.ones(1, 2, 10), length=4096, head_dim=head_dim), 90)
+        assert found.theorem_k == johnson_lindenstrauss_k(4096, head_dim, math.sqrt(0.1))
 
 
 def test_the_saving_is_that_of_all_layers_together():

@@ -27,7 +27,7 @@ def test_curves_are_the_layers_and_cells_the_heads(spectrum):
         assert list(line.get_ydata()) == pytest.approx(layer.mean(dim=0).tolist())
     assert lines[0].get_alpha() < lines[1].get_alpha()
     cells = {tuple(map(round, text.get_position())): text.get_text() for text in heads.texts}
-    expected = spectrum.cumulative_at(5)
+    expected = spectrum.cumulative[..., 4]
     assert cells == {
         (head + 1, layer + 1): f"{float(expected[layer, head]):.2f}".removeprefix("0")
         for layer in range(2)
@@ -40,7 +40,7 @@ def test_curves_are_the_layers_and_cells_the_heads(spectrum):
 def test_the_palest_cell_is_the_lowest(spectrum):
     (cells,) = plot_spectrum(spectrum, index=5).axes[1].collections
     opacity = cells.get_facecolors()[:, 3]
-    values = spectrum.cumulative_at(5).flatten()
+    values = spectrum.cumulative[..., 4].flatten()
     assert opacity.argsort().tolist() == values.argsort().tolist()
     assert (opacity.min(), opacity.max()) == pytest.approx((0.06, 0.75))
 

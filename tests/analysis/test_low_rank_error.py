@@ -83,6 +83,15 @@ def test_a_slot_for_every_position_loses_nothing():
     assert errors["random"][0] > 0.1  # a Gaussian matrix is no orthogonal one
 
 
+def test_the_fit_comes_from_all_documents():
+    heads, measurement = [head(1), head(2), head(3)], LowRankMeasurement((1, 1), N, (4,))
+    for one in heads:
+        measurement.fit(one)
+    gram, covariance = measurement.moments[0, 0]
+    torch.testing.assert_close(gram, sum(one.weights.mT @ one.weights for one in heads))
+    torch.testing.assert_close(covariance, sum(one.value @ one.value.mT for one in heads))
+
+
 def test_the_fit_is_the_optimum_of_eckart_and_young():
     draw = torch.Generator().manual_seed(7)
     gram, covariance = (x @ x.mT for x in torch.randn(2, N, N, generator=draw).double())
