@@ -339,7 +339,10 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
         ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
         ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),
-        ({"task": "clm", "k": "0", "window": "0"}, "--k must lie between 1 and --max-length 32, got 0"),
+        (
+            {"task": "clm", "k": "0", "window": "0"},
+            "--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number",
+        ),
         ({"window": "-1"}, "--window must be at least 0, got -1"),
         ({"from": "nowhere"}, "nowhere: no such folder, and no model of that name could be fetched"),
         ({"from": "nowhere", "size": "small"}, "--size is for a new model; --from nowhere has its own"),

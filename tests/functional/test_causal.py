@@ -6,7 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import causal, reference
 from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
@@ -38,6 +41,19 @@ def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="
     for tensor in tensors:
         tensor.requires_grad_()
     return sequences, projections, bias
+
+
+class CountElements(TorchDispatchMode):
+    """The elements of every tensor that an operation gives back."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.total += sum(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor))
+        return result
 
 
 def tensors_of(*groups):
@@ -183,6 +199,11 @@ def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, chunk
     assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
+def part_of(proj, positions):
+    """The weights of some positions."""
+    return proj if proj.weights is None else SlotWeights(proj.decay, proj.weights[..., positions, :])
+
+
 def in_pieces(sizes, sequences, proj_k, proj_v, *, padding_mask=None, state=None, **options):
     """Output, weights and last state of positions that are handed over so many at a time."""
     outputs, weights, start = [], [], 0
@@ -191,8 +212,8 @@ def in_pieces(sizes, sequences, proj_k, proj_v, *, padding_mask=None, state=None
         start += size
         output, softmax, state = attend_causally(
             *(x[:, :, piece] for x in sequences),
-            proj_k.part(piece),
-            None if proj_v is None else proj_v.part(piece),
+            part_of(proj_k, piece),
+            None if proj_v is None else part_of(proj_v, piece),
             padding_mask=None if padding_mask is None else padding_mask[:, piece],
             state=state,
             **options,
@@ -517,10 +538,10 @@ def test_rows_of_a_state_go_on_as_those_rows():
     order = torch.tensor([2, 0, 0])
     more = [slice(7, 11), slice(7, 11)]
     rest = [x[:, :, 7:] for x in sequences]
-    expected, _, _ = attend_causally(*rest, proj_k.part(more[0]), proj_v.part(more[1]), state=state, window=3)
+    expected, _, _ = attend_causally(*rest, part_of(proj_k, more[0]), part_of(proj_v, more[1]), state=state, window=3)
     picked = [x[order] for x in rest]
     rows = state.rows(order)
-    actual, _, _ = attend_causally(*picked, proj_k.part(more[0]), proj_v.part(more[1]), state=rows, window=3)
+    actual, _, _ = attend_causally(*picked, part_of(proj_k, more[0]), part_of(proj_v, more[1]), state=rows, window=3)
     assert rows.tokens.tolist() == [5, 7, 7]
     assert_close(actual, expected[order])
 
@@ -584,3 +605,31 @@ def test_a_decay_at_the_limit_of_its_chunks_is_taken():
     proj = SlotWeights(torch.tensor([6.4], **DOUBLE))
     output = causal_linformer_attention(*sequences, proj, chunk_size=10)
     assert_close(output, literal(sequences, proj, proj, None, None, None))
+
+
+def training_step(length, count):
+    (query, key, value), projections, bias = draw_inputs(0, 1, 2, length, 4, 4, 3)
+    with count:
+        output = causal_linformer_attention(query, key, value, *projections, score_bias=bias, window=5, chunk_size=8)
+        output.sum().backward()
+
+
+def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
+    monkeypatch.setattr(causal, "SEGMENT", 16)
+    counts = [CountElements() for _ in range(2)]
+    for length, count in zip((512, 1024), counts, strict=True):
+        training_step(length, count)
+    assert counts[1].total < 2.05 * counts[0].total
+
+
+def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
+    monkeypatch.setattr(causal, "SEGMENT", 16)
+    kept = []
+
+    def note(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    training_step(256, saved_tensors_hooks(note, lambda tensor: tensor))
+    sequences = 256 * 2 * (4 + 4 + 4)
+    assert sum(kept) < 2 * sequences

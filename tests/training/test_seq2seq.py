@@ -8,7 +8,8 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from torch.testing import assert_close
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.training.errors import InputError
@@ -20,6 +21,7 @@ from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.tasks import seq2seq
 from torch_linformer.training.tasks.seq2seq import SequenceToSequence
 from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.training.trainer import DocumentTrainer
 
 PAD, CLS, SEP = range(3)
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -153,6 +155,21 @@ def test_it_is_not_exported(run, tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_labels_are_smoothed_in_training_alone(run, tmp_path):
+    task = SequenceToSequence(load_tokenizer(str(run.folder)), max_target_length=12)
+    documents = Dataset.from_dict({name: [row[name] for row in run.rows] for name in ("article", "summary")})
+    documents = documents.rename_columns({"article": "text", "summary": "target"})
+    batch = task.collator(training=True)(list(task.examples(documents, task.encoder(16)).windows))
+    model = load_model(str(run.folder))
+    arguments = TrainingArguments(str(tmp_path), label_smoothing_factor=0.3, use_cpu=True, report_to="none")
+    trainer = DocumentTrainer(model=model, args=arguments, task=task)
+    loss_of_labels, logits = (model.eval()(**batch)[name] for name in ("loss", "logits"))
+    assert trainer.compute_loss(model, dict(batch)) == loss_of_labels
+    model.training = True  # its layers are not: no dropout
+    spread = -logits.log_softmax(dim=-1).mean(dim=-1)[batch["labels"] != -100].mean()
+    assert_close(trainer.compute_loss(model, dict(batch)), 0.7 * loss_of_labels + 0.3 * spread)
+
+
 # Other models
 
 
@@ -161,7 +178,7 @@ def test_it_is_not_exported(run, tmp_path):
     "options",
     [
         {"attention": "full"},
-        {"window": 4, "memory": "checkpoint"},
+        {"window": 4, "memory": "checkpoint", "label_smoothing": 0.1},
         {"memory": "reversible", "chunk_size": 8, "tokenizer": "bytes"},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),

@@ -2,11 +2,13 @@
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.causal_chunks import Segment
+from torch_linformer.functional.causal_chunks import attend_segment
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.causal_step import attend_next
 from torch_linformer.functional.projection import check_padding_mask, zero_padding
@@ -110,28 +112,55 @@ def attend_causally(
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     dtype = torch.promote_types(query.dtype, torch.bfloat16)  # the sums exceed the range of half precision
-    chunk_size = max(1, min(chunk_size, query.shape[2]))
-    outputs, all_weights = [], []
-    device = query.device.type
+    length, device = query.shape[2], query.device.type
+    if length == 0:
+        num_weights = state.mass_k.shape[-1] + (window or 0)
+        return value, query.new_zeros(*query.shape[:3], num_weights) if need_weights else None, state
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        if query.shape[2] == 1:
+        if length == 1:
             q, k, v = (x.to(dtype) for x in (query, key, value))
-            proj = None if proj_k is None else (proj_k, proj_v or proj_k)
-            output, softmax, state = attend_next(q, k, v, proj, score_bias, window, padding_mask, state, dropout_p)
+            output, softmax, state = attend_next(
+                q, k, v, proj_k, proj_v, score_bias, window, padding_mask, state, dropout_p
+            )
             return output.to(value.dtype), softmax if need_weights else None, state
-        segment_size = SEGMENT if device == "cpu" else GPU_SEGMENT
-        for start in range(0, max(query.shape[2], 1), segment_size):
-            part = slice(start, start + segment_size)
-            queries, keys, values = (x[:, :, part].to(dtype) for x in (query, key, value))
-            padding = None if padding_mask is None else padding_mask[:, part]
-            segment = Segment(queries, keys, values, padding, state, window, chunk_size)
-            slots = None if proj_k is None else (proj_k.part(part), (proj_v or proj_k).part(part))
-            output, weights, state = segment.attend(slots, score_bias, dropout_p, need_weights)
-            outputs.append(output.to(value.dtype))
+        sizes = _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
+        none = [None] * len(sizes)
+        # Split, not sliced: the gradient of a slice is as long as the whole sequence.
+        segments = zip(
+            sizes,
+            *(torch.split(x, sizes, dim=2) for x in (query, key, value)),
+            none if padding_mask is None else torch.split(padding_mask, sizes, dim=1),
+            none if proj_k is None else proj_k.split(sizes),
+            none if proj_v is None else proj_v.split(sizes),
+            strict=True,
+        )
+        outputs, all_weights = [], []
+        for size, queries, keys, values, padding, of_keys, of_values in segments:
+            inputs = queries, keys, values, padding, of_keys, of_values, score_bias, state
+            attend = partial(
+                attend_segment,
+                window=window,
+                chunk=min(size, chunk_size),
+                dtype=dtype,
+                dropout_p=dropout_p,
+                need_weights=need_weights,
+            )
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a compiler decides itself what to keep
+                attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
+            output, weights, state = attend(*inputs)
+            outputs.append(output)
             if weights is not None:
                 all_weights.append(weights)
-    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if all_weights else None, state
+    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if need_weights else None, state
+
+
+def _segment_sizes(length: int, chunk: int, most: int) -> list[int]:
+    """Positions of segments of whole chunks, of ``most`` positions or one chunk at most, and of what is left."""
+    whole = length - length % chunk
+    size = max(chunk, most - most % chunk)
+    sizes = [size] * (whole // size) + [whole % size, length - whole]
+    return [size for size in sizes if size > 0]
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> None:

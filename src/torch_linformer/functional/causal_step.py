@@ -12,7 +12,8 @@ def attend_next(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    proj: tuple[SlotWeights, SlotWeights] | None,
+    proj_k: SlotWeights | None,
+    proj_v: SlotWeights | None,
     score_bias: Tensor | None,
     window: int | None,
     padding: Tensor | None,
@@ -22,9 +23,9 @@ def attend_next(
     """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
     scores, outputs = [], []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
-    if proj is not None:
-        keys, mass_k = _add_token(keys, mass_k, proj[0], key, padding)
-        values, mass_v = _add_token(values, mass_v, proj[1], value, padding)
+    if proj_k is not None:
+        keys, mass_k = _add_token(keys, mass_k, proj_k, key, padding)
+        values, mass_v = _add_token(values, mass_v, proj_v or proj_k, value, padding)
         of_slots = ((query @ keys.mT.to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
         scores.append(of_slots if score_bias is None else of_slots + score_bias.unsqueeze(-2).to(of_slots.dtype))
     recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
@@ -35,7 +36,7 @@ def attend_next(
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     of_slots, of_window = kept.tensor_split([mass_k.shape[-1]], dim=-1)
-    if proj is not None:
+    if proj_k is not None:
         outputs.append((of_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
     if window is not None:
         outputs.append(of_window @ recent_values)

@@ -24,26 +24,34 @@ class SlotWeights(NamedTuple):
     decay: Tensor
     weights: Tensor | None = None
 
-    def part(self, positions: slice) -> "SlotWeights":
-        """The weights of some positions."""
-        return self if self.weights is None else SlotWeights(self.decay, self.weights[..., positions, :])
+    def split(self, sizes: list[int]) -> "list[SlotWeights]":
+        """The weights of that many positions after one another."""
+        if self.weights is None:
+            return [self] * len(sizes)
+        return [SlotWeights(self.decay, weights) for weights in torch.split(self.weights, sizes, dim=-2)]
 
 
 class Clock:
-    """Real tokens counted along chunks of positions.
+    """Real tokens counted along n chunks of c positions.
 
     Args:
-        real: bool ``(B or 1, n, c)``: which positions of n chunks of c hold a token.
+        real: bool ``(B, n, c)``: which positions hold a token; None where all do.
+        chunks: n and c.
 
     Attributes:
-        ticks: tokens of the chunk up to each position, ``(B or 1, n, c)``.
+        ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
         elapsed: tokens before each chunk and, last, in all, ``(B or 1, n + 1)``.
     """
 
-    def __init__(self, real: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, real: Tensor | None, chunks: tuple[int, int], device: torch.device, dtype: torch.dtype) -> None:
         self.real = real
-        self.ticks = real.to(dtype).cumsum(dim=-1)
-        self.elapsed = F.pad(self.ticks[..., -1].cumsum(dim=-1), (1, 0))
+        number, size = chunks
+        if real is None:
+            self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
+            self.elapsed = torch.arange(number + 1, device=device, dtype=dtype)[None] * size
+        else:
+            self.ticks = real.to(dtype).cumsum(dim=-1)
+            self.elapsed = F.pad(self.ticks[..., -1].cumsum(dim=-1), (1, 0))
 
     def carry(self, decay_HK: Tensor, added: Tensor, start: Tensor) -> Tensor:
         """Sums ``(B, H, n + 1, K, X)`` before each chunk, and last behind them all.
@@ -53,8 +61,7 @@ class Clock:
             added: what each chunk adds, ``(B, H, n, K, X)``, as seen from the chunk's beginning.
             start: the sums before the first chunk, ``(B, H, K, X)``.
         """
-        chunks = added.shape[2]
-        gaps = self.elapsed.unsqueeze(-1) - self.elapsed[:, None, :chunks]
+        gaps = self.elapsed.unsqueeze(-1) - self.elapsed[:, None, :-1]
         before = torch.ones_like(gaps[0], dtype=torch.bool).tril(-1)
         exponent = -decay_HK[..., None, None] * gaps[:, None, None]
         fade = exponent.masked_fill(~before, float("-inf")).exp()
@@ -63,42 +70,64 @@ class Clock:
         return sums.transpose(2, 3)
 
 
-class RunningMeans:
-    """Means of a sequence in K slots at every position, as two products and without the means themselves.
+class WeightsOfChunks:
+    """The weights of positions as seen from the beginning of their chunk, and their sums.
 
     Args:
         clock: of the chunks.
         proj: the weights of the positions, those of each chunk together: ``(…, n, c, K)``.
-        sequence: ``(B, H, n, c, X)``, zeros at padding.
-        sums: weighted sums of what came before, ``(B, H, K, X)``.
         mass: sums of the weights of what came before, ``(B, H, K)``.
+
+    Attributes:
+        decay: ``(H or 1, K)``.
+        grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
+        mass: G, the sums of weights up to each position, what came before the chunks included, ``(B, H, n, c, K)``.
+        mass_behind: sums of the weights of all, ``(B, H, K)``.
     """
 
-    def __init__(self, clock: Clock, proj: SlotWeights, sequence: Tensor, sums: Tensor, mass: Tensor) -> None:
-        decay = proj.decay.to(sums.dtype)
-        decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
-        # (B or 1, H or 1, n, c, K): weights as seen from the beginning of the chunk
-        grown = torch.exp(decay[:, None, None] * clock.ticks[:, None, :, :, None])
+    def __init__(self, clock: Clock, proj: SlotWeights, mass: Tensor) -> None:
+        self.clock = clock
+        decay = proj.decay.to(mass.dtype)
+        self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
+        grown = torch.exp(self.decay[:, None, None] * clock.ticks[:, None, :, :, None])
+        grown = grown.expand(-1, -1, clock.elapsed.shape[1] - 1, -1, -1)
         if proj.weights is not None:
             grown = grown * proj.weights.to(grown.dtype)
-        grown = grown.masked_fill(~clock.real[:, None, :, :, None], 0.0)
-        added_mass = grown.cumsum(dim=-2)
-        self.sequence, self.grown = sequence, grown.to(sequence.dtype)
+        if clock.real is not None:
+            grown = grown.masked_fill(~clock.real[:, None, :, :, None], 0.0)
+        self.grown = grown
+        added = grown.cumsum(dim=-2)
+        masses = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1)).squeeze(-1)
+        self.mass_behind = masses[:, :, -1]
+        self.mass = added + masses[:, :, :-1].unsqueeze(-2)
+        if clock.real is not None:
+            # No token yet: the sums are zeros too, and so is their mean.
+            self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
+
+
+class RunningMeans:
+    """Means of a sequence in K slots at every position, as two products and without the means themselves.
+
+    Args:
+        weights: of the positions.
+        sequence: ``(B, H, n, c, X)``, zeros at padding.
+        sums: weighted sums of what came before, ``(B, H, K, X)``.
+    """
+
+    def __init__(self, weights: WeightsOfChunks, sequence: Tensor, sums: Tensor) -> None:
+        self.weights, self.sequence = weights, sequence
+        self.grown = weights.grown.to(sequence.dtype)
         added = (self.grown.mT @ sequence).to(sums.dtype)
-        carried = clock.carry(decay, added, sums)
-        masses = clock.carry(decay, added_mass[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1)).squeeze(-1)
+        carried = weights.clock.carry(weights.decay, added, sums)
         self.before = carried[:, :, :-1].to(sequence.dtype)
-        self.sums, self.mass_behind = carried[:, :, -1], masses[:, :, -1]
-        mass = added_mass + masses[:, :, :-1].unsqueeze(-2)
-        # No token yet: the sums are zeros too, and so is their mean.
-        self.mass = mass.masked_fill(mass == 0, 1.0)
+        self.sums = carried[:, :, -1]
 
     def products(self, queries: Tensor, own: Tensor) -> Tensor:
         """``q · mean`` of every position and slot, ``(B, H, n, c, K)``; ``own`` are q · x within the chunks."""
         sums = own.tril() @ self.grown + queries @ self.before.mT
-        return (sums / self.mass).to(queries.dtype)
+        return (sums / self.weights.mass).to(queries.dtype)
 
-    def mix(self, weights: Tensor) -> Tensor:
-        """``weights`` ``(B, H, n, c, K)`` times the means: ``(B, H, n, c, X)``."""
-        weights = (weights / self.mass).to(weights.dtype)
-        return (weights @ self.grown.mT).tril() @ self.sequence + weights @ self.before
+    def mix(self, shares: Tensor) -> Tensor:
+        """``shares`` of the slots, ``(B, H, n, c, K)``, times the means: ``(B, H, n, c, X)``."""
+        shares = (shares / self.weights.mass).to(shares.dtype)
+        return (shares @ self.grown.mT).tril() @ self.sequence + shares @ self.before

@@ -188,11 +188,11 @@ class FullAttention(nn.Module):
                 f"causal attention is self-attention: query and key must have one length, got {query.shape[1]} and "
                 f"{key.shape[1]}"
             )
-        positions = positions_behind(past, padding, key.shape[1], key.device)
-        queries, keys = (
-            rotate(self._split_heads(linear(x), heads), positions, self.rotary_dim)
-            for linear, x, heads in ((self.q_proj, query, self.num_heads), (self.k_proj, key, self.num_kv_heads))
-        )
+        queries = self._split_heads(self.q_proj(query), self.num_heads)
+        keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
+        if self.rotary_dim > 0:
+            positions = positions_behind(past, padding, key.shape[1], key.device)
+            queries, keys = (rotate(x, positions, self.rotary_dim) for x in (queries, keys))
         keys = repeat_heads(keys, self.num_heads)
         values = repeat_heads(self._split_heads(self.v_proj(value), self.num_kv_heads), self.num_heads)
         output_BHND, weights = self._attend_to_past(queries, keys, values, padding, past, need_weights)

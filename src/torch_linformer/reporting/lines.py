@@ -70,7 +70,9 @@ class LogLogChart:
         axes.xaxis.set_major_locator(FixedLocator(marked))
         axes.xaxis.set_major_formatter(lambda value, _: format_count(value))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 3.0)))
+        heights = [y for line in self.lines for _, y in (*line.points, *line.estimated)]
+        few_decades = bool(heights) and max(heights) < 30 * min(heights)
+        axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few_decades else (1.0, 3.0)))
         axes.yaxis.set_major_formatter(lambda value, _: self.y_format(value))
         axes.yaxis.set_minor_locator(NullLocator())
         if self.lines:

@@ -226,6 +226,7 @@ def _trainer(
         per_device_eval_batch_size=settings.batch_size,
         learning_rate=settings.peak_rate,
         weight_decay=0.05,
+        label_smoothing_factor=settings.label_smoothing,
         seed=settings.seed,
         bf16=precision == "bf16",
         fp16=precision == "fp16",

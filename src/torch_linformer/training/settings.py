@@ -52,6 +52,7 @@ _OF_TASKS = {
     "source_column": ("seq2seq",),
     "target_column": ("seq2seq",),
     "max_target_length": ("seq2seq",),
+    "label_smoothing": ("seq2seq",),
     "packing": OF_TEXT,
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
@@ -119,6 +120,7 @@ class TrainSettings:
     embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
+    label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
     max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
     minutes: float | None = option(None, "stop training after this many minutes")
@@ -151,6 +153,8 @@ class TrainSettings:
             raise InputError(f"--stride must be at least 0, got {self.stride}")
         if self.window is not None and self.window < 0:
             raise InputError(f"--window must be at least 0, got {self.window}")
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
         if self.length < 4:
@@ -237,6 +241,8 @@ class TrainSettings:
             numbers = [int(part) for part in str(self.k).split(",")]
         except ValueError:
             raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
+        if least == 1 and 0 in numbers and self.task == "clm":
+            raise InputError("--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number")
         for number in numbers:
             if not least <= number <= self.length:
                 raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")

@@ -116,6 +116,19 @@ class DocumentTrainer(Trainer):
         self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
         return super().training_step(model, inputs, *args, **kwargs)
 
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        smoother = self.label_smoother
+        if smoother is not None and model.training:
+            # The Trainer takes the labels away, and the decoder reads them.
+            reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
+            inputs = {**inputs, "decoder_input_ids": reads}
+        elif smoother is not None:
+            self.label_smoother = None  # a way to learn: the validation loss is that of the labels
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.label_smoother = smoother
+
     def scores_of(self, examples: Examples) -> dict[str, Any]:
         """Every score of the model on some documents."""
         self.compute_metrics = None  # the headline of the validation documents
