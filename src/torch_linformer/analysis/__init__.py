@@ -7,16 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_linformer.analysis.advice import suggest_k
-    from torch_linformer.analysis.figures import plot_spectrum
-    from torch_linformer.analysis.measurement import measure_spectrum
-    from torch_linformer.analysis.spectrum import Spectrum
+    from torch_linformer.analysis.spectra.advice import suggest_k
+    from torch_linformer.analysis.spectra.figures import plot_spectrum
+    from torch_linformer.analysis.spectra.measurement import measure_spectrum
+    from torch_linformer.analysis.spectra.spectrum import Spectrum
 
 _MODULES = {
-    "Spectrum": "spectrum",
-    "measure_spectrum": "measurement",
-    "plot_spectrum": "figures",
-    "suggest_k": "advice",
+    "Spectrum": "spectra.spectrum",
+    "measure_spectrum": "spectra.measurement",
+    "plot_spectrum": "spectra.figures",
+    "suggest_k": "spectra.advice",
 }
 
 __all__ = ["Spectrum", "measure_spectrum", "plot_spectrum", "suggest_k"]

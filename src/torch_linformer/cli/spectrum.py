@@ -36,8 +36,8 @@ def spectrum(
     The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
     energy, as linformer train --k @FOLDER/spectrum.json takes it.
     """
-    from torch_linformer.analysis.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
-    from torch_linformer.analysis.spectrum_run import measure_lengths
+    from torch_linformer.analysis.spectra.report import SpectrumRun, show_spectra, write_spectrum_report
+    from torch_linformer.analysis.spectra.run import measure_lengths
     from torch_linformer.training.devices import resolve_device
     from torch_linformer.training.equal_lengths import beginnings
     from torch_linformer.training.errors import InputError

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.observing import Head
-from torch_linformer.analysis.spectrum import LowRankErrors
+from torch_linformer.analysis.spectra.observing import Head
+from torch_linformer.analysis.spectra.spectrum import LowRankErrors
 
 KS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = 1024  # tokens: the fit keeps two N × N matrices for every head of the model

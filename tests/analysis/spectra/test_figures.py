@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from torch_linformer.analysis import measure_spectrum, plot_spectrum
-from torch_linformer.analysis.figures import spectrum_svg
+from torch_linformer.analysis.spectra.figures import spectrum_svg
 
 N = 37
 

@@ -7,9 +7,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.analysis.advice import LEVELS, Advice, suggest_k
-from torch_linformer.analysis.figures import default_index, spectrum_png, spectrum_svg
-from torch_linformer.analysis.spectrum import Spectrum
+from torch_linformer.analysis.spectra.advice import LEVELS, Advice, suggest_k
+from torch_linformer.analysis.spectra.figures import default_index, spectrum_png, spectrum_svg
+from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.reporting.files import atomic_path, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts, package_versions

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch_linformer.analysis import Spectrum, suggest_k
-from torch_linformer.analysis.spectrum import Architecture
+from torch_linformer.analysis.spectra.spectrum import Architecture
 from torch_linformer.functional import johnson_lindenstrauss_k
 from torch_linformer.nn.costs import LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
 

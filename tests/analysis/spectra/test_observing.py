@@ -15,7 +15,7 @@ from transformers import (
     T5Model,
 )
 
-from torch_linformer.analysis.observing import check_readable, observe_heads
+from torch_linformer.analysis.spectra.observing import check_readable, observe_heads
 from torch_linformer.models import LinformerConfig, LinformerModel
 
 NAMES = ["bert", "roberta", "gpt2", "modernbert", "llama, two key heads", "our twin", "our causal twin"]

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from torch_linformer.analysis.spectrum import Spectrum
+from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.reporting.drawing import BLUE, INK, draw_figure, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 

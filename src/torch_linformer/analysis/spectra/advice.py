@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch_linformer.analysis.spectrum import Spectrum
+from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
 from torch_linformer.nn.costs import Cost, LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.singular_values import SingularValues
+from torch_linformer.analysis.spectra.singular_values import SingularValues
 
 DIGITS = 6  # of a value in a file
 
@@ -25,7 +25,7 @@ class Architecture:
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankErrors:
-    """Measured relative errors of the attention's output; see :mod:`torch_linformer.analysis.low_rank_error`.
+    """Measured relative errors of the attention's output; see :mod:`torch_linformer.analysis.spectra.low_rank_error`.
 
     Attributes:
         ks: the K that were tried.

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from torch_linformer.analysis import measure_spectrum
-from torch_linformer.analysis.low_rank_error import LowRankMeasurement, fitted_projection, segment_of_position
-from torch_linformer.analysis.observing import Head
+from torch_linformer.analysis.spectra.low_rank_error import LowRankMeasurement, fitted_projection, segment_of_position
+from torch_linformer.analysis.spectra.observing import Head
 from torch_linformer.functional import linformer_attention
 
 N, D = 23, 5

@@ -7,8 +7,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from torch_linformer.analysis.measurement import architecture_of, measure_spectrum
-from torch_linformer.analysis.spectrum import Spectrum
+from torch_linformer.analysis.spectra.measurement import architecture_of, measure_spectrum
+from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration
 

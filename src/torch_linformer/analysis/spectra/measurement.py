@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from torch_linformer.analysis.low_rank_error import KS, LONGEST, LowRankMeasurement
-from torch_linformer.analysis.observing import Head, check_readable, observe_heads
-from torch_linformer.analysis.singular_values import exact_singular_values, randomised_singular_values
-from torch_linformer.analysis.spectrum import Architecture, Spectrum, SpectrumMean
+from torch_linformer.analysis.spectra.low_rank_error import KS, LONGEST, LowRankMeasurement
+from torch_linformer.analysis.spectra.observing import Head, check_readable, observe_heads
+from torch_linformer.analysis.spectra.singular_values import exact_singular_values, randomised_singular_values
+from torch_linformer.analysis.spectra.spectrum import Architecture, Spectrum, SpectrumMean
 
 EXACT_UP_TO = 4096  # tokens; one P takes 7 s there, eight times as long at twice the length (docs/spectrum.md)
 RANK = 1024  # values that are computed of a longer P
