@@ -42,7 +42,15 @@ PUBLIC_NAMES = {
         "LinformerSeq2SeqConfig",
         "__version__",
     ],
-    "torch_linformer.analysis": ["inspect_text", "plot_attention", "plot_projections"],
+    "torch_linformer.analysis": [
+        "Spectrum",
+        "inspect_text",
+        "measure_spectrum",
+        "plot_attention",
+        "plot_projections",
+        "plot_spectrum",
+        "suggest_k",
+    ],
     "torch_linformer.functional": [
         "SlotWeights",
         "causal_linformer_attention",

@@ -1,4 +1,7 @@
-"""Looking inside a model. The names below are imported when first touched: they need the extra `train`."""
+"""Looking inside a model: what attends to what, how low the rank of that is, and the K that follows.
+
+The names below need the extra `train` and are imported when first touched.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,20 +9,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
     from torch_linformer.analysis.inspection.inspect_text import inspect_text
+    from torch_linformer.analysis.spectra.advice import suggest_k
+    from torch_linformer.analysis.spectra.figures import plot_spectrum
+    from torch_linformer.analysis.spectra.measurement import measure_spectrum
+    from torch_linformer.analysis.spectra.spectrum import Spectrum
 
 _MODULES = {
+    "Spectrum": "spectra.spectrum",
     "inspect_text": "inspection.inspect_text",
+    "measure_spectrum": "spectra.measurement",
     "plot_attention": "inspection.attention_plots",
     "plot_projections": "inspection.attention_plots",
+    "plot_spectrum": "spectra.figures",
+    "suggest_k": "spectra.advice",
 }
 
-__all__ = ["inspect_text", "plot_attention", "plot_projections"]
+__all__ = [
+    "Spectrum",
+    "inspect_text",
+    "measure_spectrum",
+    "plot_attention",
+    "plot_projections",
+    "plot_spectrum",
+    "suggest_k",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"torch_linformer.analysis.{_MODULES[name]}")
+    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     value = globals()[name] = getattr(module, name)
     return value
 

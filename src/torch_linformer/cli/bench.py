@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torch_linformer.cli.options import Debug
+from torch_linformer.cli.options import Debug, positive_numbers
 
 
 def bench(
@@ -47,8 +47,8 @@ def bench(
     _check_choice("SUITE", suite, tuple(SUITES))
     _check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
     grid = Grid(
-        lengths=_positive_numbers("--lengths", lengths),
-        ks=_positive_numbers("--k", k),
+        lengths=positive_numbers("--lengths", lengths),
+        ks=positive_numbers("--k", k),
         batch=batch,
         device=resolve_device(device, among=("cuda", "cpu")),
         dtype=dtype,
@@ -66,12 +66,3 @@ def bench(
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _positive_numbers(option: str, text: str) -> tuple[int, ...]:
-    """The numbers of a list such as ``512,1024``; none where nothing was given."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    for part in parts:
-        if not part.isdecimal() or int(part) < 1:
-            raise ValueError(f"{option} {text}: {part!r} is no positive whole number; write {option} 512,1024")
-    return tuple(dict.fromkeys(map(int, parts)))

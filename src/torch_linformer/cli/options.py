@@ -26,3 +26,12 @@ BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents c
 Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
 Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]
 Debug = Annotated[bool, typer.Option("--debug", help="show a traceback when something goes wrong")]
+
+
+def positive_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The numbers of a list such as ``512,1024``; none where nothing was given."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    for part in parts:
+        if not part.isdecimal() or int(part) < 1:
+            raise ValueError(f"{option} {text}: {part!r} is no positive whole number; write {option} 512,1024")
+    return tuple(dict.fromkeys(map(int, parts)))

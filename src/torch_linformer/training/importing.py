@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.convert import (
@@ -19,7 +18,7 @@ from torch_linformer.models.convert import (
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.new_folder import check_free, new_folder
-from torch_linformer.training.reading.sources import ask_hub
+from torch_linformer.training.pretrained import find_pretrained, load_tokenizer_if_any
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     check_free(output)
     converter, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
     if converter.is_folder:
-        _find(source)
-        model, tokenizer = converter.convert(source, **arguments), _tokenizer(source)
+        find_pretrained(source)
+        model, tokenizer = converter.convert(source, **arguments), load_tokenizer_if_any(source)
     else:
         if not Path(source).exists():
             raise InputError(f"{source}: no such file")
@@ -78,27 +77,3 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
             tokenizer.model_max_length = model.config.max_position_embeddings
             tokenizer.save_pretrained(folder)
     return model
-
-
-def _find(source: str) -> None:
-    """Raise ``InputError`` where there is no model of that name, here or on the hub."""
-    if Path(source).exists():
-        if not (Path(source) / "config.json").is_file():
-            raise InputError(f"{source}: is no model folder: it has no config.json")
-        return
-    try:
-        ask_hub("model", source)
-        AutoConfig.from_pretrained(source)
-    except Exception:  # the hub, the network and transformers share no base class of errors
-        raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
-
-
-def _tokenizer(source: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside the model, or None where there is none."""
-    folder = Path(source)
-    if folder.is_dir() and not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "vocab.json")):
-        return None
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise InputError(f"{source}: the tokenizer cannot be read: {' '.join(str(error).split())}") from None

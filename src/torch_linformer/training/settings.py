@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.suggested_k import suggested_k
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ class TrainSettings:
     packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
     whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
     k: str | None = option(
-        None, "slots K: one number or, comma-separated, one a layer  [min(256, max-length/4); clm 64]"
+        None,
+        "slots K: a number; one a layer, comma-separated; or @spectrum.json, or :90, :99 behind it "
+        " [min(256, max-length/4); clm 64]",
     )
     window: int | None = option(
         None, "also attend to the tokens this near; clm: to the last so many, 0 for none  [clm: 64]"
@@ -159,6 +162,9 @@ class TrainSettings:
         if self.target_length < 4:
             raise InputError(f"--max-target-length must be at least 4, got {self.target_length}")
         self._check_task()
+        if isinstance(self.k, str) and self.k.startswith("@"):
+            # The numbers, not the file: a run is resumed by what it is, whatever the file says by then.
+            object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         self.slots  # noqa: B018 - its checks
 
     def _check_task(self) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_linformer.benchmarking.contenders import attention as contenders
-from torch_linformer.benchmarking.costs import linformer_attention_cost
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Step, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import beyond_full_attention, grid_cases, require_cases
 from torch_linformer.benchmarking.suites.measurements import Comparison, Measurements, headline_ratio, ratio_records
+from torch_linformer.nn.costs import linformer_attention_cost
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_percent
 

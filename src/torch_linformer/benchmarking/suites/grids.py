@@ -5,8 +5,8 @@ from typing import Any
 
 import psutil
 
-from torch_linformer.benchmarking.costs import full_attention_cost
 from torch_linformer.benchmarking.suite import Case, Grid
+from torch_linformer.nn.costs import full_attention_cost
 from torch_linformer.reporting.tables import format_bytes, format_count
 
 EAGER_LIMIT = 8192  # tokens; beyond these a CPU needs minutes a step

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from torch_linformer.benchmarking import paper
 from torch_linformer.benchmarking.contenders import encoders as contenders
-from torch_linformer.benchmarking.costs import layer_ratio
 from torch_linformer.benchmarking.fits import fit_quadratic
 from torch_linformer.benchmarking.suite import Case, Contender, Grid, Row, Suite, Summary
 from torch_linformer.benchmarking.suites.grids import beyond_full_attention, grid_cases, require_cases
@@ -16,6 +15,7 @@ from torch_linformer.benchmarking.suites.measurements import (
     failures_text,
     length_chart,
 )
+from torch_linformer.nn.costs import layer_ratio
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio

@@ -1,12 +1,55 @@
 """What an attention or a layer costs on paper: multiplications, and the intermediate results they leave."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from torch_linformer.benchmarking.suite import Case
+import torch
+
 from torch_linformer.nn.projection import Sharing
 
 Order = Literal["compress_first", "project_last"]
+
+
+class Sizes(Protocol):
+    """What a cost depends on; a case of a benchmark and a :class:`LayerSizes` both say it."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def feedforward(self) -> int: ...
+    @property
+    def torch_dtype(self) -> torch.dtype: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSizes:
+    """One layer on one sequence.
+
+    Attributes:
+        length: tokens N.
+        k: slots K.
+        width: model width C.
+        heads: heads H.
+        feedforward: width of the feed-forward F.
+        batch: rows B.
+        torch_dtype: of the intermediate results.
+    """
+
+    length: int
+    k: int
+    width: int
+    heads: int
+    feedforward: int
+    batch: int = 1
+    torch_dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +68,13 @@ class Cost:
         return Cost(multiplications=self.multiplications + other.multiplications, bytes=self.bytes + other.bytes)
 
 
-def full_attention_cost(case: Case) -> Cost:
+def full_attention_cost(sizes: Sizes) -> Cost:
     """Ordinary attention with its (N, N) scores and weights kept: 4·N·C² + 2·N²·C multiplications a row."""
-    n, c = case.length, case.width
-    return _cost(case, 4 * n * c**2 + 2 * n**2 * c, 5 * n * c + 2 * case.heads * n**2)
+    n, c = sizes.length, sizes.width
+    return _cost(sizes, 4 * n * c**2 + 2 * n**2 * c, 5 * n * c + 2 * sizes.heads * n**2)
 
 
-def linformer_attention_cost(case: Case, sharing: Sharing = "headwise", order: Order = "compress_first") -> Cost:
+def linformer_attention_cost(sizes: Sizes, sharing: Sharing = "headwise", order: Order = "compress_first") -> Cost:
     """Linformer attention with dense E and F, channels mixed after (``compress_first``) or before the projection.
 
     Queries and output take 2·N·C² multiplications a row and the attention over slots 2·N·K·C, in every mode. Keys and
@@ -41,7 +84,7 @@ def linformer_attention_cost(case: Case, sharing: Sharing = "headwise", order: O
     Raises:
         ValueError: for ``none`` compressed first: a head's own matrix cannot come before the heads are made.
     """
-    n, k, c = case.length, case.k, case.width
+    n, k, c = sizes.length, sizes.k, sizes.width
     if order == "project_last":
         multiplications, elements = 2 * n * c**2 + 2 * n * k * c, 2 * n * c + 2 * k * c
     elif sharing == "none":
@@ -51,31 +94,31 @@ def linformer_attention_cost(case: Case, sharing: Sharing = "headwise", order: O
         multiplications = compressed * n * k * c + 2 * k * c**2
         elements = compressed * k * c + 2 * k * c
     around = 2 * n * c**2 + 2 * n * k * c
-    return _cost(case, around + multiplications, 3 * n * c + 2 * case.heads * n * k + elements)
+    return _cost(sizes, around + multiplications, 3 * n * c + 2 * sizes.heads * n * k + elements)
 
 
-def cheapest_attention_cost(case: Case, sharing: Sharing = "headwise") -> Cost:
+def cheapest_attention_cost(sizes: Sizes, sharing: Sharing = "headwise") -> Cost:
     """Linformer attention in the order with fewer multiplications, which is the one that is computed."""
-    last = linformer_attention_cost(case, sharing, "project_last")
+    last = linformer_attention_cost(sizes, sharing, "project_last")
     if sharing == "none":
         return last
-    return min(linformer_attention_cost(case, sharing, "compress_first"), last, key=lambda cost: cost.multiplications)
+    return min(linformer_attention_cost(sizes, sharing, "compress_first"), last, key=lambda cost: cost.multiplications)
 
 
-def feedforward_cost(case: Case) -> Cost:
+def feedforward_cost(sizes: Sizes) -> Cost:
     """The position-wise feed-forward: 2·N·C·F multiplications a row."""
-    n, c, hidden = case.length, case.width, case.feedforward
+    n, c, hidden = sizes.length, sizes.width, sizes.feedforward
     # Its hidden values count twice: before and after the nonlinearity.
-    return _cost(case, 2 * n * c * hidden, 2 * n * hidden + n * c)
+    return _cost(sizes, 2 * n * c * hidden, 2 * n * hidden + n * c)
 
 
-def layer_ratio(case: Case, sharing: Sharing = "kv") -> tuple[float, float]:
+def layer_ratio(sizes: Sizes, sharing: Sharing = "kv") -> tuple[float, float]:
     """How many times the multiplications and the bytes of our layer an ordinary one has."""
-    around = feedforward_cost(case)
-    full, ours = full_attention_cost(case) + around, cheapest_attention_cost(case, sharing) + around
+    around = feedforward_cost(sizes)
+    full, ours = full_attention_cost(sizes) + around, cheapest_attention_cost(sizes, sharing) + around
     return full.multiplications / ours.multiplications, full.bytes / ours.bytes
 
 
-def _cost(case: Case, multiplications: int, elements: int) -> Cost:
-    bytes_ = case.batch * elements * case.torch_dtype.itemsize
-    return Cost(multiplications=case.batch * multiplications, bytes=bytes_)
+def _cost(sizes: Sizes, multiplications: int, elements: int) -> Cost:
+    bytes_ = sizes.batch * elements * sizes.torch_dtype.itemsize
+    return Cost(multiplications=sizes.batch * multiplications, bytes=bytes_)

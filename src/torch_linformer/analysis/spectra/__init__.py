@@ -1,0 +1,1 @@
+"""The singular values of attention, and the K that follows from them."""

@@ -1,0 +1,103 @@
+"""Which K a spectrum asks for, and what that K saves."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch_linformer.analysis.spectra.spectrum import Spectrum
+from torch_linformer.functional.bounds import johnson_lindenstrauss_k
+from torch_linformer.nn.costs import Cost, LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
+
+LEVELS = (90, 95, 99)  # per cent of the energy Σσ²
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    r"""The smallest K that keep a share of the energy Σσ², and what they save.
+
+    Attributes:
+        level: the share, in per cent.
+        eps: ε = √(1 − share): ‖P − P_K‖ / ‖P‖ in the Frobenius norm, where P_K is the best P of rank K.
+        heads: K for each head of each layer; None where more values are needed than were computed.
+        layers: K for each layer, the largest of its heads.
+        theorem_k: what Theorem 2 of the paper asks for at this ε, for every layer.
+        multiplications: of a layer with ordinary attention over those of a Linformer with these K, mean over layers,
+            feed-forward included; None where a K is.
+        memory: likewise the bytes of the intermediate results.
+        attention_multiplications: those of the attention alone.
+        attention_memory: likewise the bytes.
+    """
+
+    level: int
+    eps: float
+    heads: list[list[int | None]]
+    layers: list[int | None]
+    theorem_k: int
+    multiplications: float | None
+    memory: float | None
+    attention_multiplications: float | None
+    attention_memory: float | None
+
+    def as_option(self) -> str | None:
+        """The layers' K as ``linformer train --k`` takes them; None where one is not known."""
+        return None if None in self.layers else ",".join(map(str, self.layers))
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything as numbers and lists, for JSON."""
+        ratios = ("multiplications", "memory", "attention_multiplications", "attention_memory")
+        return {
+            "eps": round(self.eps, 6),
+            "heads": self.heads,
+            "layers": self.layers,
+            "theorem_k": self.theorem_k,
+            "saving": {name: None if (ratio := getattr(self, name)) is None else round(ratio, 4) for name in ratios},
+        }
+
+
+def suggest_k(spectrum: Spectrum, level: int) -> Advice:
+    """The smallest K of every head and layer whose σ hold ``level`` per cent of the energy Σσ², mean over documents.
+
+    The saving is that of the cost model (:mod:`torch_linformer.nn.costs`) at the length of the spectrum, with one E
+    and one F a layer.
+
+    Raises:
+        ValueError: ``level`` is no percentage above 0 and below 100.
+    """
+    if not 0 < level < 100:
+        raise ValueError(f"level must be a percentage above 0 and below 100, got {level}")
+    # A sum of squares that is a whole share but for rounding is that share.
+    enough = spectrum.energy >= level / 100 - 1e-12
+    first = enough.int().argmax(dim=-1) + 1
+    heads = [
+        [int(k) if found else None for k, found in zip(*rows, strict=True)]
+        for rows in zip(first.tolist(), enough[..., -1].tolist(), strict=True)
+    ]
+    layers = [None if None in ks else max(k for k in ks if k is not None) for ks in heads]
+    eps, sizes = math.sqrt(1 - level / 100), spectrum.architecture
+    whole, attention = _saving(spectrum, layers, feedforward=True), _saving(spectrum, layers, feedforward=False)
+    return Advice(
+        level=level,
+        eps=eps,
+        heads=heads,
+        layers=layers,
+        theorem_k=johnson_lindenstrauss_k(spectrum.length, sizes.head_dim, eps),
+        multiplications=whole[0],
+        memory=whole[1],
+        attention_multiplications=attention[0],
+        attention_memory=attention[1],
+    )
+
+
+def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tuple[float | None, float | None]:
+    """Multiplications and bytes of ordinary layers over those of Linformer layers with these K."""
+    full = ours = Cost(multiplications=0, bytes=0)
+    sizes = spectrum.architecture
+    for k in ks:
+        if k is None:
+            return None, None
+        layer = LayerSizes(
+            length=spectrum.length, k=k, width=sizes.width, heads=sizes.heads, feedforward=sizes.feedforward
+        )
+        around = feedforward_cost(layer) if feedforward else Cost(multiplications=0, bytes=0)
+        full, ours = full + full_attention_cost(layer) + around, ours + cheapest_attention_cost(layer) + around
+    return full.multiplications / ours.multiplications, full.bytes / ours.bytes

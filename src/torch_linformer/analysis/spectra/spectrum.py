@@ -1,0 +1,141 @@
+"""The spectrum of a model's attention at one length: averages over documents, layer by layer and head by head."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_linformer.analysis.spectra.singular_values import SingularValues
+
+DIGITS = 6  # of a value in a file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What of a model the advice depends on: layers L, heads H, and the widths C, D and F."""
+
+    layers: int
+    heads: int
+    width: int
+    head_dim: int
+    feedforward: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankErrors:
+    """Measured relative errors of the attention's output; see :mod:`torch_linformer.analysis.spectra.low_rank_error`.
+
+    Attributes:
+        ks: the K that were tried.
+        errors: by the kind of projection, (L, H, len(ks)): ‖P̃V − PV‖ / ‖PV‖, means over documents.
+        fitted_on: documents that the fitted projections come from.
+        measured_on: other documents, on which all errors were measured.
+    """
+
+    ks: Sequence[int]
+    errors: Mapping[str, Tensor]
+    fitted_on: int
+    measured_on: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    r"""Singular values σ₁ ≥ σ₂ ≥ … of the context mappings P of every layer and head, on documents of N tokens.
+
+    Tensors are float64 of shape (L, H, R): R is N where all values were computed, and fewer where a randomised method
+    found the first ones.
+
+    Attributes:
+        length: N.
+        documents: over how many every average is taken.
+        method: ``exact`` or ``randomised``.
+        singular_values: means of σ_i.
+        cumulative: means of :math:`\sum_{i \le k} σ_i / \sum_i σ_i`, the paper's normalised cumulative singular value.
+        energy: means of :math:`\sum_{i \le k} σ_i^2 / \sum_i σ_i^2`.
+        cumulative_error: (L, H), how far ``cumulative`` may be off, at most; 0 where all values were computed.
+        missing_energy: (L, H), share of Σσ² in the values that were not computed.
+        architecture: of the model.
+        low_rank: measured errors of low-rank outputs; None where they were not measured.
+    """
+
+    length: int
+    documents: int
+    method: str
+    singular_values: Tensor
+    cumulative: Tensor
+    energy: Tensor
+    cumulative_error: Tensor
+    missing_energy: Tensor
+    architecture: Architecture
+    low_rank: LowRankErrors | None = None
+
+    def cumulative_at(self, index: int) -> Tensor:
+        """(L, H): the normalised cumulative singular value of the first ``index`` values.
+
+        Raises:
+            ValueError: so many were not computed.
+        """
+        available = self.cumulative.shape[-1]
+        if not 1 <= index <= available:
+            raise ValueError(f"index must lie between 1 and {available}, the singular values there are, got {index}")
+        return self.cumulative[..., index - 1]
+
+    def as_record(self) -> dict[str, Any]:
+        """Everything as numbers and lists, for JSON."""
+        record: dict[str, Any] = {
+            "length": self.length,
+            "documents": self.documents,
+            "method": self.method,
+            "values_per_head": self.singular_values.shape[-1],
+        }
+        names = ("singular_values", "cumulative", "energy", "cumulative_error", "missing_energy")
+        record |= {name: _rounded(getattr(self, name)) for name in names}
+        if self.low_rank is not None:
+            record["low_rank_error"] = {
+                "k": list(self.low_rank.ks),
+                "fitted_on": self.low_rank.fitted_on,
+                "measured_on": self.low_rank.measured_on,
+                **{name: _rounded(errors) for name, errors in self.low_rank.errors.items()},
+            }
+        return record
+
+
+@dataclass
+class SpectrumMean:
+    """Running means of spectra, so that memory does not grow with the documents."""
+
+    shape: tuple[int, int]
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, layer: int, head: int, found: SingularValues) -> None:
+        """Take in one P."""
+        lowest, highest = found.total()
+        known = found.values.cumsum(0)
+        # The sum of all values lies between two bounds, and so does each share of it: the middle, and how far it is.
+        below, above = known / highest, known / lowest
+        squares = found.values.square()
+        rows = {
+            "singular_values": found.values,
+            "cumulative": (below + above) / 2,
+            "energy": squares.cumsum(0) / (squares.sum() if len(squares) == found.size else found.energy),
+            "cumulative_error": ((above - below) / 2).max(),
+            "missing_energy": torch.tensor(found.missing_energy if len(squares) < found.size else 0.0),
+        }
+        for name, row in rows.items():
+            total = self.sums.setdefault(name, torch.zeros(*self.shape, *row.shape, dtype=torch.float64))
+            total[layer, head] += row
+
+    def mean(self, documents: int) -> dict[str, Tensor]:
+        """The averages over so many documents."""
+        return {name: total / documents for name, total in self.sums.items()}
+
+
+def _rounded(values: Tensor) -> Any:
+    """Nested lists of numbers of six significant digits."""
+
+    def shorten(value: Any) -> Any:
+        return [shorten(each) for each in value] if isinstance(value, list) else float(f"{value:.{DIGITS}g}")
+
+    return shorten(values.tolist())

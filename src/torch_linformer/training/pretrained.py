@@ -1,0 +1,92 @@
+"""Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import transformers
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from torch_linformer.models import LinformerConfig
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.reading.sources import ask_hub
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
+
+def find_pretrained(source: str) -> None:
+    """Raise ``InputError`` where there is no model of that name, here or on the hub."""
+    if Path(source).exists():
+        if not (Path(source) / "config.json").is_file():
+            raise InputError(f"{source}: is no model folder: it has no config.json")
+        return
+    try:
+        ask_hub("model", source)
+        AutoConfig.from_pretrained(source)
+    except Exception:  # the hub, the network and transformers share no base class of errors
+        raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+
+
+def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model.
+
+    Raises:
+        InputError: there is none (transformers would make an empty one), or it cannot be read.
+    """
+    tokenizer = load_tokenizer_if_any(source)
+    if tokenizer is None:
+        raise InputError(f"{source}: has no tokenizer; save the model's own into the folder")
+    return tokenizer
+
+
+def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
+    """The model below any head, in float32, on a device, for evaluation.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    find_pretrained(source)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config: Any = AutoConfig.from_pretrained(source)
+        if isinstance(config, LinformerConfig):
+            config.chunk_size = None  # which would leave nothing whole to look at
+        model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
+    except Exception as error:  # transformers, safetensors and pickle share no base class of errors
+        raise InputError(f"{source}: the model cannot be read: {' '.join(str(error).split())}") from None
+    cast(nn.Module, model).to(device).eval()
+    return model
+
+
+def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside a model, or None where there is none."""
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise InputError(f"{source}: the tokenizer cannot be read: {' '.join(str(error).split())}") from None
+
+
+def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
+    """Raise ``InputError`` where a length is more than the model reads."""
+    longest = _longest_input(model)
+    for length in lengths:
+        if longest is not None and length > longest:
+            raise InputError(f"--length {length}: {source} reads at most {longest:,} tokens; take a shorter length")
+
+
+def _longest_input(model: PreTrainedModel) -> int | None:
+    """Tokens that a model reads at once; None where nothing says."""
+    config: Any = model.config.get_text_config()
+    if isinstance(config, LinformerConfig):
+        return config.longest_input
+    longest: int | None = getattr(config, "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        # RoBERTa and its like count positions from behind that of padding.
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return longest

@@ -1,0 +1,53 @@
+"""The K that a ``spectrum.json`` suggests, as ``--k @spectrum.json`` asks for it."""
+
+import json
+import re
+from pathlib import Path
+
+from torch_linformer.training.errors import InputError
+
+LEVEL = "95"  # per cent of the energy, where none is named
+
+
+def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
+    """The K of every layer, comma-separated, that a file of ``linformer spectrum`` suggests for this length.
+
+    Args:
+        reference: ``@FILE``, or ``@FILE:99`` for another share of the energy than 95 %.
+        length: tokens that the new model reads; spectra of other lengths ask for another K.
+        size: what the new model's size is called.
+        layers: how many it has.
+
+    Raises:
+        InputError: the file is missing or no such file, or says nothing of this length, share or number of layers.
+    """
+    option = f"--k {reference}"
+    match = re.fullmatch(r"@(?P<file>.+?)(:(?P<level>\d+))?", reference)
+    if match is None:
+        raise InputError(f"{option}: name a file of linformer spectrum behind the @")
+    level = match["level"] or LEVEL
+    try:
+        spectra = json.loads(Path(match["file"]).read_text(encoding="utf-8"))["spectra"]
+        by_length = {int(spectrum["length"]): spectrum["suggested_k"] for spectrum in spectra}
+    except OSError as error:
+        raise InputError(f"{option}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{option}: is no spectrum.json of linformer spectrum") from None
+    if length not in by_length:
+        lengths = ", ".join(f"{each:,}" for each in sorted(by_length))
+        raise InputError(
+            f"{option}: has K for {lengths} tokens, not for --max-length {length}; "
+            f"measure it with linformer spectrum --length {length}, or take another --max-length"
+        )
+    levels = by_length[length]
+    if level not in levels:
+        raise InputError(f"{option}: has K for {', '.join(levels)} % of the energy, not for {level}")
+    ks = levels[level]["layers"]
+    if len(ks) != layers:
+        raise InputError(f"{option}: has K for {len(ks)} layers, but --size {size} has {layers}; take another --size")
+    if None in ks:
+        raise InputError(
+            f"{option}: layer {ks.index(None) + 1} needs more singular values for {level} % than were computed; "
+            "take a smaller share, or measure more with linformer spectrum --rank"
+        )
+    return ",".join(map(str, ks))

@@ -1,0 +1,101 @@
+"""What the tests of the analysis share: one thread, tiny models of transformers, and documents for them."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    LlamaConfig,
+    LlamaModel,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from torch_linformer.models import LinformerConfig, LinformerModel
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 30,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 41,
+    "max_position_embeddings": 64,
+}
+MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+
+
+def modernbert():
+    """Four layers, so that some see a window of 7 tokens to each side and some all."""
+    return ModernBertModel(ModernBertConfig(**{**SIZES, "num_hidden_layers": 4}, **MARKS, local_attention=14))
+
+
+MODELS = {
+    "bert": lambda: BertModel(BertConfig(**SIZES)),
+    "roberta": lambda: RobertaModel(RobertaConfig(**SIZES)),
+    "gpt2": lambda: GPT2Model(
+        GPT2Config(vocab_size=50, n_embd=30, n_layer=2, n_head=3, n_positions=64, bos_token_id=1, eos_token_id=2)
+    ),
+    "modernbert": modernbert,
+    "llama, two key heads": lambda: LlamaModel(
+        LlamaConfig(**{**SIZES, "hidden_size": 36, "num_attention_heads": 6}, num_key_value_heads=2)
+    ),
+    "our twin": lambda: LinformerModel(LinformerConfig(**SIZES, k=8, attention="full")),
+    "our causal twin": lambda: LinformerModel(
+        LinformerConfig(
+            **{**SIZES, "hidden_size": 36, "num_attention_heads": 6},
+            num_key_value_heads=2,
+            k=8,
+            attention="full",
+            causal=True,
+            position_embedding="rotary",
+        )
+    ),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def surroundings(one_thread):
+    """One thread."""
+
+
+def lively(model):
+    """The model with weights so large that its heads attend to something."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def build():
+    """A function: a tiny model by its name in MODELS."""
+    return lambda name: lively(MODELS[name]())
+
+
+@pytest.fixture
+def draw_documents():
+    """A function: so many documents of that many random tokens."""
+
+    def draw(number, length):
+        generator = torch.Generator().manual_seed(5)
+        return [torch.randint(3, 50, (length,), generator=generator) for _ in range(number)]
+
+    return draw
+
+
+@pytest.fixture
+def eager_weights():
+    """A function: what the model itself says its attention weights are, a tensor (H, N, N) a layer."""
+
+    @torch.no_grad()
+    def weights(model, document):
+        if not isinstance(model, LinformerModel):
+            model.set_attn_implementation("eager")
+        return [each[0] for each in model(input_ids=document.unsqueeze(0), output_attentions=True).attentions]
+
+    return weights

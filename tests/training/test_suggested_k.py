@@ -1,0 +1,75 @@
+"""`--k @spectrum.json`: which numbers it means, and what is wrong with a file."""
+
+import dataclasses
+import json
+
+import pytest
+
+from torch_linformer.training.errors import InputError
+from torch_linformer.training.settings import SIZES, TrainSettings
+
+LAYERS = SIZES["small"].layers
+KS = list(range(40, 40 + LAYERS))
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path, monkeypatch):
+    """The current folder, with K for two lengths in it."""
+    monkeypatch.chdir(tmp_path)
+    levels = {"90": {"layers": [7] * LAYERS}, "95": {"layers": KS}, "99": {"layers": [50, None, *KS[2:]]}}
+    other = {"95": {"layers": [9] * LAYERS}}
+    record = {"spectra": [{"length": 128, "suggested_k": other}, {"length": 512, "suggested_k": levels}]}
+    (tmp_path / "spectrum.json").write_text(json.dumps(record))
+    (tmp_path / "not.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "other.json").write_text('{"spectra": [{"length": 512}]}')
+
+
+def of_training(k, **options):
+    return TrainSettings(**{"k": k, "size": "small", "max_length": 512, **options})
+
+
+def test_the_k_of_the_length_and_the_share():
+    assert of_training("@spectrum.json").slots == KS
+    assert of_training("@spectrum.json:90").slots == [7] * LAYERS
+    assert of_training("@spectrum.json", max_length=128).slots == [9] * LAYERS
+
+
+def test_a_run_is_the_numbers_and_not_the_file():
+    found = of_training("@spectrum.json")
+    assert found.k == ",".join(map(str, KS))
+    assert found == of_training(found.k) == dataclasses.replace(found)
+
+
+@pytest.mark.parametrize(
+    ("k", "options", "message"),
+    [
+        ("@", {}, "--k @: name a file of linformer spectrum behind the @"),
+        ("@gone.json", {}, "--k @gone.json: No such file or directory"),
+        ("@not.json", {}, "--k @not.json: is no spectrum.json of linformer spectrum"),
+        ("@list.json", {}, "--k @list.json: is no spectrum.json of linformer spectrum"),
+        ("@other.json", {}, "--k @other.json: is no spectrum.json of linformer spectrum"),
+        ("@spectrum.json:80", {}, "--k @spectrum.json:80: has K for 90, 95, 99 % of the energy, not for 80"),
+        (
+            "@spectrum.json:99",
+            {},
+            "--k @spectrum.json:99: layer 2 needs more singular values for 99 % than were computed; take a smaller "
+            "share, or measure more with linformer spectrum --rank",
+        ),
+        (
+            "@spectrum.json",
+            {"max_length": 2048},
+            "--k @spectrum.json: has K for 128, 512 tokens, not for --max-length 2048; measure it with linformer "
+            "spectrum --length 2048, or take another --max-length",
+        ),
+        (
+            "@spectrum.json",
+            {"size": "tiny"},
+            f"--k @spectrum.json: has K for {LAYERS} layers, but --size tiny has 1; take another --size",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(k, options, message):
+    with pytest.raises(InputError) as error:
+        of_training(k, **options)
+    assert str(error.value) == message
