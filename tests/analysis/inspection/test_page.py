@@ -106,7 +106,7 @@ def test_the_resolution_is_said(render):
     assert "every token by itself" in render()
     page = Page(render(most_bytes=700))
     block = json.loads(page.scripts[0])["block"]
-    assert block > 1 and f"means over blocks of {block} tokens" in page.text
+    assert block > 1 and f"means over blocks of {block} tokens" in "".join(page.text)
 
 
 def test_a_document_that_was_cut_says_so(build, words):

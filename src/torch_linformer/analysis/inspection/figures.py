@@ -36,7 +36,7 @@ def profile_figure(name: str, length: int) -> Any:
     plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180)
     for line in ("k", "v"):
         source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"{name}-{line}")
-        plot.line("x", "y", source=source, line_width=1.5, name=f"{name}-line-{line}")
+        plot.step("x", "y", source=source, mode="center", line_width=1.5, name=f"{name}-line-{line}")
     return json_item(plot)
 
 

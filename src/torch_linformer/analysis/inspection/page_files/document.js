@@ -41,10 +41,12 @@ class Text {
     });
     const sizes = Float64Array.from(this.values, Math.abs).sort();
     const full = sizes[Math.floor((sizes.length - 1) * 0.995)] || sizes.at(-1) || 1;
+    // Where every token adds something, the one that adds least stays blank.
+    const none = this.values.some((value) => value < 0) || sizes[0] === full ? 0 : sizes[0];
     this.spans.forEach((span, number) => {
       const value = this.values[number];
       span.dataset.value = value;
-      span.style.setProperty("--share", `${(Math.min(Math.abs(value) / full, 1) * 72).toFixed(1)}%`);
+      span.style.setProperty("--share", `${(Math.min((Math.abs(value) - none) / (full - none), 1) * 72).toFixed(1)}%`);
       span.classList.toggle("lowers", value < 0);
     });
     this.point(this.chosen);
