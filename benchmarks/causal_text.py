@@ -188,7 +188,7 @@ def scores(model: LinformerForCausalLM, texts: list[bytes], count: int = 800) ->
     }
 
 
-def worth_of_past(model: LinformerForCausalLM, texts: list[bytes], count: int = 200) -> dict[str, float]:
+def worth_of_past(model: LinformerForCausalLM, texts: list[bytes], count: int = 50) -> dict[str, float]:
     """Bits of the last 128 bytes of rows whose first 1,792 come from the same text, or from another one.
 
     Two layers with a window of 64 reach back 126 bytes, not to where the row was joined; what the two differ by is what
