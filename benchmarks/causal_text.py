@@ -91,7 +91,6 @@ def train(
         "seed": seed,
         "curve": curve,
         "seconds": seconds,
-        "tokens_per_second": steps * batch * LENGTH / seconds,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": steps,
         "tokens": steps * batch * LENGTH,
@@ -258,8 +257,8 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
         [
             TITLES[name],
             *(mean(run["bits_per_byte"] for run in each), " / ".join(f"{run['bits_per_byte']:.4f}" for run in each)),
-            mean(run["tokens_per_second"] for run in each),
             each[0]["parameters"],
+            " / ".join(f"{run['seconds'] / 60:.0f}" for run in each),
         ]
         for name, each in runs.items()
     ]
@@ -280,8 +279,9 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
     parts = [
         "# Causal attention on text",
         f"{found[0]['tokens']:,} bytes, {found[0]['steps']:,} steps, seeds {', '.join(map(str, seeds))}; bits per byte "
-        "of five novels held out. Commands: see the head of `benchmarks/causal_text.py`.",
-        markdown_table(["attention", "bits per byte", "each seed", "bytes/s", "parameters"], quality),
+        "of five novels held out. Minutes are those of one thread beside other work: no comparison. Commands: see the "
+        "head of `benchmarks/causal_text.py`.",
+        markdown_table(["attention", "bits per byte", "each seed", "parameters", "minutes"], quality),
         "By how much of the row was read before, in eighths of it:",
         markdown_table(["attention", *map(str, range(1, 9))], eighths),
         f"The last {JOINED // 2} bytes of rows of {LENGTH:,} whose first {LENGTH - JOINED:,} are from the same novel "
