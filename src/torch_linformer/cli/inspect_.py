@@ -91,6 +91,6 @@ def _read(given: str) -> tuple[str, str]:
 
 def _exists(given: str) -> bool:
     try:
-        return Path(given).exists()
+        return given != "" and Path(given).exists()  # the path without a name is this folder
     except (OSError, ValueError):  # too long for a name, or with a NUL in it
         return False

@@ -33,7 +33,6 @@ class Chart {
     Object.assign(this, { name, compute, describe, choose, cell: null, turn: 0 });
     this.box = document.getElementById(name);
     this.readout = document.getElementById(`${name}-readout`);
-    this.hint = this.readout.textContent;
   }
 
   async embed(item, x, y) {
@@ -47,7 +46,6 @@ class Chart {
     for (const range of Object.values(this.ranges))
       for (const end of ["start", "end"]) range.properties[end].change.connect(() => this.redraw());
     this.plot.on_event("mousemove", ({ x, y }) => this.point(x, y));
-    this.plot.on_event("mouseleave", () => this.leave());
     this.plot.on_event("tap", ({ x, y }) => this.point(x, y) && this.choose(this.middle()));
     this.box.addEventListener("keydown", (event) => this.key(event));
   }
@@ -104,7 +102,6 @@ class Chart {
     const value = map.values[row * map.columns + column];
     const [rows, columns] = [this.span("y", row), this.span("x", column)];
     this.readout.textContent = this.describe(rows, columns, shortNumber(value));
-    this.readout.dataset.value = value;
   }
 
   // First and last thing of a cell.
@@ -116,12 +113,6 @@ class Chart {
   middle() {
     const half = ([first, last]) => Math.floor((first + last) / 2);
     return { row: half(this.span("y", this.cell.row)), column: half(this.span("x", this.cell.column)) };
-  }
-
-  leave() {
-    this.cell = null;
-    this.readout.textContent = this.hint;
-    delete this.readout.dataset.value;
   }
 
   // The chosen row and column, null for none.
