@@ -27,6 +27,7 @@ import torch
 import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
 from torch_linformer.nn import SequenceProjection
@@ -313,7 +314,7 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![accuracy against K](accuracy.png)"]) + "\n")
     with atomic_path(output / "accuracy.png") as file:
-        file.write_bytes(render_png(lambda figure: draw_accuracy(figure, runs), height=360))
+        file.write_bytes(render_png(lambda figure: draw_accuracy(figure, runs), height=380))
 
 
 def table_rows(runs: list[dict]) -> list[list[object]]:
@@ -344,11 +345,15 @@ def draw_accuracy(figure: Figure, runs: list[dict]) -> None:
         draw_task(axes, [run for run in runs if run["task"] == name])
         floor = task.accuracy_of_floor()
         axes.axhline(floor, color=INK, linewidth=1, linestyle=":")
-        axes.text(SLOTS[0], floor + 0.01, task.floor, fontsize=9)
+        axes.text(SLOTS[-1], floor - 0.015, task.floor, fontsize=10, ha="right", va="top")
         axes.set(title=task.title, xlabel="slots K", ylim=(0, 1.03), xlim=(SLOTS[0] / 1.3, SLOTS[-1] * 1.3))
         axes.set_xscale("log", base=4)
         axes.set_xticks(SLOTS, [f"{k:,}" for k in SLOTS])
+        axes.xaxis.set_minor_locator(NullLocator())
     figure.axes[0].set_ylabel("accuracy")
+    # Each thing once, though one task may lack what the other has.
+    drawn_once = {line.get_label(): line for axes in figure.axes for line in axes.lines if line.get_label()[0] != "_"}
+    figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=3, fontsize=10)
 
 
 def draw_task(axes: Axes, runs: list[dict]) -> None:
@@ -365,7 +370,6 @@ def draw_task(axes: Axes, runs: list[dict]) -> None:
             axes.plot(64, found[name], "x", markersize=8, color=INK, label=title)
         elif name in found:
             axes.axhline(found[name], color=INK, linewidth=1.2, linestyle=style, label=title)
-    axes.legend(fontsize=9)
 
 
 if __name__ == "__main__":
