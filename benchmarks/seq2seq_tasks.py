@@ -62,7 +62,7 @@ OTHERS = {
     "full-decoder": "full attention in the decoder alone",
     "full": "full attention",
 }
-WARM_UP, PEAK_RATE, LAST_RATE = 50, 3e-3, 0.05
+WARM_UP, LAST_RATE = 50, 0.05
 RATE_OF_MAPS = 0.1  # beside that of all else: E and F are means over a row, which large steps make uneven
 
 app = typer.Typer(add_completion=False)
@@ -126,6 +126,7 @@ class Task:
     draw: Callable[[np.random.Generator, int, int], Rows]
     words: int
     types: int
+    peak_rate: float
     steps: int
     stages: dict[int, float]  # length of the sources, and the share of the steps
     floor: str
@@ -147,7 +148,8 @@ TASKS = {
         aggregate,
         words=KINDS + 1,
         types=0,
-        steps=800,
+        peak_rate=5e-3,
+        steps=1200,
         stages={LENGTH: 1.0},
         floor="counting the first half of the source",
         guess=most_frequent_of_half,
@@ -157,6 +159,7 @@ TASKS = {
         lookup,
         words=FIRST_VALUE + VALUES,
         types=1 + VALUES,
+        peak_rate=3e-3,
         steps=1000,
         stages={256: 0.4, 512: 0.15, 1024: 0.15, 2048: 0.1, LENGTH: 0.2},
         floor="the most frequent value of the source",
@@ -181,7 +184,7 @@ def train(
     chosen = TASKS[task]
     steps = chosen.steps if steps is None else steps
     model = build(chosen, variant)
-    optimizer = torch.optim.AdamW(groups(model), betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(groups(model, chosen.peak_rate), betas=(0.9, 0.98), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     draws = np.random.default_rng([seed, 0])
     curve, recent, begin = [], [], time.perf_counter()
@@ -193,7 +196,7 @@ def train(
         optimizer.step()
         schedule.step()
         recent.append(loss.item())
-        if step % 50 == 0:
+        if step % 50 == 0 or step == steps:
             curve.append((step, mean(recent)))
             recent.clear()
             seconds = time.perf_counter() - begin
@@ -256,7 +259,7 @@ def build(task: Task, variant: str) -> LinformerForConditionalGeneration:
     return model
 
 
-def groups(model: LinformerForConditionalGeneration) -> list[dict[str, Any]]:
+def groups(model: LinformerForConditionalGeneration, peak_rate: float) -> list[dict[str, Any]]:
     """The parameters of the maps to slots, and all others, with their rates."""
     maps = {
         id(weight)
@@ -265,8 +268,11 @@ def groups(model: LinformerForConditionalGeneration) -> list[dict[str, Any]]:
         for weight in module.parameters()
     }
     return [
-        {"params": [weight for weight in model.parameters() if (id(weight) in maps) == of_maps], "lr": peak_rate}
-        for of_maps, peak_rate in ((False, PEAK_RATE), (True, PEAK_RATE * RATE_OF_MAPS))
+        {
+            "params": [weight for weight in model.parameters() if (id(weight) in maps) == of_maps],
+            "lr": share * peak_rate,
+        }
+        for of_maps, share in ((False, 1.0), (True, RATE_OF_MAPS))
     ]
 
 
