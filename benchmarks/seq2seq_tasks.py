@@ -183,6 +183,7 @@ def train(
     torch.manual_seed(seed)
     chosen = TASKS[task]
     steps = chosen.steps if steps is None else steps
+    commit = git_commit(__file__)  # of what runs, whatever is committed meanwhile
     model = build(chosen, variant)
     optimizer = torch.optim.AdamW(groups(model, chosen.peak_rate), betas=(0.9, 0.98), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
@@ -213,7 +214,7 @@ def train(
         "steps": steps,
         "rows": steps * batch,
         "machine": machine_facts("cpu"),
-        "commit": git_commit(__file__),
+        "commit": commit,
     }
     print(f"{task} {variant} {seed}: accuracy {result['accuracy']:.4f}", flush=True)
     write_json(output / task / f"{variant}-{seed}.json", result)
