@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from torch_linformer.analysis import attention_plots, inspect_text, plot_attention, plot_projections
+from torch_linformer.analysis import inspect_text, plot_attention, plot_projections
+from torch_linformer.analysis.inspection import attention_plots
 
 
 @pytest.fixture
