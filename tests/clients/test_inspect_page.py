@@ -26,14 +26,14 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 NASTY = "<script>document.title='run'</script>"
-DOCUMENT = f"the wet mud {NASTY} </script> <!-- of the sea \x1b and " + "mud sand the of " * 75
+DOCUMENT = f"the wet mud {NASTY} </script> <!-- of the sea \x1b and sea sand " + "mud sand the of " * 105
 PATIENCE = 120  # seconds, for a busy machine
 PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
 def inspection(tokenizer):
-    """Two layers of three heads, 325 tokens, a local window, and E ≠ F for every head."""
+    """Two layers of three heads, 447 tokens, a local window, and E ≠ F for every head."""
     torch.manual_seed(0)
     config = LinformerConfig(
         vocab_size=len(tokenizer),
@@ -149,10 +149,10 @@ def test_it_opens_without_a_complaint_and_nothing_of_the_text_runs(visit):
     assert NASTY in page.inner_text("#label")
 
 
-@pytest.mark.parametrize("block", [1, 2])
-def test_layer_and_head_change_the_maps_to_those_of_the_model(visit, inspection, block):
-    """Single tokens or blocks of two in the file: on the screen 325 tokens are 163 cells of 2."""
-    page, cells = visit(block=block), 2
+@pytest.mark.parametrize(("block", "cells"), [(1, 3), (2, 4)])
+def test_layer_and_head_change_the_maps_to_those_of_the_model(visit, inspection, block, cells):
+    """447 tokens are 149 cells of 3 tokens, or 112 of 2 blocks, the last of which has a single token."""
+    page = visit(block=block)
     for layer, head in ((0, 0), (1, 0), (1, 2), (0, 1)):
         page.select_option("#layer", str(layer))
         settled(page, "tokens", lambda head=head: page.select_option("#head", str((head + 1) % 3)))
@@ -160,7 +160,7 @@ def test_layer_and_head_change_the_maps_to_those_of_the_model(visit, inspection,
         seen = inspection.layers[layer]
         wanted = blocks_of(seen.token_map(head), cells)
         found = shown_map(page, "tokens")
-        assert found.shape == wanted.shape == (163, 163)
+        assert found.shape == wanted.shape
         assert ((found - wanted).abs() <= close_to(seen, head, cells)).all()
         slots = torch.stack([rows.mean(0) for rows in seen.weights[head].double().split(cells)])
         torch.testing.assert_close(shown_map(page, "slots"), slots, rtol=2**-10, atol=1e-9)
@@ -179,14 +179,14 @@ def test_hovering_shows_the_value_of_the_tensor(visit, inspection):
         "return [bbox.left, bbox.top, bbox.width, bbox.height]; })()"
     )
     weights = inspection.layers[1].weights[2].double()
-    for row, column in ((0, 0), (40, 7), (160, 26)):
+    for row, column in ((0, 0), (40, 7), (148, 26)):
         x = plot["x"] + frame[0] + (column + 0.5) / 27 * frame[2]
-        y = plot["y"] + frame[1] + (2 * row + 1) / 325 * frame[3]
+        y = plot["y"] + frame[1] + (3 * row + 1.5) / 447 * frame[3]
         page.mouse.move(x, y)
-        wanted = float(weights[2 * row : 2 * row + 2, column].mean())
+        wanted = float(weights[3 * row : 3 * row + 3, column].mean())
         text = page.inner_text("#slots-readout")
         thing = f"slot {column}" if column < 20 else f"the token {column - 23} after it"
-        assert text.startswith(f"tokens {2 * row}–{2 * row + 1} attends mean ") and text.endswith(thing), text
+        assert text.startswith(f"tokens {3 * row}–{3 * row + 2} attends mean ") and text.endswith(thing), text
         assert float(text.split("mean ")[1].split()[0].replace("−", "-")) == pytest.approx(wanted, rel=6e-3)
     page.mouse.move(0, 0)
 
@@ -197,13 +197,13 @@ def test_zooming_in_shows_single_tokens(visit, inspection):
     for _ in range(3):
         settled(page, "tokens", lambda: page.keyboard.press("+"))
     start, size, rows = page.evaluate("(({ y, map }) => [y.start, y.size, map.rows])(charts.tokens.shown)")
-    assert size == 1 and 40 <= rows <= 42
+    assert size == 1 and 56 <= rows <= 58
     layer = inspection.layers[0]
     wanted, allowed = layer.token_map(0).double(), close_to(layer, 0)
     part = slice(start, start + rows)
     assert ((shown_map(page, "tokens") - wanted[part, part]).abs() <= allowed[part, part]).all()
     settled(page, "tokens", lambda: page.keyboard.press("0"))
-    assert page.evaluate("charts.tokens.shown.y.size") == 2
+    assert page.evaluate("charts.tokens.shown.y.size") == 3
 
 
 def test_the_keyboard_alone(visit, inspection):
@@ -227,11 +227,11 @@ def test_the_keyboard_alone(visit, inspection):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Shift+ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.inner_text("#tokens-readout").startswith("tokens 20–21 takes mean ")
-    assert page.inner_text("#tokens-readout").endswith(" of tokens 2–3")
+    assert page.inner_text("#tokens-readout").startswith("tokens 30–32 takes mean ")
+    assert page.inner_text("#tokens-readout").endswith(" of tokens 3–5")
     page.keyboard.press("Enter")
-    assert page.evaluate("state.token") == 20
-    assert page.input_value("#token") == "20"
+    assert page.evaluate("state.token") == 31
+    assert page.input_value("#token") == "31"
 
 
 def test_what_the_answer_draws_on(visit, inspection):
@@ -250,7 +250,7 @@ def test_e_and_f_and_one_slot_of_them(visit, inspection):
     page = visit()
     settled(page, "projection", lambda: page.get_by_label("E, keys").check())
     keys = inspection.layers[0].proj_k[0].double()
-    wanted = torch.stack([rows.mean(0) for rows in keys.split(2)]).mT
+    wanted = torch.stack([rows.mean(0) for rows in keys.split(3)]).mT
     torch.testing.assert_close(shown_map(page, "projection"), wanted, rtol=2e-3, atol=2e-3 * keys.abs().max())
     page.fill("#slot", "11")
     page.keyboard.press("Enter")
