@@ -126,9 +126,18 @@ def attend_causally(
             return output.to(value.dtype), softmax if need_weights else None, state
         sizes = _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
         none = [None] * len(sizes)
+        attend = partial(
+            attend_segment,
+            window=window,
+            chunk=chunk_size,
+            dtype=dtype,
+            dropout_p=dropout_p,
+            need_weights=need_weights,
+        )
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a compiler decides itself what to keep
+            attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
         # Split, not sliced: the gradient of a slice is as long as the whole sequence.
         segments = zip(
-            sizes,
             *(torch.split(x, sizes, dim=2) for x in (query, key, value)),
             none if padding_mask is None else torch.split(padding_mask, sizes, dim=1),
             none if proj_k is None else proj_k.split(sizes),
@@ -136,19 +145,8 @@ def attend_causally(
             strict=True,
         )
         outputs, all_weights = [], []
-        for size, queries, keys, values, padding, of_keys, of_values in segments:
-            inputs = queries, keys, values, padding, of_keys, of_values, score_bias, state
-            attend = partial(
-                attend_segment,
-                window=window,
-                chunk=min(size, chunk_size),
-                dtype=dtype,
-                dropout_p=dropout_p,
-                need_weights=need_weights,
-            )
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a compiler decides itself what to keep
-                attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
-            output, weights, state = attend(*inputs)
+        for segment in segments:
+            output, weights, state = attend(*segment, score_bias, state)
             outputs.append(output)
             if weights is not None:
                 all_weights.append(weights)

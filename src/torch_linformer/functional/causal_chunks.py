@@ -38,13 +38,13 @@ class Segment:
     """Positions whose chunks are worked on side by side.
 
     Args:
-        query: scaled, ``(B, H, N, D)``, N a multiple of the chunk.
+        query: scaled, ``(B, H, N, D)``; N less than the chunk, or a multiple of it.
         key: zeros at padding, as ``value``.
         value: likewise.
         padding: bool ``(B, N)`` or None.
         state: what came before.
         window: w or None.
-        chunk: positions in a chunk.
+        chunk: positions in a chunk, at most.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Segment:
         window: int | None,
         chunk: int,
     ) -> None:
-        self.state, self.window, self.chunk = state, window, chunk
         self.length, self.before = query.shape[2], (window or 1) - 1
+        self.state, self.window, self.chunk = state, window, min(chunk, self.length)
         self.real = None if padding is None else ~padding
         # With the tokens that the first windows reach back to.
         self.keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)

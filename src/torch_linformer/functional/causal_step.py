@@ -35,7 +35,7 @@ def attend_next(
         scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    of_slots, of_window = kept.tensor_split([mass_k.shape[-1]], dim=-1)
+    of_slots, of_window = torch.split(kept, [mass_k.shape[-1], kept.shape[-1] - mass_k.shape[-1]], dim=-1)
     if proj_k is not None:
         outputs.append((of_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
     if window is not None:

@@ -24,6 +24,7 @@ def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> 
     turns = theta ** (torch.arange(0, width, 2, device=x.device, dtype=dtype) / -width)
     angles = positions[:, None, :, None].to(dtype) * turns
     cos, sin = angles.cos(), angles.sin()
-    first, second, rest = x.tensor_split([width // 2, width], dim=-1)
+    # Split, not sliced: the gradient of a slice is as wide as the whole head.
+    first, second, rest = torch.split(x, [width // 2, width // 2, x.shape[-1] - width], dim=-1)
     turned = [first * cos - second * sin, first * sin + second * cos]
     return torch.cat([*(each.to(x.dtype) for each in turned), rest], dim=-1)

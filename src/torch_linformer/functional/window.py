@@ -64,9 +64,11 @@ def attend_with_window(
     window_scores = window_scores.masked_fill(~visible.unsqueeze(1), float("-inf"))
     softmax = torch.softmax(torch.cat([slot_scores, window_scores], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    of_slots, of_window = kept.tensor_split([slots_k.shape[2]], dim=-1)
+    num_slots = slots_k.shape[2]
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    of_slots, of_window = torch.split(kept, [num_slots, kept.shape[-1] - num_slots], dim=-1)
     output = of_slots @ slots_v.unsqueeze(2) + of_window @ values
-    weights = join_weights(softmax, slots_k.shape[2], reach, reach)[:, :, :length] if need_weights else None
+    weights = join_weights(softmax, num_slots, reach, reach)[:, :, :length] if need_weights else None
     return output.flatten(2, 3)[:, :, :length], weights
 
 
