@@ -145,8 +145,8 @@ def attend_causally(
             strict=True,
         )
         outputs, all_weights = [], []
-        for segment in segments:
-            output, weights, state = attend(*segment, score_bias, state)
+        for queries, keys, values, padding, of_keys, of_values in segments:
+            output, weights, state = attend(queries, keys, values, padding, of_keys, of_values, score_bias, state)
             outputs.append(output)
             if weights is not None:
                 all_weights.append(weights)

@@ -1,11 +1,10 @@
 """Opening a trained model's folder."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import (
     LinformerConfig,
@@ -20,7 +19,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.reading.sources import ask_hub
+from torch_linformer.training.pretrained import first_line, load_any_config, load_own_tokenizer
 
 MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
     cls.__name__: cls
@@ -48,17 +47,7 @@ def load_config(path: str) -> AnyConfig:
     Raises:
         InputError: there is none, it is damaged, or it is another kind of model.
     """
-    here = Path(path).exists()
-    if here and not (Path(path) / "config.json").is_file():
-        raise InputError(f"{path}: is no model folder: it has no config.json")
-    try:
-        if not here:
-            ask_hub("model", path)
-        config = AutoConfig.from_pretrained(path)
-    except Exception as error:  # the hub, the network and transformers share no base class of errors
-        if not here:
-            raise InputError(f"{path}: no such folder, and no model of that name could be fetched") from None
-        raise InputError(f"{path}: config.json cannot be read: {_first_line(error)}") from None
+    config = load_any_config(path)
     if not isinstance(config, AnyConfig):
         kind = config.model_type
         remedy = f"; linformer import --from {kind} makes one of it" if kind in ("bert", "roberta") else ""
@@ -82,7 +71,7 @@ def load_model(path: str) -> LinformerPreTrainedModel:
         loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
         model, report = loaded
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise InputError(f"{path}: the weights cannot be read: {_first_line(error)}; copy the folder again") from None
+        raise InputError(f"{path}: the weights cannot be read: {first_line(error)}; copy the folder again") from None
     missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -96,14 +85,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     Raises:
         InputError: it is missing or damaged.
     """
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except Exception as error:  # the tokenizers library raises bare Exception
-        raise InputError(f"{path}: the tokenizer cannot be read: {_first_line(error)}; copy the folder again") from None
+    tokenizer = load_own_tokenizer(path)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"{path}: has no tokenizer.json")
     return tokenizer
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

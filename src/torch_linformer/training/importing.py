@@ -18,7 +18,7 @@ from torch_linformer.models.convert import (
 )
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.new_folder import check_free, new_folder
-from torch_linformer.training.pretrained import find_pretrained, load_tokenizer_if_any
+from torch_linformer.training.pretrained import load_any_config, load_tokenizer_if_any
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     check_free(output)
     converter, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
     if converter.is_folder:
-        find_pretrained(source)
+        load_any_config(source)  # says what is wrong with the folder, where something is
         model, tokenizer = converter.convert(source, **arguments), load_tokenizer_if_any(source)
     else:
         if not Path(source).exists():

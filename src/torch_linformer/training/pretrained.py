@@ -6,7 +6,14 @@ from typing import Any, cast
 
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from torch_linformer.models import LinformerConfig
 from torch_linformer.training.errors import InputError
@@ -15,17 +22,23 @@ from torch_linformer.training.reading.sources import ask_hub
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
 
-def find_pretrained(source: str) -> None:
-    """Raise ``InputError`` where there is no model of that name, here or on the hub."""
-    if Path(source).exists():
-        if not (Path(source) / "config.json").is_file():
-            raise InputError(f"{source}: is no model folder: it has no config.json")
-        return
+def load_any_config(source: str) -> PreTrainedConfig:
+    """The configuration of a model folder or of a model on the hub.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    here = Path(source).exists()
+    if here and not (Path(source) / "config.json").is_file():
+        raise InputError(f"{source}: is no model folder: it has no config.json")
     try:
-        ask_hub("model", source)
-        AutoConfig.from_pretrained(source)
-    except Exception:  # the hub, the network and transformers share no base class of errors
-        raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+        if not here:
+            ask_hub("model", source)
+        return AutoConfig.from_pretrained(source)
+    except Exception as error:  # the hub, the network and transformers share no base class of errors
+        if not here:
+            raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+        raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
 
 
 def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -46,16 +59,15 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     Raises:
         InputError: there is none, or it cannot be read.
     """
-    find_pretrained(source)
+    config: Any = load_any_config(source)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if isinstance(config, LinformerConfig):
+        config.chunk_size = None  # which would leave nothing whole to look at
     try:
-        config: Any = AutoConfig.from_pretrained(source)
-        if isinstance(config, LinformerConfig):
-            config.chunk_size = None  # which would leave nothing whole to look at
         model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
     except Exception as error:  # transformers, safetensors and pickle share no base class of errors
-        raise InputError(f"{source}: the model cannot be read: {' '.join(str(error).split())}") from None
+        raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
     cast(nn.Module, model).to(device).eval()
     return model
 
@@ -68,7 +80,14 @@ def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     try:
         return AutoTokenizer.from_pretrained(source)
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise InputError(f"{source}: the tokenizer cannot be read: {' '.join(str(error).split())}") from None
+        raise InputError(
+            f"{source}: the tokenizer cannot be read: {first_line(error)}; copy the folder again"
+        ) from None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says first."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
