@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
 from torch_linformer.models import LinformerForConditionalGeneration
+from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
 from torch_linformer.training.export import export_model
@@ -21,7 +22,6 @@ from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.tasks import seq2seq
 from torch_linformer.training.tasks.seq2seq import SequenceToSequence
 from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.trainer import DocumentTrainer
 
 PAD, CLS, SEP = range(3)
 SAME = {"device": "cpu", "precision": "fp32"}

@@ -9,11 +9,12 @@ from transformers import TrainerCallback, TrainingArguments
 
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.training.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.examples import Examples
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Classification
 from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.trainer import DocumentTrainer, LengthGroupedSampler, RunCallback
+from torch_linformer.training.trainer import LengthGroupedSampler, RunCallback
 
 PEAK = 0.01
 

@@ -8,12 +8,12 @@ from transformers import TrainingArguments
 
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.devices import resolve_device, resolve_precision
+from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.folder import load_model, load_tokenizer, reader_config
 from torch_linformer.training.reading.columns import NOT_NAMED, Named
 from torch_linformer.training.reading.documents import check_labels, load_documents
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Task, task_of
-from torch_linformer.training.trainer import DocumentTrainer
 
 
 def evaluate(

@@ -9,15 +9,14 @@ from typing import Any, cast
 import numpy as np
 import transformers
 from datasets import Dataset
-from safetensors.torch import load_model
-from torch import nn
-from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
-from torch_linformer.training.checkpoints import Spent, read_spent, remove_checkpoints
+from torch_linformer.training.checkpoints import remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
+from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.examples import Examples
 from torch_linformer.training.folder import load_config, load_tokenizer, reader_config
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
@@ -30,7 +29,7 @@ from torch_linformer.training.screen import Screen, attention_of
 from torch_linformer.training.settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.trainer import DocumentTrainer, Interrupted, RunCallback
+from torch_linformer.training.trainer import fit, run_arguments
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
 EVALUATED_TOKENS = 500_000  # of text at most that a language model is scored on
@@ -88,7 +87,7 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
 
     write_json(output / RUN_FILE, run)  # not before: a mistake in the data leaves no folder
     trainer = _trainer(settings, output, data, model, device, precision)
-    spent = _fit(trainer, output, checkpoint, screen)
+    spent = fit(trainer, output, checkpoint, screen)
     data.task.finish(model)
     scores = trainer.scores_of(data.test)
     screen.say("measuring the floor and a training step beside full attention")
@@ -217,31 +216,20 @@ def _trainer(
     device: str,
     precision: str,
 ) -> DocumentTrainer:
-    task, steps = data.task, settings.steps(len(data.train.windows))
-    interval = max(1, -(-steps // EVALUATIONS))
-    arguments = TrainingArguments(
-        output_dir=str(output),
-        max_steps=steps,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
+    task = data.task
+    arguments = run_arguments(
+        output,
+        steps=settings.steps(len(data.train.windows)),
+        batch_size=settings.batch_size,
         learning_rate=settings.peak_rate,
+        seed=settings.seed,
+        device=device,
+        precision=precision,
+        evaluations=EVALUATIONS,
+        best=task.best_metric,
+        larger_is_better=task.larger_is_better,
         weight_decay=0.05,
         label_smoothing_factor=settings.label_smoothing,
-        seed=settings.seed,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        use_cpu=device == "cpu",
-        eval_strategy="steps",
-        eval_steps=interval,
-        save_strategy="steps",
-        save_steps=interval,
-        save_total_limit=2,
-        metric_for_best_model=task.best_metric,
-        greater_is_better=task.larger_is_better,
-        logging_steps=max(1, interval // 5),
-        disable_tqdm=True,
-        report_to="none",
-        remove_unused_columns=False,
     )
     return DocumentTrainer(
         model=model,
@@ -252,32 +240,6 @@ def _trainer(
         processing_class=data.tokenizer,
         minutes=settings.minutes,
     )
-
-
-def _fit(trainer: DocumentTrainer, output: Path, checkpoint: Path | None, screen: Screen) -> Spent:
-    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
-    callback = RunCallback(trainer, screen)
-    trainer.add_callback(callback)
-    trainer.remove_callback(PrinterCallback)
-    state = None
-    if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        trainer.before = read_spent(checkpoint)
-    if state is not None and state.global_step >= trainer.args.max_steps:
-        trainer.state, spent = state, trainer.before
-    else:
-        try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            callback.close()
-        if callback.interrupted:  # after the last checkpoint
-            raise Interrupted
-        spent = trainer.spent
-    best = trainer.state.best_model_checkpoint
-    if best is not None:
-        weights = output / Path(best).name / "model.safetensors"
-        load_model(cast(nn.Module, trainer.model), weights, device=str(trainer.args.device))
-    return spent
 
 
 def _costs(

@@ -1,26 +1,22 @@
-"""The Trainer of transformers with what a long, interruptible run on documents needs beside it."""
+"""The Trainer of transformers with what a long, interruptible run needs beside it."""
 
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-import numpy as np
 import torch
+from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Sampler
-from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.utils.data import Sampler
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from torch_linformer.training.checkpoints import Spent, seal
-from torch_linformer.training.devices import autocast
-from torch_linformer.training.examples import Examples
+from torch_linformer.training.checkpoints import Spent, read_spent, seal
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.tasks.task import Columns, Task
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
@@ -64,20 +60,14 @@ class LengthGroupedSampler(Sampler[int]):
         return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
 
 
-class DocumentTrainer(Trainer):
-    """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens."""
+class RunTrainer(Trainer):
+    """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens.
 
-    def __init__(
-        self, *, task: Task, validation: Examples | None = None, minutes: float | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(
-            eval_dataset=None if validation is None else validation.windows,
-            data_collator=task.collator(training=True),
-            preprocess_logits_for_metrics=task.reduce,
-            compute_metrics=self._headline,
-            **kwargs,
-        )
-        self.task, self.validation = task, validation
+    Batches have an ``attention_mask``, and the documents a column ``length``.
+    """
+
+    def __init__(self, *, minutes: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.seconds_allowed = None if minutes is None else minutes * 60
         self.before = Spent()  # by the processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
@@ -116,61 +106,76 @@ class DocumentTrainer(Trainer):
         self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
         return super().training_step(model, inputs, *args, **kwargs)
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        smoother = self.label_smoother
-        if smoother is not None and model.training:
-            # The Trainer takes the labels away, and the decoder reads them.
-            reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
-            inputs = {**inputs, "decoder_input_ids": reads}
-        elif smoother is not None:
-            self.label_smoother = None  # a way to learn: the validation loss is that of the labels
-        try:
-            return super().compute_loss(model, inputs, *args, **kwargs)
-        finally:
-            self.label_smoother = smoother
-
-    def scores_of(self, examples: Examples) -> dict[str, Any]:
-        """Every score of the model on some documents."""
-        self.compute_metrics = None  # the headline of the validation documents
-        scores = self._scores(self.predict(examples.windows).predictions, examples)
-        model = cast(nn.Module, self.model).eval()
-        with autocast(self.args.device.type, precision_of(self.args)):
-            return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
-
-    def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
-        """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
-        assert self.validation is not None
-        scores = self._scores(prediction.predictions, self.validation)
-        return {name: scores[name] for name in self.task.validated or self.task.headline}
-
-    def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
-        # The Trainer has read the windows in another order.
-        reduced = predictions[np.argsort(_longest_first(examples.windows), kind="stable")]
-        answers = self.task.answers(reduced, cast(Columns, examples.windows), examples.documents)
-        return self.task.scores(answers, examples.documents)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        with self._evaluating():
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        with self._evaluating():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        training_collator, self.data_collator = self.data_collator, self.task.collator(training=False)
-        try:
-            yield
-        finally:
-            self.data_collator = training_collator
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return LengthGroupedSampler(dataset["length"][:], self.args.train_batch_size, self.args.seed)
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        return _longest_first(eval_dataset).tolist()
+
+def run_arguments(
+    output: Path,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    device: str,
+    precision: str,
+    evaluations: int,
+    best: str | None,
+    larger_is_better: bool,
+    **more: Any,
+) -> TrainingArguments:
+    """Arguments of a run that is scored, and leaves a checkpoint, ``evaluations`` times; ``best`` picks among them."""
+    interval = max(1, -(-steps // evaluations))
+    return TrainingArguments(
+        output_dir=str(output),
+        max_steps=steps,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=device == "cpu",
+        eval_strategy="steps",
+        eval_steps=interval,
+        save_strategy="steps",
+        save_steps=interval,
+        save_total_limit=2,
+        metric_for_best_model=best,
+        greater_is_better=larger_is_better,
+        logging_steps=max(1, interval // 5),
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+        **more,
+    )
+
+
+def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Screen) -> Spent:
+    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
+    callback = RunCallback(trainer, screen)
+    trainer.add_callback(callback)
+    trainer.remove_callback(PrinterCallback)
+    state = None
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.before = read_spent(checkpoint)
+    if state is not None and state.global_step >= trainer.args.max_steps:
+        trainer.state, spent = state, trainer.before
+    else:
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        finally:
+            callback.close()
+        if callback.interrupted:  # after the last checkpoint
+            raise Interrupted
+        spent = trainer.spent
+    best = trainer.state.best_model_checkpoint
+    if best is not None:
+        weights = output / Path(best).name / "model.safetensors"
+        load_model(cast(nn.Module, trainer.model), weights, device=str(trainer.args.device))
+    return spent
 
 
 def precision_of(arguments: TrainingArguments) -> str:
@@ -178,15 +183,10 @@ def precision_of(arguments: TrainingArguments) -> str:
     return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32"
 
 
-def _longest_first(windows: Any) -> np.ndarray:
-    """The order in which windows are evaluated: a batch then holds little padding."""
-    return np.argsort(windows["length"][:], kind="stable")[::-1]
-
-
 class RunCallback(TrainerCallback):
     """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
 
-    def __init__(self, trainer: DocumentTrainer, screen: Screen) -> None:
+    def __init__(self, trainer: RunTrainer, screen: Screen) -> None:
         self.trainer, self.screen = trainer, screen
         self.interrupted = False
         self.loss: float | None = None

@@ -1,0 +1,86 @@
+"""A Trainer that learns a task and scores documents."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import EvalPrediction
+
+from torch_linformer.training.devices import autocast
+from torch_linformer.training.examples import Examples
+from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.training.trainer import RunTrainer, precision_of
+
+
+class DocumentTrainer(RunTrainer):
+    """A run's Trainer whose loss, batches and scores are those of a task."""
+
+    def __init__(self, *, task: Task, validation: Examples | None = None, **kwargs: Any) -> None:
+        super().__init__(
+            eval_dataset=None if validation is None else validation.windows,
+            data_collator=task.collator(training=True),
+            preprocess_logits_for_metrics=task.reduce,
+            compute_metrics=self._headline,
+            **kwargs,
+        )
+        self.task, self.validation = task, validation
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        smoother = self.label_smoother
+        if smoother is not None and model.training:
+            # The Trainer takes the labels away, and the decoder reads them.
+            reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
+            inputs = {**inputs, "decoder_input_ids": reads}
+        elif smoother is not None:
+            self.label_smoother = None  # a way to learn: the validation loss is that of the labels
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            self.label_smoother = smoother
+
+    def scores_of(self, examples: Examples) -> dict[str, Any]:
+        """Every score of the model on some documents."""
+        self.compute_metrics = None  # the headline of the validation documents
+        scores = self._scores(self.predict(examples.windows).predictions, examples)
+        model = cast(nn.Module, self.model).eval()
+        with autocast(self.args.device.type, precision_of(self.args)):
+            return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
+
+    def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
+        assert self.validation is not None
+        scores = self._scores(prediction.predictions, self.validation)
+        return {name: scores[name] for name in self.task.validated or self.task.headline}
+
+    def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
+        # The Trainer has read the windows in another order.
+        reduced = predictions[np.argsort(_longest_first(examples.windows), kind="stable")]
+        answers = self.task.answers(reduced, cast(Columns, examples.windows), examples.documents)
+        return self.task.scores(answers, examples.documents)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        with self._evaluating():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        with self._evaluating():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        training_collator, self.data_collator = self.data_collator, self.task.collator(training=False)
+        try:
+            yield
+        finally:
+            self.data_collator = training_collator
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return _longest_first(eval_dataset).tolist()
+
+
+def _longest_first(windows: Any) -> np.ndarray:
+    """The order in which windows are evaluated: a batch then holds little padding."""
+    return np.argsort(windows["length"][:], kind="stable")[::-1]
