@@ -12,7 +12,6 @@ and ``report`` puts all of them into one table with its curves.
 import json
 import math
 import re
-import time
 from pathlib import Path
 from statistics import mean
 from typing import Annotated
@@ -24,6 +23,7 @@ import torch
 import typer
 from torch.nn import functional as F
 
+from learning import learn, one_of
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.machine import git_commit, machine_facts
@@ -53,7 +53,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def train(
     data: Annotated[Path, typer.Option(help="Parquet file with a column text")],
-    variant: Annotated[str, typer.Option(help=", ".join(VARIANTS))],
+    variant: Annotated[str, one_of(VARIANTS)],
     output: Annotated[Path, typer.Option(help="folder of the results")],
     seed: int = 0,
     steps: int = 1600,
@@ -66,26 +66,14 @@ def train(
     learnt = as_bytes(read(data)[:-HELD_OUT])
     model = build(variant)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     draws = np.random.default_rng(seed)
-    curve, recent, begin = [], [], time.perf_counter()
-    for step in range(1, steps + 1):
-        starts = draws.integers(0, len(learnt) - LENGTH, batch)
-        loss = nats(model, rows(learnt, starts)).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        recent.append(loss.item() / math.log(2))
-        if step % 50 == 0:
-            curve.append((step, mean(recent)))
-            recent.clear()
-            print(
-                f"{variant} {seed}: step {step}, {curve[-1][1]:.4f} bits, {time.perf_counter() - begin:.0f} s",
-                flush=True,
-            )
-    seconds = time.perf_counter() - begin
+
+    def loss(step: int) -> torch.Tensor:
+        return nats(model, rows(learnt, draws.integers(0, len(learnt) - LENGTH, batch))).mean()
+
+    curve, seconds = learn(
+        f"{variant} {seed}", model, loss, optimizer, steps, warm_up=WARM_UP, last_rate=LAST_RATE, unit="bits"
+    )
     result = {
         "variant": variant,
         "seed": seed,
@@ -137,12 +125,6 @@ def as_bytes(texts: list[bytes]) -> np.ndarray:
 def rows(text: np.ndarray, starts: np.ndarray) -> torch.Tensor:
     """``(B, LENGTH)`` bytes from each start."""
     return torch.from_numpy(np.stack([text[start : start + LENGTH] for start in starts]).astype(np.int64))
-
-
-def rate(step: int, steps: int) -> float:
-    """Share of the peak rate: a short rise, then a half cosine down to a tenth."""
-    fall = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * min(1, step / steps))) / 2
-    return min(1, (step + 1) / WARM_UP) * fall
 
 
 def nats(model: LinformerForCausalLM, ids: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,6 @@ one figure.
 
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from learning import learn, one_of
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
 from torch_linformer.nn import SequenceProjection
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
@@ -170,8 +170,8 @@ TASKS = {
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Option(help=", ".join(TASKS))],
-    variant: Annotated[str, typer.Option(help=", ".join(VARIANTS))],
+    task: Annotated[str, one_of(TASKS)],
+    variant: Annotated[str, one_of(VARIANTS)],
     output: Annotated[Path, typer.Option(help="folder of the results")],
     seed: int = 0,
     steps: Annotated[int | None, typer.Option(help="by default as many as the task takes")] = None,
@@ -186,28 +186,19 @@ def train(
     commit = git_commit(__file__)  # of what runs, whatever is committed meanwhile
     model = build(chosen, variant)
     optimizer = torch.optim.AdamW(groups(model, chosen.peak_rate), betas=(0.9, 0.98), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps))
     draws = np.random.default_rng([seed, 0])
-    curve, recent, begin = [], [], time.perf_counter()
-    for step in range(1, steps + 1):
-        loss = model(**drawn(chosen, draws, batch, chosen.length_at(step / steps))).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        recent.append(loss.item())
-        if step % 50 == 0 or step == steps:
-            curve.append((step, mean(recent)))
-            recent.clear()
-            seconds = time.perf_counter() - begin
-            print(f"{task} {variant} {seed}: step {step}, {curve[-1][1]:.4f} nats, {seconds:.0f} s", flush=True)
+
+    def loss(step: int) -> torch.Tensor:
+        return model(**drawn(chosen, draws, batch, chosen.length_at(step / steps))).loss
+
+    name = f"{task} {variant} {seed}"
+    curve, seconds = learn(name, model, loss, optimizer, steps, warm_up=WARM_UP, last_rate=LAST_RATE)
     result = {
         "task": task,
         "variant": variant,
         "seed": seed,
         "curve": curve,
-        "seconds": time.perf_counter() - begin,
+        "seconds": seconds,
         "processor_seconds": time.process_time(),
         "accuracy": accuracy(model, chosen, np.random.default_rng([seed, 1])),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -216,7 +207,7 @@ def train(
         "machine": machine_facts("cpu"),
         "commit": commit,
     }
-    print(f"{task} {variant} {seed}: accuracy {result['accuracy']:.4f}", flush=True)
+    print(f"{name}: accuracy {result['accuracy']:.4f}", flush=True)
     write_json(output / task / f"{variant}-{seed}.json", result)
 
 
@@ -275,12 +266,6 @@ def groups(model: LinformerForConditionalGeneration, peak_rate: float) -> list[d
         }
         for of_maps, share in ((False, 1.0), (True, RATE_OF_MAPS))
     ]
-
-
-def rate(step: int, steps: int) -> float:
-    """Share of the peak rate: a short rise, then a half cosine down."""
-    fall = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * min(1, step / steps))) / 2
-    return min(1, (step + 1) / WARM_UP) * fall
 
 
 @torch.inference_mode()

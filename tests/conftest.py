@@ -1,4 +1,4 @@
-"""What the tests of the training pipeline and of the command share: documents, and runs that take seconds."""
+"""What the tests of several folders share: documents, runs that take seconds, and a reader of pages."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,37 @@ def gradients():
         return torch.autograd.grad(output, wanted, weights)
 
     return gradients_of
+
+
+class Page(HTMLParser):
+    """Tags, attributes, text and scripts of a page; fails on a tag that is not closed where it should be."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "input", "link"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.text, self.scripts = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
+
+
+@pytest.fixture(scope="session")
+def read_page():
+    """A function: the parts of a page of HTML, a :class:`Page`."""
+    return Page
 
 
 @pytest.fixture

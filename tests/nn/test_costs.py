@@ -87,6 +87,6 @@ def test_heads_with_matrices_of_their_own_cannot_compress_first():
 
 
 def test_the_ratio_of_layers_counts_the_feedforward_on_both_sides():
-    multiplications, size = layer_ratio(SIZES, "kv")
+    multiplications, size = layer_ratio(SIZES, sharing="kv")
     assert multiplications == pytest.approx((330 + 210) / (216 + 210))
     assert size == pytest.approx((125 + 85) / (83 + 85))

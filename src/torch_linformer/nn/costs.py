@@ -112,10 +112,14 @@ def feedforward_cost(sizes: Sizes) -> Cost:
     return _cost(sizes, 2 * n * c * hidden, 2 * n * hidden + n * c)
 
 
-def layer_ratio(sizes: Sizes, sharing: Sharing = "kv") -> tuple[float, float]:
-    """How many times the multiplications and the bytes of our layer an ordinary one has."""
-    around = feedforward_cost(sizes)
-    full, ours = full_attention_cost(sizes) + around, cheapest_attention_cost(sizes, sharing) + around
+def layer_ratio(*layers: Sizes, sharing: Sharing = "kv", feedforward: bool = True) -> tuple[float, float]:
+    """How many times the multiplications and the bytes of our layers ordinary ones have, all layers together.
+
+    Without ``feedforward`` only their attentions are counted.
+    """
+    around = sum((feedforward_cost(sizes) for sizes in layers if feedforward), Cost(multiplications=0, bytes=0))
+    full = sum((full_attention_cost(sizes) for sizes in layers), around)
+    ours = sum((cheapest_attention_cost(sizes, sharing) for sizes in layers), around)
     return full.multiplications / ours.multiplications, full.bytes / ours.bytes
 
 

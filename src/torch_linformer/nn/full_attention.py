@@ -188,15 +188,24 @@ class FullAttention(nn.Module):
                 f"causal attention is self-attention: query and key must have one length, got {query.shape[1]} and "
                 f"{key.shape[1]}"
             )
+        heads = self.heads_of(query, key, value, padding, past)
+        output_BHND, weights = self._attend_to_past(*heads, padding, past, need_weights)
+        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+
+    def heads_of(
+        self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None, past: Past | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values ``(B, H, ·, D)`` that ordinary attention computes with, turned to their positions.
+
+        Inputs are ``(B, ·, C)``. Keys and values of fewer heads are repeated for the heads of the queries.
+        """
         queries = self._split_heads(self.q_proj(query), self.num_heads)
         keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
         if self.rotary_dim > 0:
             positions = positions_behind(past, padding, key.shape[1], key.device)
             queries, keys = (rotate(x, positions, self.rotary_dim) for x in (queries, keys))
-        keys = repeat_heads(keys, self.num_heads)
-        values = repeat_heads(self._split_heads(self.v_proj(value), self.num_kv_heads), self.num_heads)
-        output_BHND, weights = self._attend_to_past(queries, keys, values, padding, past, need_weights)
-        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+        values = self._split_heads(self.v_proj(value), self.num_kv_heads)
+        return queries, repeat_heads(keys, self.num_heads), repeat_heads(values, self.num_heads)
 
     def _attend_to_past(
         self,

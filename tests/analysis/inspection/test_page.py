@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -12,30 +11,6 @@ from torch_linformer.analysis import inspect_text
 from torch_linformer.analysis.inspection.page import render_inspection
 
 NASTY = "</script><script>alert(1)</script><!-- <b>&amp;\u202e\u2028\ud800'\""
-VOID = {"meta", "input", "br"}
-
-
-class Page(HTMLParser):
-    """Tags, attributes and the content of scripts; fails on a tag that is not closed where it should be."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.scripts, self.text = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
 
 
 @pytest.fixture
@@ -53,9 +28,9 @@ def render(build, words):
     [{}, {"window": 4}, {"projection": "max"}, {"attention": "full"}, {"problem_type": "regression", "num_labels": 1}],
     ids=str,
 )
-def test_nothing_is_loaded_and_nothing_else_runs(render, fields):
+def test_nothing_is_loaded_and_nothing_else_runs(render, read_page, fields):
     text = render(**fields)
-    page = Page(text)
+    page = read_page(text)
     assert not {"link", "img", "iframe", "object", "base"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href", "action")]
     data, library, script = page.scripts
@@ -70,11 +45,11 @@ def test_nothing_is_loaded_and_nothing_else_runs(render, fields):
     assert {value for name, value in page.attributes if name == "aria-labelledby"} <= set(ids)
 
 
-def test_every_text_is_text(render):
+def test_every_text_is_text(render, read_page):
     names = {number: f"{NASTY}{number}" for number in range(5)}
     text = render(NASTY, model=NASTY, source=NASTY, id2label=names, label2id={})
     text.encode("utf-8")
-    page = Page(text)
+    page = read_page(text)
     assert page.tags.count("script") == 3 and "b" not in page.tags
     assert "<" not in page.scripts[0]
     pieces = json.loads(page.scripts[0])["pieces"]
@@ -96,15 +71,15 @@ def test_every_text_is_text(render):
     ],
     ids=str,
 )
-def test_what_there_is_to_see(render, fields, figures, says):
-    page = Page(render(**fields))
+def test_what_there_is_to_see(render, read_page, fields, figures, says):
+    page = read_page(render(**fields))
     assert list(json.loads(page.scripts[0])["figures"]) == figures
     assert says in "".join(page.text)
 
 
-def test_the_resolution_is_said(render):
+def test_the_resolution_is_said(render, read_page):
     assert "every token by itself" in render()
-    page = Page(render(most_bytes=700))
+    page = read_page(render(most_bytes=700))
     block = json.loads(page.scripts[0])["block"]
     assert block > 1 and f"means over blocks of {block} tokens" in "".join(page.text)
 
@@ -114,8 +89,8 @@ def test_a_document_that_was_cut_says_so(build, words):
     assert "The first 29 of the 52 tokens of a.txt" in page
 
 
-def test_the_answer_and_how_its_numbers_add_up(render):
-    page = Page(render())
+def test_the_answer_and_how_its_numbers_add_up(render, read_page):
+    page = read_page(render())
     answer = json.loads(page.scripts[0])["answer"]
     assert len(answer["labels"]) == 3 and len(answer["relevance"][0]) == 8
     assert re.search(r"but for the error of the integration: LABEL_\d [+−]\d+\.\d{3} of [+−]\d", "".join(page.text))

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
-from torch_linformer.nn.costs import Cost, LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
+from torch_linformer.nn.costs import LayerSizes, layer_ratio
 
 LEVELS = (90, 95, 99)  # per cent of the energy Σσ²
 
@@ -90,14 +90,11 @@ def suggest_k(spectrum: Spectrum, level: int) -> Advice:
 
 def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tuple[float | None, float | None]:
     """Multiplications and bytes of ordinary layers over those of Linformer layers with these K."""
-    full = ours = Cost(multiplications=0, bytes=0)
-    sizes = spectrum.architecture
+    sizes, layers = spectrum.architecture, []
     for k in ks:
         if k is None:
             return None, None
-        layer = LayerSizes(
-            length=spectrum.length, k=k, width=sizes.width, heads=sizes.heads, feedforward=sizes.feedforward
+        layers.append(
+            LayerSizes(length=spectrum.length, k=k, width=sizes.width, heads=sizes.heads, feedforward=sizes.feedforward)
         )
-        around = feedforward_cost(layer) if feedforward else Cost(multiplications=0, bytes=0)
-        full, ours = full + full_attention_cost(layer) + around, ours + cheapest_attention_cost(layer) + around
-    return full.multiplications / ours.multiplications, full.bytes / ours.bytes
+    return layer_ratio(*layers, sharing="headwise", feedforward=feedforward)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from torch_linformer.analysis.spectra.observing import Head
 from torch_linformer.analysis.spectra.spectrum import LowRankErrors
+from torch_linformer.functional.projection import average_windows
 
 KS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = 1024  # tokens: the fit keeps two N × N matrices for every head of the model
@@ -72,15 +73,15 @@ class LowRankMeasurement:
         at_random = head.weights @ gaussian.mT, gaussian @ head.value
         by_fit = head.weights @ write.to(head.value), read.to(head.value).mT @ head.value
         for column, k in enumerate(self.ks):
-            segments = segment_of_position(len(output), k, output.device)
-            means = mean_of_segments(head.value, segments)
+            width = -(-len(output) // k)
+            means = _segment_means(head.value, width)
             outputs = {
                 "random": at_random[0][:, :k] @ at_random[1][:k] / k,
-                "segment_means": head.weights @ means[segments],
+                "segment_means": head.weights @ means.repeat_interleave(width, dim=0)[: len(output)],
                 "fitted": by_fit[0][:, :k] @ by_fit[1][:k],
             }
             if head.mask is None:
-                scores = (head.query @ mean_of_segments(head.key, segments).mT) * head.scaling
+                scores = (head.query @ _segment_means(head.key, width).mT) * head.scaling
                 outputs["segment_means_of_keys_too"] = torch.softmax(scores, dim=-1) @ means
             for name, approximate in outputs.items():
                 error = torch.linalg.norm(approximate - output) / torch.linalg.norm(output)
@@ -104,12 +105,6 @@ def fitted_projection(gram: Tensor, covariance: Tensor, k: int) -> tuple[Tensor,
     return (root @ directions).float(), (inverse @ directions).float()
 
 
-def segment_of_position(length: int, k: int, device: torch.device | str = "cpu") -> Tensor:
-    """(N,): in which of at most K segments of ⌈N/K⌉ positions each position lies."""
-    return torch.arange(length, device=device) // -(-length // k)
-
-
-def mean_of_segments(x: Tensor, segments: Tensor) -> Tensor:
-    """Means of the rows ``(N, D)`` of each segment."""
-    sums = x.new_zeros(int(segments[-1]) + 1, x.shape[-1]).index_add(0, segments, x)
-    return sums / torch.bincount(segments).unsqueeze(-1)
+def _segment_means(x: Tensor, width: int) -> Tensor:
+    """Means of the rows ``(N, D)`` of each segment of ``width`` positions."""
+    return average_windows(x.unsqueeze(0), width, -(-len(x) // width)).squeeze(0)

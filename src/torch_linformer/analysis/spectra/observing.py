@@ -18,10 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from torch_linformer.functional.attention import repeat_heads
-from torch_linformer.functional.rotary import rotate
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import positions_behind
 
 _NAME = "linformer_spectrum"
 _CHECKED_TOKENS = 64  # of the first document, that the stand-in is compared with eager attention on
@@ -188,20 +186,11 @@ def _look_at_twin(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     """Show the heads of a :class:`FullAttention` that is about to read ``args[0]``."""
     assert isinstance(attention, FullAttention)
     session, x = _SESSION.get(), attention.to_batch_first(args[0])
-    positions = positions_behind(None, None, x.shape[1], x.device)
-    heads = []
-    for linear, number in (
-        (attention.q_proj, attention.num_heads),
-        (attention.k_proj, attention.num_kv_heads),
-        (attention.v_proj, attention.num_kv_heads),
-    ):
-        split = linear(x).unflatten(-1, (number, attention.head_dim)).transpose(1, 2)
-        turned = split if linear is attention.v_proj else rotate(split, positions, attention.rotary_dim)
-        heads.append(repeat_heads(turned, attention.num_heads)[0])
     mask = None
     if attention.causal:
         mask = x.new_full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
-    for number, (query, key, value) in enumerate(zip(*heads, strict=True)):
+    heads_HND = (heads[0] for heads in attention.heads_of(x, x, x))
+    for number, (query, key, value) in enumerate(zip(*heads_HND, strict=True)):
         _show(session, number, query, key, value, 1 / math.sqrt(attention.head_dim), mask)
     session.layers += 1
 

@@ -70,12 +70,16 @@ class Matrix {
 class Layer {
   constructor(packed, data) {
     Object.assign(this, { packed, data, slots: packed.slots, reach: packed.reach });
-    this.blocks = Math.ceil(data.tokens / data.block);
     this.tokensOf = (row) => Math.min(data.block, data.tokens - row * data.block);
   }
 
   get hasTokenMap() {
     return this.slots === 0 || this.packed.projV.length > 0;
+  }
+
+  // Every block of tokens as a cell of its own.
+  get blocks() {
+    return Array.from({ length: Math.ceil(this.data.tokens / this.data.block) }, (_, i) => [i, i + 1]);
   }
 
   async array(number) {

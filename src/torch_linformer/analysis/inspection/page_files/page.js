@@ -79,7 +79,7 @@ const profile = {
   },
 
   async draw() {
-    const { layer, head, slot } = state, blocks = Array.from({ length: layer.blocks }, (_, i) => [i, i + 1]);
+    const { layer, head, slot } = state, { blocks } = layer;
     for (const [side, line] of [["projK", this.k], ["projV", this.v]]) {
       const matrix = await layer.projection(side, head, blocks);
       const y = matrix.values.slice(slot * matrix.columns, (slot + 1) * matrix.columns);
@@ -101,8 +101,7 @@ async function highlight() {
   if (from === "answer") return text.highlight(relevance, "answer");
   const of = `layer ${layer.packed.number}, head ${head}, token ${token}`;
   if (!layer.hasTokenMap) return text.highlight(new Float64Array(data.tokens), of);
-  const blocks = Array.from({ length: layer.blocks }, (_, i) => [i, i + 1]);
-  const row = await layer.tokenMap(head, [[block, block + 1]], blocks);
+  const row = await layer.tokenMap(head, [[block, block + 1]], layer.blocks);
   if (state.layer !== layer || state.head !== head || state.token !== token || state.from !== from) return; // chosen meanwhile
   text.highlight(Float64Array.from({ length: data.tokens }, (_, i) => row.values[Math.floor(i / data.block)]), of);
 }

@@ -1,0 +1,72 @@
+"""What the scripts that train share: the choice of a run, and the loop with its rates, its curve and its lines."""
+
+import math
+import time
+from collections.abc import Callable, Collection
+from statistics import mean
+from typing import Any, Literal
+
+import torch
+import typer
+
+NATS = {"nats": 1.0, "bits": math.log(2)}  # in one unit
+EVERY = 50  # steps from one point of the curve to the next
+
+
+def one_of(names: Collection[str]) -> Any:
+    """An option of the command that takes nothing but one of these names."""
+    known = ", ".join(names)
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise typer.BadParameter(f"{name!r} is none of {known}")
+        return name
+
+    return typer.Option(help=known, callback=check)
+
+
+def learn(
+    name: str,
+    model: torch.nn.Module,
+    loss_at: Callable[[int], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    *,
+    warm_up: int,
+    last_rate: float,
+    unit: Literal["nats", "bits"] = "nats",
+) -> tuple[list[tuple[int, float]], float]:
+    """Train a model; returns its curve of (step, mean loss since the point before), and how many seconds it took.
+
+    Args:
+        name: of the run, on the screen.
+        model: whose gradients are clipped.
+        loss_at: draws rows and returns the loss in nats, at a step counted from 1.
+        optimizer: with the peak rates.
+        steps: of the training.
+        warm_up: steps of the rise to the peak rates.
+        last_rate: share of the peak rates that is left at the end.
+        unit: of the loss on the screen and in the curve.
+    """
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, warm_up, last_rate))
+    curve, recent, begin = [], [], time.perf_counter()
+    for step in range(1, steps + 1):
+        loss = loss_at(step)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        recent.append(loss.item() / NATS[unit])
+        if step % EVERY == 0 or step == steps:
+            curve.append((step, mean(recent)))
+            recent.clear()
+            seconds = time.perf_counter() - begin
+            print(f"{name}: step {step}, {curve[-1][1]:.4f} {unit}, {seconds:.0f} s", flush=True)
+    return curve, time.perf_counter() - begin
+
+
+def rate(step: int, steps: int, warm_up: int, last: float) -> float:
+    """Share of the peak rate: a short rise, then a half cosine down to ``last``."""
+    fall = last + (1 - last) * (1 + math.cos(math.pi * min(1, step / steps))) / 2
+    return min(1, (step + 1) / warm_up) * fall
