@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from torch_linformer.training import run as run_module
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.parts import load_parts
-from torch_linformer.training.run_folder import open_run
+from torch_linformer.training.run_folder import identity, open_run
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import SIZES, TrainSettings
 
@@ -297,9 +297,9 @@ def test_a_folder_with_a_damaged_run_file(model_copy, train_quickly):
 
 def test_an_empty_folder_is_free(tmp_path, quick):
     screen = Screen(Console(quiet=True))
-    assert open_run(tmp_path, TrainSettings(**quick), False, screen) is None
+    assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
     (tmp_path / ".keep").touch()  # nothing a person would see
-    assert open_run(tmp_path, TrainSettings(**quick), False, screen) is None
+    assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
 
 
 def test_a_mistake_in_the_data_does_not_take_the_folder(tmp_path, train_quickly, write_csv):

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.settings import SIZES, TrainSettings, flag, read_config, size_of_width
+from torch_linformer.training.options import flag, read_config
+from torch_linformer.training.settings import SIZES, TrainSettings, size_of_width
 
 LAYERS = SIZES["base"].layers
 
@@ -151,7 +152,7 @@ VALUES = {
 def test_a_file_gives_every_option(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("".join(f"{name} = {toml}\n" for name, (toml, _) in VALUES.items()))
-    options = read_config(str(path))
+    options = read_config(str(path), TrainSettings)
     names = {"from": "from_model"}
     assert options == {names.get(name, name.replace("-", "_")): value for name, (_, value) in VALUES.items()}
     assert set(options) == {item.name for item in dataclasses.fields(TrainSettings)}
@@ -161,7 +162,7 @@ def test_a_file_gives_every_option(tmp_path):
 def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("k = 16\nlabel-column = 3\nresume = true\n")
-    assert read_config(str(path)) == {"k": "16", "label_column": "3", "resume": True}
+    assert read_config(str(path), TrainSettings) == {"k": "16", "label_column": "3", "resume": True}
 
 
 @pytest.mark.parametrize(
@@ -184,12 +185,12 @@ def test_a_file_that_is_wrong(tmp_path, toml, message):
     path = tmp_path / "run.toml"
     path.write_bytes(toml.encode("latin-1"))
     with pytest.raises(InputError) as raised:
-        read_config(str(path))
+        read_config(str(path), TrainSettings)
     assert str(raised.value).startswith(f"--config {path}: {message}")
 
 
 def test_a_file_that_is_missing(tmp_path):
     with pytest.raises(InputError, match=r"--config .*none\.toml: No such file or directory"):
-        read_config(str(tmp_path / "none.toml"))
+        read_config(str(tmp_path / "none.toml"), TrainSettings)
     with pytest.raises(InputError, match="Is a directory"):
-        read_config(str(tmp_path))
+        read_config(str(tmp_path), TrainSettings)

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from torch_linformer.cli.adapt import adapt
 from torch_linformer.cli.bench import bench
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.export import export
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, evaluate, predict, generate, import_, export, info, inspect_, spectrum, bench):
+for command in (train, adapt, evaluate, predict, generate, import_, export, info, inspect_, spectrum, bench):
     app.command(command.__name__.rstrip("_"))(command)
 
 
@@ -60,7 +61,7 @@ def run(arguments: list[str] | None = None) -> None:
 def explain(error: BaseException) -> str:
     """One line that says what went wrong."""
     if _is_disk_full(error):
-        return "the disk is full: make room, then run the same command again (train, bench: with --resume)"
+        return "the disk is full: make room, then run the same command again (train, adapt, bench: with --resume)"
     if hasattr(error, "format_message"):  # how typer, whichever click it stands on, reports a wrong option
         return f"{error.format_message()} (add --help for what there is)"
     message = " ".join(str(error).split())

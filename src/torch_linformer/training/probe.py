@@ -1,4 +1,4 @@
-"""Speed and memory of a training step, measured in processes of their own, Linformer and its twin in turn."""
+"""Speed and memory of a step, of training or inference, each model in a process of its own, all in turn."""
 
 import json
 import resource
@@ -22,7 +22,7 @@ STEPS = 3  # timed, after one that is not
 
 @dataclass(frozen=True)
 class Probe:
-    """A training step to measure: a model, a batch of full length, a device and a precision."""
+    """A step to measure: a model, a batch of full length, a device and a precision; without training a forward pass."""
 
     model_class: str
     config: dict[str, Any]
@@ -30,11 +30,12 @@ class Probe:
     length: int
     device: str
     precision: str
+    training: bool = True
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Tokens per second in training, and the peak memory of the process (of the GPU, where there is one)."""
+    """Tokens per second, and the peak memory of the process (of the GPU, where there is one)."""
 
     tokens_per_second: float
     peak_memory_mb: float
@@ -110,10 +111,12 @@ def _build(probe: Probe) -> tuple[nn.Module, dict[str, torch.Tensor], torch.opti
     config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**probe.config)
     reader = config.encoder if seq2seq else config
     model: nn.Module = getattr(models, probe.model_class)(config)
-    model.to(probe.device).train()
+    model.to(probe.device).train(probe.training)
     shape = (probe.batch_size, probe.length)
     ids = torch.randint(1, reader.vocab_size, shape, device=probe.device)
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **_targets(probe, config, ids)}
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if probe.training:
+        batch |= _targets(probe, config, ids)
     return model, batch, torch.optim.AdamW(model.parameters(), lr=1e-5)
 
 
@@ -137,6 +140,8 @@ def _targets(probe: Probe, config: Any, ids: torch.Tensor) -> dict[str, torch.Te
 def _timed_step(
     probe: Probe, model: nn.Module, batch: dict[str, torch.Tensor], optimizer: torch.optim.Optimizer
 ) -> float:
+    if not probe.training:
+        return _timed_forward(probe, model, batch)
     started = time.perf_counter()
     with autocast(probe.device, probe.precision):
         loss = model(**batch).loss
@@ -144,6 +149,14 @@ def _timed_step(
     optimizer.step()
     optimizer.zero_grad()
     loss.item()  # waits for the device
+    return time.perf_counter() - started
+
+
+def _timed_forward(probe: Probe, model: nn.Module, batch: dict[str, torch.Tensor]) -> float:
+    started = time.perf_counter()
+    with torch.inference_mode(), autocast(probe.device, probe.precision):
+        outputs = model(**batch)
+    outputs[0].flatten()[0].item()  # waits for the device
     return time.perf_counter() - started
 
 

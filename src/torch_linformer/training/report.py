@@ -19,10 +19,11 @@ from torch_linformer.reporting.plots import confusion_matrix, learning_curve, le
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.folder import reader_config
+from torch_linformer.training.options import flag
 from torch_linformer.training.parts import Parts
 from torch_linformer.training.probe import Cost
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import TrainSettings, flag
+from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks import Task
 
 PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"

@@ -70,7 +70,7 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
     precision = resolve_precision(settings.precision, device)
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     run = identity(settings)
-    checkpoint = open_run(output, settings, resume, screen)
+    checkpoint = open_run(output, run, resume, screen)
     if (output / "metrics.json").exists():
         screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
         remove_checkpoints(output)

@@ -9,19 +9,23 @@ from typing import Any
 from torch_linformer.reporting.files import is_taken
 from torch_linformer.training.checkpoints import last_whole_checkpoint
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.options import flag
 from torch_linformer.training.screen import Screen
-from torch_linformer.training.settings import TrainSettings, flag
 
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
-def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen) -> Path | None:
+def open_run(
+    output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
+) -> Path | None:
     """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
+
+    ``wanted`` is what makes it this run, and ``result`` the file that a finished one has.
 
     Raises:
         InputError: the folder holds something else, or this run and ``resume`` is not asked for.
     """
-    wanted, run_file = identity(settings), output / RUN_FILE
+    run_file = output / RUN_FILE
     if not run_file.exists():
         if is_taken(output):
             raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
@@ -42,12 +46,12 @@ def open_run(output: Path, settings: TrainSettings, resume: bool, screen: Screen
     for path in broken:
         screen.say(f"{path} is incomplete: skipped")
         shutil.rmtree(path)
-    if not (output / "metrics.json").exists():
+    if not (output / result).exists():
         afresh = f"no checkpoint in {output}: starting afresh"
         screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
     return checkpoint
 
 
-def identity(settings: TrainSettings) -> dict[str, Any]:
+def identity(settings: Any) -> dict[str, Any]:
     """What makes two runs the same run: every setting but the folder, which may be moved."""
     return {**dataclasses.asdict(settings), "output": None}

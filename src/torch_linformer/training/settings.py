@@ -1,13 +1,11 @@
-"""The options of a training run: one field an option, from the command line, a TOML file or Python alike."""
+"""The options of a training run."""
 
 import dataclasses
 import math
-import tomllib
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.options import check_options, flag, option
 from torch_linformer.training.suggested_k import suggested_k
 
 
@@ -75,11 +73,6 @@ _OF_NEW_MODELS = (
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
-def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with what the command line says about it."""
-    return field(default=default, metadata={"help": help, "choices": choices})
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
@@ -132,31 +125,25 @@ class TrainSettings:
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            value, choices = getattr(self, item.name), item.metadata["choices"]
-            if choices and value not in choices:
-                raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
-        for name in (
-            "max_length",
-            "max_target_length",
-            "epochs",
-            "max_steps",
-            "minutes",
-            "batch_size",
-            "chunk_size",
-            "learning_rate",
-        ):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+        check_options(
+            self,
+            positive=(
+                "max_length",
+                "max_target_length",
+                "epochs",
+                "max_steps",
+                "minutes",
+                "batch_size",
+                "chunk_size",
+                "learning_rate",
+            ),
+        )
         if self.stride is not None and self.stride < 0:
             raise InputError(f"--stride must be at least 0, got {self.stride}")
         if self.window is not None and self.window < 0:
             raise InputError(f"--window must be at least 0, got {self.window}")
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"--seed must be at least 0 and below 2^32, got {self.seed}")
         if self.length < 4:
             raise InputError(f"--max-length must be at least 4, got {self.length}")
         if self.target_length < 4:
@@ -259,56 +246,3 @@ def size_of_width(width: int) -> Size:
     """The size whose learning rate suits a model of that width: the widest that is no wider, or else the smallest."""
     fitting = [size for size in SIZES.values() if size.hidden_size <= width]
     return max(fitting, key=lambda size: size.hidden_size, default=SIZES["tiny"])
-
-
-def flag(name: str) -> str:
-    """``max_length`` as it stands on the command line."""
-    return "--from" if name == "from_model" else "--" + name.replace("_", "-")
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """Options from a TOML file, named as on the command line, with hyphens or underscores.
-
-    Raises:
-        InputError: the file is missing or malformed, or an option is unknown or of the wrong type.
-    """
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"--config {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: not valid TOML: {error}") from None
-    known = {item.name: item for item in dataclasses.fields(TrainSettings)}
-    options = {}
-    for key, value in values.items():
-        name = "from_model" if key == "from" else key.replace("-", "_")
-        if name == "resume":  # no setting: it does not change what the run is
-            if not isinstance(value, bool):
-                raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
-            options[name] = value
-        elif name in known:
-            options[name] = _convert(value, known[name], f"--config {path}: {key}")
-        else:
-            raise InputError(f"--config {path}: unknown option {key!r}; known: {', '.join(known)}, resume")
-    return options
-
-
-def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
-    """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
-    wanted = str(item.type)
-    if isinstance(value, list) and item.name == "k":
-        return ",".join(map(str, value))
-    if wanted == str(bool):
-        if not isinstance(value, bool):
-            raise InputError(f"{where} must be true or false, got {value!r}")
-        return value
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise InputError(f"{where} must be a number or text, got {value!r}")
-    if "float" in wanted and isinstance(value, (int, float)):
-        return float(value)
-    if "int" in wanted and isinstance(value, int):
-        return value
-    if "str" in wanted:
-        return str(value)
-    kind = "a whole number" if "int" in wanted else "a number"
-    raise InputError(f"{where} must be {kind}, got {value!r}")

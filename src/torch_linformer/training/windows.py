@@ -27,6 +27,9 @@ class DocumentEncoder:
         stride: tokens that neighbouring windows share; a quarter of `max_length` if None.
         offsets: also say which characters of the text each token stands for.
 
+    Attributes:
+        marks: ids of the special tokens before a text, and behind it.
+
     Raises:
         InputError: `max_length` leaves no room beside the special tokens, or `stride` none for new tokens.
     """
@@ -47,9 +50,9 @@ class DocumentEncoder:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = True  # which means: split them like any other text
-        self._alone = _special_ids(self._backend, 1)
+        self.marks = _special_ids(self._backend, 1)
         self._after_question = _special_ids(self._backend, 2)
-        self.room = max_length - sum(map(len, self._alone))
+        self.room = max_length - sum(map(len, self.marks))
         if self.room < 1:
             raise InputError(f"{max_length} tokens leave no room for text beside the special tokens; allow more")
         self.stride = self.room // 4 if stride is None else stride
@@ -74,7 +77,7 @@ class DocumentEncoder:
         prefixes: list[Any] = [None] * len(texts) if questions is None else self._encode(questions, fast=True)
         for number, (encoding, prefix) in enumerate(zip(encodings, prefixes, strict=True), start=first):
             if prefix is None:
-                before, after = self._alone
+                before, after = self.marks
             else:
                 start, between, after = self._after_question
                 room = self.max_length - len(start) - len(between) - len(after)
@@ -115,7 +118,7 @@ class DocumentEncoder:
     def begin(self, text: str) -> list[int]:
         """The ids of a text that goes on: all of it, behind what stands before a text."""
         (encoding,) = self._encode([text], fast=True)
-        return [*self._alone[0], *encoding.ids]
+        return [*self.marks[0], *encoding.ids]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, all of each, with no special tokens around them."""

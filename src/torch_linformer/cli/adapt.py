@@ -1,0 +1,28 @@
+"""``linformer adapt``."""
+
+import inspect
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from torch_linformer.cli.resumable import options_of, run_resumable
+from torch_linformer.training.adaptation.settings import AdaptSettings
+
+
+def adapt(source: str, **options: Any) -> None:
+    """Make a pretrained encoder linear, and let it read more: a distillation on texts without labels.
+
+    SOURCE is an encoder with absolute positions, or a folder of sentence-transformers with one.
+    """
+    from torch_linformer.training.adaptation.run import run_adaptation
+
+    run_resumable(partial(run_adaptation, source), AdaptSettings, options)
+
+
+_SOURCE = inspect.Parameter(
+    "source",
+    inspect.Parameter.KEYWORD_ONLY,
+    annotation=Annotated[str, typer.Argument(metavar="SOURCE", help="folder of an encoder, or its name on the hub")],
+)
+adapt.__signature__ = inspect.Signature([_SOURCE, *options_of(AdaptSettings)])  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""Commands whose options are the fields of settings, and which go on where they were interrupted."""
+
+import dataclasses
+import inspect
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from torch_linformer.cli.options import Debug
+from torch_linformer.training.options import flag, read_config
+
+
+def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
+    """Call ``run`` with the settings that options and ``--config`` give; Ctrl-C ends with how to go on."""
+    from torch_linformer.training.trainer import Interrupted
+
+    options.pop("debug")
+    config = options.pop("config")
+    given = {name: value for name, value in options.items() if value is not None}
+    options = {**(read_config(config, settings) if config else {}), **given}
+    resume = options.pop("resume", False)
+    chosen = settings(**options)
+    command = "linformer " + shlex.join(sys.argv[1:])
+    try:
+        run(chosen, resume=resume, command=command)
+    except (Interrupted, KeyboardInterrupt):
+        resumed = command if resume else f"{command} --resume"
+        print(f"stopped; to go on:  {resumed}", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def options_of(settings: type) -> list[inspect.Parameter]:
+    """An option for each field of settings; None means not given, so that --config can say."""
+    hints = get_type_hints(settings)
+    parameters = []
+    for item in dataclasses.fields(settings):
+        text = item.metadata["help"]
+        if item.metadata["choices"]:
+            text += f": {' | '.join(item.metadata['choices'])}"
+        if item.default is not None:
+            text += f"  [{item.default}]"
+        names = flag(item.name)
+        if hints[item.name] is bool:
+            names, text = (
+                f"{names}/--no-{names.removeprefix('--')}",
+                f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]",
+            )
+        option = typer.Option(names, help=text, show_default=False)
+        parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
+    config = Annotated[Path | None, typer.Option(help="TOML file with any of these options", show_default=False)]
+    resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]
+    extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
+    return [*parameters, *(_keyword(*each) for each in extra)]
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,60 @@
+"""The same encoder with other attention."""
+
+from typing import Any, TypeVar
+
+import torch
+
+from torch_linformer.models.backbone import LinformerPreTrainedModel
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.convert.bert import segment_means
+from torch_linformer.nn.projection import SequenceProjection
+
+Model = TypeVar("Model", bound=LinformerPreTrainedModel)
+
+POSITIONS = "embeddings.position_embeddings.weight"
+
+
+def with_attention(model: Model, **changes: Any) -> Model:
+    """A copy of an encoder, head and all, whose attention alone is another.
+
+    Learned maps to slots begin as means of segments of ⌈max_len / k⌉ tokens; K is lowered to the segments there are.
+    Positions beyond those of the model repeat them.
+
+    Args:
+        model: an encoder whose positions are learned, or which has none.
+        changes: fields of its configuration: ``attention``, ``k``, ``sharing``, ``projection``, ``window``,
+            ``max_position_embeddings``, and dropouts.
+
+    Raises:
+        ValueError: a causal model, or a configuration that no model can be built from.
+    """
+    if model.config.causal:
+        raise ValueError("a causal model has no slots of a whole sequence: only encoders can change their attention")
+    config = LinformerConfig(**{**model.config.to_diff_dict(), **changes})
+    if config.attention == "linformer":
+        config.k = [segments(config.max_position_embeddings, k) for k in _each(config)]
+        if len(set(config.k)) == 1:
+            config.k = config.k[0]
+        config.length_scaling = config.projection != "linear"
+    copy = type(model)(config)
+    maps = {name: module for name, module in copy.named_modules() if isinstance(module, SequenceProjection)}
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in copy.state_dict().items():
+            if name.endswith(POSITIONS):
+                tensor.copy_(weights[name][torch.arange(len(tensor)) % len(weights[name])])
+            elif name.rpartition(".")[0] not in maps:
+                tensor.copy_(weights[name])
+        for module in maps.values():
+            if module.projection == "linear" and module.weight is not None:
+                module.weight.copy_(segment_means(module.max_len, module.window))
+    return copy.train(model.training)
+
+
+def segments(max_len: int, k: int) -> int:
+    """Segments of ⌈max_len / k⌉ tokens that there are in ``max_len`` tokens, k at most."""
+    return -(-max_len // -(-max_len // k))
+
+
+def _each(config: LinformerConfig) -> list[int]:
+    return [config.k] * config.num_hidden_layers if isinstance(config.k, int) else config.k
