@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from torch.testing import assert_close
-from transformers import BertConfig, DistilBertConfig, RobertaConfig, XLMRobertaConfig
+from transformers import BertConfig, DistilBertConfig, DistilBertModel, RobertaConfig, XLMRobertaConfig
 
 from torch_linformer import models
 from torch_linformer.models.convert import from_bert, from_distilbert, from_roberta, from_xlm_roberta
@@ -193,6 +193,11 @@ def test_settings_of_distilbert_come_along(original):
     assert (config.hidden_act, config.hidden_dropout_prob, config.attention_probs_dropout_prob) == ("relu", 0.25, 0.5)
     assert (config.type_vocab_size, config.layer_norm_eps) == (0, 1e-12)
     assert config.classifier_dropout is None, "tokens are read through the dropout of the layers"
+
+
+def test_sinusoids_of_distilbert_are_a_table_like_any_other():
+    theirs = DistilBertModel(DistilBertConfig(**FAMILIES["DistilBert"][2], sinusoidal_pos_embds=True)).eval()
+    assert largest_difference(from_distilbert(theirs, k=LENGTH), theirs, batch_for(theirs)) < 1e-5
 
 
 def test_an_untied_head_stays_untied(original):
