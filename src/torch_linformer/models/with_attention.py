@@ -6,7 +6,7 @@ import torch
 
 from torch_linformer.models.backbone import LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.convert.bert import segment_means
+from torch_linformer.models.convert.encoders import segment_means
 from torch_linformer.nn.projection import SequenceProjection
 
 Model = TypeVar("Model", bound=LinformerPreTrainedModel)
@@ -36,7 +36,8 @@ def with_attention(model: Model, **changes: Any) -> Model:
         if len(set(config.k)) == 1:
             config.k = config.k[0]
         config.length_scaling = config.projection != "linear"
-    copy = type(model)(config)
+    copy: Any = type(model)(config)
+    copy.to(device=model.device, dtype=model.dtype)
     maps = {name: module for name, module in copy.named_modules() if isinstance(module, SequenceProjection)}
     weights = model.state_dict()
     with torch.no_grad():
@@ -48,7 +49,8 @@ def with_attention(model: Model, **changes: Any) -> Model:
         for module in maps.values():
             if module.projection == "linear" and module.weight is not None:
                 module.weight.copy_(segment_means(module.max_len, module.window))
-    return copy.train(model.training)
+    trained: Model = copy.train(model.training)
+    return trained
 
 
 def segments(max_len: int, k: int) -> int:

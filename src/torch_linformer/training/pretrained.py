@@ -1,5 +1,6 @@
 """Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -7,6 +8,7 @@ from typing import Any, cast
 import transformers
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoTokenizer,
@@ -31,14 +33,26 @@ def load_any_config(source: str) -> PreTrainedConfig:
     here = Path(source).exists()
     if here and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: is no model folder: it has no config.json")
+    if here:
+        _refuse_code(source)
     try:
         if not here:
             ask_hub("model", source)
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the hub, the network and transformers share no base class of errors
         if not here:
             raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
         raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
+
+
+def _refuse_code(folder: str) -> None:
+    """Raise ``InputError`` for a model that only code in its own folder can open."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # transformers says what is wrong with it
+    if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
+        raise InputError(f"{folder}: needs code from its folder (auto_map in config.json), which is never run")
 
 
 def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:

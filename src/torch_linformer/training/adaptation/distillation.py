@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.heads import pool
+from torch_linformer.models.pooling import pool
 from torch_linformer.training.adaptation.teacher import Teacher
 from torch_linformer.training.trainer import RunTrainer
 

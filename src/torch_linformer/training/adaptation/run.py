@@ -149,7 +149,7 @@ class _Texts:
 def _read(source: Source, settings: AdaptSettings, max_length: int, screen: Screen) -> _Texts:
     """Read, split and tokenise the texts."""
     named = Named(settings.text_column)
-    documents = load_documents(settings.data, TEXT, named=named)
+    documents = load_documents(str(settings.data), TEXT, named=named)
     notes = list(documents.notes)
     held_out = parse_part(settings.test)
     if isinstance(held_out, float):

@@ -13,7 +13,9 @@ PROJECTIONS = ("mean", "linear")
 class AdaptSettings:
     """Everything that decides how an adaptation goes. The help texts are those of ``linformer adapt --help``."""
 
-    data: str | None = option(None, "texts, without labels: CSV, TSV, JSON lines, Parquet, a folder, or a dataset's name")
+    data: str | None = option(
+        None, "texts, without labels: CSV, TSV, JSON lines, Parquet, a folder, or a dataset's name"
+    )
     text_column: str | None = option(None, "column that holds the text")
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")

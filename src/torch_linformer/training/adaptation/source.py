@@ -8,15 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from torch_linformer.models import LinformerConfig, LinformerModel, LinformerPreTrainedModel
-from torch_linformer.models.convert import from_bert, from_roberta
+from torch_linformer.models.convert import from_bert, from_distilbert, from_roberta, from_xlm_roberta
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.pretrained import load_any_config
 
-FAMILIES: dict[str, Callable[[str], LinformerPreTrainedModel]] = {"bert": from_bert, "roberta": from_roberta}
+FAMILIES: dict[str, Callable[[str], LinformerPreTrainedModel]] = {
+    "bert": from_bert,
+    "roberta": from_roberta,
+    "xlm-roberta": from_xlm_roberta,
+    "distilbert": from_distilbert,
+}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
 RELATIVE = ("relative_attention", "relative_attention_num_buckets")
 POOLINGS = {
@@ -98,15 +107,16 @@ def _pooling(path: str) -> tuple[str, bool]:
         return "mean", False
     try:
         parts = json.loads(modules.read_text(encoding="utf-8"))
-        kinds = [part["type"].rpartition(".")[2] for part in parts]
-        if kinds not in ([*MODULES], [*MODULES[:2]]) or parts[0]["path"]:
-            raise InputError(
-                f"{path}: its modules are {', '.join(kinds)}; adapted are folders of Transformer, Pooling and, "
-                "perhaps, Normalize, the first of them in the folder itself"
-            )
-        config = json.loads((Path(path) / parts[1]["path"] / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
+        kinds = [kind.rpartition(".")[2] for kind in kinds]
+        config = json.loads((Path(path) / folders[1] / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
+    if kinds not in ([*MODULES], [*MODULES[:2]]) or folders[0]:
+        raise InputError(
+            f"{path}: its modules are {', '.join(kinds)}; adapted are folders of Transformer, Pooling and, perhaps, "
+            "Normalize, the first of them in the folder itself"
+        )
     ways = [way for name, way in POOLINGS.items() if config.get(name)]
     others = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     if len(ways) != 1 or len(others) != 1:
@@ -121,8 +131,12 @@ def _check_family(path: str, config: Any) -> None:
     if config.is_encoder_decoder:
         raise InputError(f"{path}: is an encoder-decoder ({kind}); {known}")
     if kind in FAMILIES:
-        if config.is_decoder:
-            raise InputError(f"{path}: is a decoder ({kind}), whose tokens see only what stands before them; {known}")
+        decodes = getattr(config, "is_decoder", False)
+    else:
+        decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if decodes:
+        raise InputError(f"{path}: is a decoder ({kind}), whose tokens see only what stands before them; {known}")
+    if kind in FAMILIES:
         return
     if any(hasattr(config, name) for name in ROTARY):
         raise InputError(

@@ -1,0 +1,162 @@
+"""`linformer adapt` with what it cannot use: one line, and nothing left behind."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    DebertaV2Config,
+    GPT2Config,
+    ModernBertConfig,
+    T5Config,
+)
+
+WORDS = ["wet", "grey", "mud", "warm", "sand", "sea", "ice", "cold", "white", "the", "of", "and"]
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch, write_csv, weather, classifier_run):
+    """The current folder: new, with texts and an encoder in it."""
+    monkeypatch.chdir(tmp_path)
+    write_csv("texts.csv", weather(100, seed=0))
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
+    BertModel(config).save_pretrained("bert")
+    tokenizer.save_pretrained("bert")
+    return tmp_path
+
+
+@pytest.fixture
+def refused_adapt(refused):
+    """A function: adapt, which must be refused; returns what the line says."""
+
+    def call(source="bert", data="texts.csv", *options):
+        return refused("adapt", source, "--data", data, "--device", "cpu", "--steps", "1", *options)
+
+    return call
+
+
+OTHERS = {
+    "a decoder": (GPT2Config(), "other: is a decoder (gpt2), whose tokens see only what stands before them; adapted"),
+    "an encoder-decoder": (T5Config(), "other: is an encoder-decoder (t5); adapted are bert, roberta, xlm-roberta, di"),
+    "rotary positions": (ModernBertConfig(), "other: has rotary positions (modernbert): each key is turned by its own"),
+    "relative positions": (
+        DebertaV2Config(relative_attention=True),
+        "other: has relative positions (deberta-v2): scores depend on the distance to a key, and a slot has none",
+    ),
+    "bert as a decoder": (BertConfig(is_decoder=True), "other: is a decoder (bert), whose tokens see only what stand"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_model_of_another_kind(refused_adapt, workplace, kind):
+    config, message = OTHERS[kind]
+    config.save_pretrained("other")
+    assert refused_adapt("other").startswith(message)
+
+
+def test_a_linformer(refused_adapt, classifier_run):
+    folder = str(classifier_run.folder)
+    assert refused_adapt(folder) == f"{folder}: is a Linformer already; linformer train --from {folder} goes on with it"
+
+
+def test_no_model(refused_adapt, workplace):
+    assert refused_adapt("nowhere") == "nowhere: no such folder, and no model of that name could be fetched"
+    (workplace / "empty").mkdir()
+    assert refused_adapt("empty") == "empty: is no model folder: it has no config.json"
+
+
+def test_a_model_that_needs_code_of_its_own(refused_adapt, workplace):
+    shutil.copytree("bert", "own")
+    config = json.loads((workplace / "own" / "config.json").read_text())
+    own = {**config, "model_type": "own-bert", "auto_map": {"AutoModel": "modeling.OwnModel"}}
+    (workplace / "own" / "config.json").write_text(json.dumps(own))
+    (workplace / "own" / "modeling.py").write_text("raise SystemExit('this code was run')")
+    assert refused_adapt("own") == "own: needs code from its folder (auto_map in config.json), which is never run"
+
+
+def test_a_tokenizer_that_does_not_belong_to_the_model(refused_adapt, workplace):
+    tokenizer = AutoTokenizer.from_pretrained("bert")
+    tokenizer.add_tokens([f"word{number}" for number in range(9)])
+    tokenizer.save_pretrained("bert")
+    size = len(tokenizer)
+    assert refused_adapt() == (
+        f"bert: the tokenizer has {size:,} tokens and the model {size - 9:,}: they do not belong together"
+    )
+
+
+def test_a_folder_without_tokenizer(refused_adapt, workplace):
+    for path in (workplace / "bert").glob("tokenizer*"):
+        path.unlink()
+    assert refused_adapt() == "bert: has no tokenizer; save the model's own into the folder"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--k", "17"], "--k must lie between 1 and the 16 tokens read at once, got 17"),
+        (["--k", "0"], "--k must be a number above 0, got 0"),
+        (["--window", "-1"], "--window must be at least 0, got -1"),
+        (["--max-length", "7"], "--max-length must be at least 8, got 7"),
+        (["--minutes", "0"], "--minutes must be a number above 0, got 0.0"),
+        (["--projection", "max"], "--projection must be one of mean, linear, got 'max'"),
+        (["--sharing", "kv"], "--sharing is for --projection linear: means of segments have nothing to share"),
+        (["--test", "1.5"], "1.5 is no part of the data: give a fraction above 0 and below 1, or a path"),
+    ],
+)
+def test_options_out_of_range(refused_adapt, options, message):
+    assert refused_adapt("bert", "texts.csv", *options) == message
+
+
+def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
+    assert refused("adapt", "bert") == "--data is missing: name texts such as those that the model is to read"
+    assert refused_adapt("bert", "nowhere.csv").startswith("nowhere.csv: ")
+    write_csv("few.csv", [(text, "") for text in WORDS])
+    assert refused_adapt("bert", "few.csv") == "few.csv: leaves 10 texts to learn from; at least 20 are needed"
+    write_csv("empty.csv", [("", "a"), (" ", "b")])
+    assert refused_adapt("bert", "empty.csv").startswith("empty.csv: ")
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "message"),
+    [
+        (["Transformer", "Pooling", "Dense"], {}, "bert: its modules are Transformer, Pooling, Dense; adapted are"),
+        (["Transformer", "Pooling"], {"pooling_mode_weightedmean_tokens": True}, "bert: pools by pooling_mode_weight"),
+        (
+            ["Transformer", "Pooling"],
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            "bert: pools by pooling_mode_cls_token, pooling_mode_mean_tokens; mean, cls or max alone can be adapted",
+        ),
+        (["Transformer", "Pooling"], None, "bert: modules.json or a folder it names cannot be read ("),
+    ],
+)
+def test_folders_of_sentence_transformers_of_another_kind(refused_adapt, workplace, modules, pooling, message):
+    paths = ["", *(f"{number}_{name}" for number, name in enumerate(modules[1:], start=1))]
+    parts = [
+        {"path": path, "type": f"sentence_transformers.models.{name}"}
+        for name, path in zip(modules, paths, strict=True)
+    ]
+    (workplace / "bert" / "modules.json").write_text(json.dumps(parts))
+    if pooling is not None:
+        (workplace / "bert" / "1_Pooling").mkdir()
+        (workplace / "bert" / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    assert refused_adapt().startswith(message)
+
+
+def test_a_folder_that_is_taken(refused_adapt, workplace):
+    (workplace / "run").mkdir()
+    (workplace / "run" / "notes.txt").touch()
+    message = "--output run: is not empty and holds no run; name another folder"
+    assert refused_adapt("bert", "texts.csv", "--output", "run") == message
