@@ -60,10 +60,12 @@ PUBLIC_NAMES = {
     ],
     "torch_linformer.models.convert": [
         "from_bert",
+        "from_distilbert",
         "from_fairseq",
         "from_linformer_pytorch",
         "from_lucidrains",
         "from_roberta",
+        "from_xlm_roberta",
         "read_checkpoint",
     ],
     "torch_linformer.nn": [

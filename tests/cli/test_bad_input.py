@@ -354,10 +354,12 @@ def test_options_of_tasks_that_cannot_be(refused, options, message):
 
 
 def test_to_begin_with_what_is_no_linformer(refused, workplace, classifier_run):
-    (workplace / "bert").mkdir()
-    (workplace / "bert" / "config.json").write_text('{"model_type": "bert"}')
-    message = of_training(refused, **{"from": "bert"})
-    assert message == "bert: holds a bert model, not a linformer; linformer import --from bert makes one of it"
+    for kind in ("bert", "xlm-roberta", "distilbert"):
+        (workplace / kind).mkdir()
+        (workplace / kind / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+        message = of_training(refused, **{"from": kind})
+        remedy = f"linformer import --from {kind} makes one of it"
+        assert message == f"{kind}: holds a {kind} model, not a linformer; {remedy}"
     assert of_training(refused, **{"from": "good.csv"}).startswith("good.csv: is no model folder")
     options = {"from": classifier_run.folder, "max_length": "4"}
     assert of_training(refused, **options) == "--max-length 4: max_len must be at least k = 6, got 4"

@@ -1,14 +1,27 @@
 """`linformer import`: a whole folder that the other commands open, or one line that says why not."""
 
 import argparse
+import json
 
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
 from transformers.utils import logging
 
 from torch_linformer.cli.app import run
-from torch_linformer.models import LinformerForMaskedLM, LinformerModel
+from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification, LinformerModel
 from torch_linformer.models.convert import from_bert, from_fairseq
 
 SIZES = {
@@ -98,6 +111,47 @@ def test_weights_without_a_tokenizer(call, lucidrains, tmp_path):
     assert status == 0 and "class LinformerModel" in lines and "tokenizer none" in lines
 
 
+@pytest.mark.parametrize(
+    ("origin", "config", "classifier"),
+    [
+        ("bert", BertConfig(**SIZES), BertForSequenceClassification),
+        ("xlm-roberta", XLMRobertaConfig(**SIZES), XLMRobertaForSequenceClassification),
+        (
+            "distilbert",
+            DistilBertConfig(vocab_size=300, dim=15, n_layers=2, n_heads=3, hidden_dim=23, max_position_embeddings=29),
+            DistilBertForSequenceClassification,
+        ),
+    ],
+)
+@pytest.mark.parametrize("names", [("mud", "sand", "sea"), ("value",)], ids=["labels", "a number"])
+def test_a_classifier_predicts(call, bert, tmp_path, origin, config, classifier, names):
+    config.id2label = dict(enumerate(names))
+    classifier(config).save_pretrained(tmp_path / "theirs")
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    output, text = tmp_path / "imported", tmp_path / "text.txt"
+    assert call("import", tmp_path / "theirs", "--from", origin, "--output", output, "--max-length", 23)[0] == 0
+    text.write_text("wet mud")
+    status, out, _ = call("predict", output, text, "--precision", "fp32")
+    assert status == 0
+    (answer,) = map(json.loads, out.splitlines())
+    model = LinformerForSequenceClassification.from_pretrained(output)
+    (logits,) = model(**tokenizer("wet mud", return_tensors="pt")).logits
+    if len(names) == 1:
+        assert answer["value"] == pytest.approx(logits.item(), abs=1e-5)
+    else:
+        expected = dict(zip(names, logits.softmax(-1).tolist(), strict=True))
+        assert answer["probabilities"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_of_choices_can_be_looked_at(call, tmp_path):
+    BertForMultipleChoice(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")
+    output = tmp_path / "imported"
+    assert call("import", tmp_path / "bert", "--from", "bert", "--output", output)[0] == 0
+    status, out, _ = call("info", output)
+    assert status == 0 and "LinformerForMultipleChoice" in out
+
+
 def test_what_is_left_out_is_on_the_screen(start_command, tmp_path):
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")
     arguments = ("import", tmp_path / "bert", "--from", "bert", "--output", tmp_path / "imported")
@@ -113,7 +167,8 @@ def test_what_is_left_out_is_on_the_screen(start_command, tmp_path):
         (["--from", "lucidrains"], "the weights do not tell the number of heads: give num_heads (--heads)"),
         (
             ["--from", "keras"],
-            "--from must be one of lucidrains, linformer-pytorch, fairseq, bert, roberta, got 'keras'",
+            "--from must be one of lucidrains, linformer-pytorch, fairseq, bert, roberta, xlm-roberta, distilbert, "
+            "got 'keras'",
         ),
         (["--from", "lucidrains", "--heads", "3", "--k", "5"], "--k means nothing with --from lucidrains"),
         (

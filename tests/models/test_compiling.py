@@ -32,7 +32,12 @@ def fresh_compiler():
 
 
 def test_compiled_training_step(build, batches, fresh_compiler):
-    fields = {"pooling": "mean_max", "class_weights": [1.0, 3.0], "num_hidden_layers": 1}
+    fields = {
+        "pooling": "mean_max",
+        "class_weights": [1.0, 3.0],
+        "num_hidden_layers": 1,
+        "classifier_hidden_act": "tanh",
+    }
     model = build(LinformerForSequenceClassification, **fields)
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=True)
@@ -53,7 +58,7 @@ def test_compiled_training_step(build, batches, fresh_compiler):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"sharing": "none", "pooling": "cls"}, {"attention": "full", "pooling": "max"}],
+    [{"sharing": "none", "pooling": "cls", "classifier_hidden_act": "relu"}, {"attention": "full", "pooling": "max"}],
     ids=["none", "full"],
 )
 @torch.no_grad()

@@ -42,9 +42,10 @@ def test_a_width_that_heads_do_not_divide_is_refused(tiny):
         tiny(num_attention_heads=4)
 
 
-def test_an_unknown_activation_is_refused_with_the_known_ones(tiny):
-    with pytest.raises(ValueError, match=r"^hidden_act must be one of .*gelu.*relu.*, got 'gleu'$"):
-        tiny(hidden_act="gleu")
+@pytest.mark.parametrize("field", ["hidden_act", "classifier_hidden_act"])
+def test_an_unknown_activation_is_refused_with_the_known_ones(tiny, field):
+    with pytest.raises(ValueError, match=rf"^{field} must be one of .*gelu.*relu.*, got 'gleu'$"):
+        tiny(**{field: "gleu"})
 
 
 def test_a_padding_token_outside_the_vocabulary_is_refused(tiny):
@@ -111,6 +112,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "attention": "full",
         "position_embedding": "sinusoidal",
         "pooling": "mean_max",
+        "classifier_hidden_act": "tanh",
         "head_dim": 7,
         "slot_bias": True,
         "embedding_norm": False,

@@ -1,4 +1,4 @@
-"""The heads: pooling by hand, the losses, and that a few steps of training lower them."""
+"""The heads: scores by hand, the losses, and that a few steps of training lower them."""
 
 import pytest
 import torch
@@ -12,61 +12,13 @@ from torch_linformer.models import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
-from torch_linformer.models.heads import pool
+from torch_linformer.models.pooling import pool
 
-NAN = float("nan")
-# Three rows of four tokens of two channels; padding holds what would win or poison a careless pool.
-HIDDEN = torch.tensor(
-    [
-        [[1.0, -2.0], [3.0, -5.0], [-7.0, -11.0], [99.0, 99.0]],
-        [[NAN, NAN], [99.0, -99.0], [-2.0, 4.0], [-6.0, 10.0]],
-        [[99.0, 99.0], [-3.0, -4.0], [NAN, 99.0], [-5.0, -1.0]],
-    ]
-)
+POOLINGS = ("mean", "cls", "max", "mean_max")
 MASK = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]])
-POOLED = {
-    "mean": [[-1.0, -6.0], [-4.0, 7.0], [-4.0, -2.5]],
-    "cls": [[1.0, -2.0], [-2.0, 4.0], [-3.0, -4.0]],
-    "max": [[3.0, -2.0], [-2.0, 10.0], [-3.0, -1.0]],
-    "mean_max": [[-1.0, -6.0, 3.0, -2.0], [-4.0, 7.0, -2.0, 10.0], [-4.0, -2.5, -3.0, -1.0]],
-}
 
 
-@pytest.mark.parametrize("pooling", POOLED)
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
-def test_pooling_by_hand(pooling, dtype):
-    assert pool(HIDDEN, MASK.to(dtype), pooling).tolist() == POOLED[pooling]
-
-
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [
-        ("mean", [24.0, 20.25]),
-        ("cls", [1.0, -2.0]),
-        ("max", [99.0, 99.0]),
-        ("mean_max", [24.0, 20.25, 99.0, 99.0]),
-    ],
-)
-def test_pooling_without_a_mask_takes_every_token(pooling, expected):
-    assert pool(HIDDEN[:1], None, pooling).tolist() == [expected]
-
-
-@pytest.mark.parametrize("pooling", POOLED)
-def test_pooling_nothing_gives_zeros(pooling):
-    pooled = pool(HIDDEN, torch.zeros(3, 4), pooling)
-    assert torch.equal(pooled, torch.zeros(3, 4 if pooling == "mean_max" else 2))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_mean_of_a_long_document_fits_into_half_precision(dtype, masked):
-    hidden = torch.full((1, 70_000, 2), 1.5, dtype=dtype)
-    pooled = pool(hidden, torch.ones(1, 70_000) if masked else None, "mean")
-    assert pooled.dtype == dtype
-    assert pooled.tolist() == [[1.5, 1.5]]
-
-
-@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize("pooling", POOLINGS)
 @torch.no_grad()
 def test_the_classifier_reads_what_is_pooled(build, token_ids, pooling):
     model = build(LinformerForSequenceClassification, pooling=pooling, num_labels=5)
@@ -80,6 +32,33 @@ def test_the_classifier_reads_what_is_pooled(build, token_ids, pooling):
     logits = model(ids, attention_mask=mask).logits
     assert logits.shape == (3, 5)
     assert_close(logits, torch.stack(rows) @ model.classifier.weight.T + model.classifier.bias)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("tanh", torch.tanh), ("relu", torch.relu)])
+@pytest.mark.parametrize("model_class", [LinformerForSequenceClassification, LinformerForMultipleChoice])
+@torch.no_grad()
+def test_a_dense_layer_before_the_classifier(build, token_ids, model_class, activation, function):
+    model = build(model_class, pooling="cls", classifier_hidden_act=activation, num_labels=5)
+    weights, ids, mask = model.state_dict(), token_ids(3, 1, 4), MASK.unsqueeze(1)
+    hidden = model.linformer(ids.squeeze(1), attention_mask=MASK).last_hidden_state[torch.arange(3), [0, 2, 1]]
+    dense = function(hidden @ weights["pooler.dense.weight"].T + weights["pooler.dense.bias"])
+    expected = dense @ weights["classifier.weight"].T + weights["classifier.bias"]
+    if model_class is LinformerForSequenceClassification:
+        ids, mask = ids.squeeze(1), MASK
+    assert_close(model(ids, attention_mask=mask).logits, expected)
+
+
+@pytest.mark.parametrize("model_class", [LinformerForSequenceClassification, LinformerForMultipleChoice])
+def test_the_dense_layer_narrows_what_is_pooled_to_the_width_of_the_model(build, model_class):
+    plain = build(model_class, pooling="mean_max").state_dict()
+    shapes = {
+        name: tuple(weight.shape)
+        for name, weight in build(model_class, pooling="mean_max", classifier_hidden_act="gelu").state_dict().items()
+        if name not in plain or weight.shape != plain[name].shape
+    }
+    outputs = len(plain["classifier.bias"])
+    expected = {"pooler.dense.weight": (15, 30), "pooler.dense.bias": (15,), "classifier.weight": (outputs, 15)}
+    assert shapes == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -174,7 +153,7 @@ def test_question_answering_by_hand(build, token_ids):
     assert model(ids, start_positions=torch.tensor([2, 0, 9])).loss is None
 
 
-@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize("pooling", POOLINGS)
 @torch.no_grad()
 def test_multiple_choice_scores_each_choice_as_a_row_of_its_own(build, token_ids, pooling):
     model = build(LinformerForMultipleChoice, pooling=pooling)
@@ -263,7 +242,15 @@ def losses_of_training(model, batch, steps):
     return [*losses, model(**batch).loss.item()]
 
 
-@pytest.mark.parametrize("fields", [{}, {"sharing": "layerwise", "pooling": "mean_max"}, {"attention": "full"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"sharing": "layerwise", "pooling": "mean_max"},
+        {"attention": "full"},
+        {"pooling": "cls", "classifier_hidden_act": "tanh"},
+    ],
+)
 def test_training_a_classifier_lowers_the_loss(tiny, token_ids, fields):
     torch.manual_seed(0)
     model = LinformerForSequenceClassification(tiny(num_labels=3, **fields))
@@ -286,8 +273,10 @@ def test_training_a_masked_lm_lowers_the_loss(tiny, token_ids):
     assert losses[-1] < losses[0] / 2
 
 
-@pytest.mark.parametrize("fields", [{}, {"attention": "full"}, {"projection": "conv", "norm_first": True}])
-@pytest.mark.parametrize("pooling", POOLED)
+@pytest.mark.parametrize(
+    "fields", [{}, {"attention": "full"}, {"projection": "conv", "norm_first": True}, {"classifier_hidden_act": "tanh"}]
+)
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_bfloat16_autocast(build, token_ids, fields, pooling):
     model = build(LinformerForSequenceClassification, dtype=torch.float32, pooling=pooling, **fields)
     batch = {

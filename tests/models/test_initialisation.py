@@ -29,6 +29,7 @@ MODELS = {
     "mean": {"projection": "mean"},
     "full": {"attention": "full"},
     "slot_bias": {"slot_bias": True},
+    "dense before the classifier": {"classifier_hidden_act": "tanh"},
 }
 
 
@@ -89,14 +90,16 @@ def test_a_classifier_on_a_saved_backbone(build, tmp_path, poisoned_memory, sour
     source = build(source_class, dtype=torch.float32, **fields)
     source.save_pretrained(tmp_path)
     model, info = LinformerForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
+    layers = ["classifier", *(["pooler.dense"] if "classifier_hidden_act" in fields else [])]
+    assert info["missing_keys"] == {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     assert all(key.startswith("lm_head.") for key in info["unexpected_keys"])
     assert bool(info["unexpected_keys"]) == (source_class is LinformerForMaskedLM)
     assert not info["mismatched_keys"]
     assert_close(dict(model.linformer.state_dict()), dict(source.base_model.state_dict()), rtol=0, atol=0)
     assert model.classifier.weight.shape == (5, 15)
-    assert 0.5 * 0.02 < model.classifier.weight.std() < 1.5 * 0.02
-    assert (model.classifier.bias == 0).all()
+    for layer in map(model.get_submodule, layers):
+        assert 0.5 * 0.02 < layer.weight.std() < 1.5 * 0.02
+        assert (layer.bias == 0).all()
 
 
 def test_a_backbone_out_of_a_saved_head(build, tmp_path):

@@ -108,10 +108,12 @@ def test_a_padded_row_gives_what_the_row_alone_gives(build, rows, placement, nam
 
 
 @pytest.mark.parametrize("attention", ["linformer", "full"])
+@pytest.mark.parametrize("activation", [None, "tanh"])
 @pytest.mark.parametrize("pooling", POOLINGS)
 @torch.no_grad()
-def test_classification_of_a_padded_row(build, rows, placement, pooling, attention):
-    model = build(LinformerForSequenceClassification, pooling=pooling, attention=attention, num_labels=5)
+def test_classification_of_a_padded_row(build, rows, placement, pooling, activation, attention):
+    fields = {"pooling": pooling, "classifier_hidden_act": activation, "attention": attention}
+    model = build(LinformerForSequenceClassification, num_labels=5, **fields)
     del rows["position_ids"]
     padded = model(**rows, attention_mask=mask_of(placement)).logits
     for row in range(len(REAL_TOKENS)):

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import BertConfig, BertForSequenceClassification
 
 from torch_linformer.models import LinformerConfig
+from torch_linformer.models.convert import from_bert
 from torch_linformer.training import run as run_module
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
@@ -192,6 +194,34 @@ def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
     loaded = load_model(str(tmp_path / "run"))
     assert loaded.config.k == 6 and loaded.config.max_position_embeddings == quick["max_length"]
     assert load_tokenizer(str(tmp_path / "run")).get_vocab() == load_tokenizer(first).get_vocab()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("names", [("rain", "snow", "sun"), ("no", "yes")], ids=["its labels", "other labels"])
+def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path, names):
+    """Its head, the dense layer too, comes along where it says the same; else the backbone alone."""
+    tokenizer = load_tokenizer(str(masked_run.folder))
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10}
+    labels = {"id2label": dict(enumerate(names)), "problem_type": "multi_label_classification"}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=quick["max_length"], **sizes, **labels)
+    first = from_bert(BertForSequenceClassification(config), k=6)
+    first.save_pretrained(tmp_path / "first")
+    tokenizer.save_pretrained(tmp_path / "first")
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
+    train_quickly(
+        tmp_path / "run", from_model=str(tmp_path / "first"), **{**new, "max_steps": 2, "learning_rate": 1e-12}
+    )
+    found = load_model(str(tmp_path / "run"))
+    assert found.config.label_names == ["rain", "snow", "sun"]
+    assert found.config.problem_type == "single_label_classification"
+    assert (found.config.pooling, found.config.classifier_hidden_act) == ("cls", "tanh")
+    before, after = first.state_dict(), found.state_dict()
+    assert before.keys() == after.keys()
+    carried = {name for name in before if before[name].shape == after[name].shape and before[name].any()}
+    carried = {name for name in carried if torch.allclose(before[name], after[name], atol=1e-9)}
+    head = {name for name in carried if not name.startswith("linformer.")}
+    assert {name for name in before if name.startswith("linformer.") and before[name].any()} == carried - head
+    assert head == ({"pooler.dense.weight", "classifier.weight"} if len(names) == 3 else set())
 
 
 @pytest.mark.usefixtures("no_fresh_process")

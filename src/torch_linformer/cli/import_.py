@@ -9,10 +9,16 @@ from torch_linformer.cli.options import Debug
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="checkpoint file, or folder of a BERT or RoBERTa")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="checkpoint file, or folder of a BERT, RoBERTa or their kin")
+    ],
     origin: Annotated[
         str,
-        typer.Option("--from", help="lucidrains | linformer-pytorch | fairseq | bert | roberta", show_default=False),
+        typer.Option(
+            "--from",
+            help="lucidrains | linformer-pytorch | fairseq | bert | roberta | xlm-roberta | distilbert",
+            show_default=False,
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", help="folder to make", show_default=False)],
     heads: Annotated[
@@ -21,12 +27,12 @@ def import_(
     activation: Annotated[
         str | None, typer.Option("--activation", help="linformer-pytorch: gelu | relu  [gelu]")
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="bert, roberta: slots K  [min(256, max-length / 4)]")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="bert and kin: slots K  [min(256, max-length / 4)]")] = None,
     max_length: Annotated[
-        int | None, typer.Option("--max-length", help="bert, roberta: tokens read  [the original's]")
+        int | None, typer.Option("--max-length", help="bert and kin: tokens read  [the original's]")
     ] = None,
     projection: Annotated[
-        str | None, typer.Option("--projection", help="bert, roberta: mean | linear (learned, begins as means)  [mean]")
+        str | None, typer.Option("--projection", help="bert and kin: mean | linear (learned, begins as means)  [mean]")
     ] = None,
     debug: Debug = False,
 ) -> None:

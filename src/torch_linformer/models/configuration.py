@@ -44,6 +44,8 @@ class LinformerConfig(PreTrainedConfig):
         partial_rotary_factor: share of each head's channels that rotary positions turn.
         pooling: what a classifier reads: ``mean``, ``cls`` (the first real token), ``max``, or ``mean_max`` (both,
             side by side); padding takes no part.
+        classifier_hidden_act: a dense layer with this activation between the pooling and the classifier, as BERT's
+            pooler has one; None means none.
         embedding_norm: False leaves the norm of the embeddings out.
         norm_first: pre-norm layers and a final norm.
         final_norm: False leaves that final norm out.
@@ -92,6 +94,7 @@ class LinformerConfig(PreTrainedConfig):
     position_embedding: str = "learned"
     partial_rotary_factor: float = 0.5
     pooling: str = "mean"
+    classifier_hidden_act: str | None = None
     embedding_norm: bool = True
     norm_first: bool = False
     final_norm: bool = True
@@ -109,8 +112,12 @@ class LinformerConfig(PreTrainedConfig):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
             )
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}, got {self.hidden_act!r}")
+        activations = {"hidden_act": self.hidden_act}
+        if self.classifier_hidden_act is not None:
+            activations["classifier_hidden_act"] = self.classifier_hidden_act
+        for name, activation in activations.items():
+            if activation not in ACT2FN:
+                raise ValueError(f"{name} must be one of {', '.join(sorted(ACT2FN))}, got {activation!r}")
         if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} lies outside vocab_size {self.vocab_size}")
         check_window(self.window)

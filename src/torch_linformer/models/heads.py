@@ -2,7 +2,6 @@
 
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -17,35 +16,8 @@ from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.pooling import Pooler
 from torch_linformer.nn.linear import Linear
-
-
-def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
-    """One vector a row from ``(B, N, C)``; padding takes no part, and a row of padding alone gives zeros.
-
-    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token.
-    """
-    every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    real = every_token if attention_mask is None else attention_mask != 0
-    if pooling == "mean_max":
-        return torch.cat([pool(hidden, attention_mask, part) for part in ("mean", "max")], dim=-1)
-    any_real = real.any(dim=-1, keepdim=True)
-    if pooling == "cls":
-        first = real.to(torch.uint8).argmax(dim=-1)
-        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), first]
-        return pooled.masked_fill(~any_real, 0.0)
-    padding = ~real.unsqueeze(-1)
-    if pooling == "max":
-        return hidden.masked_fill(padding, float("-inf")).amax(dim=1).masked_fill(~any_real, 0.0)
-    # Half precision cannot count a long document.
-    accurate = torch.promote_types(hidden.dtype, torch.float32)
-    total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
-    return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
-
-
-def pooled_width(config: LinformerConfig) -> int:
-    """Numbers in what :func:`pool` gives a row."""
-    return config.hidden_size * (2 if config.pooling == "mean_max" else 1)
 
 
 def classifier_dropout(config: LinformerConfig) -> float:
@@ -114,12 +86,13 @@ class LinformerForSequenceClassification(LabelledModel):
             if config.problem_type not in (None, "single_label_classification"):
                 raise ValueError(f"class_weights weigh one label a row; problem_type is {config.problem_type!r}")
         self.linformer = LinformerModel(config)
+        self.pooler = Pooler(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(pooled_width(config), self.num_labels)
+        self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
         self.post_init()
 
     def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        logits: Tensor = self.classifier(self.dropout(pool(hidden, attention_mask, self.config.pooling)))
+        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
         return logits
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -210,8 +183,9 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.linformer = LinformerModel(config)
+        self.pooler = Pooler(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(pooled_width(config), 1)
+        self.classifier = nn.Linear(self.pooler.out_features, 1)
         self.post_init()
 
     @can_return_tuple
@@ -235,7 +209,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in inputs]
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
-        pooled = pool(outputs.last_hidden_state, rows[1], self.config.pooling)
+        pooled = self.pooler(outputs.last_hidden_state, rows[1])
         logits = self.classifier(self.dropout(pooled)).view(given.shape[:2])
         return MultipleChoiceModelOutput(
             loss=None if labels is None else F.cross_entropy(logits.float(), labels.view(-1)),

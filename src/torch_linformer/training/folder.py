@@ -11,6 +11,7 @@ from torch_linformer.models import (
     LinformerForCausalLM,
     LinformerForConditionalGeneration,
     LinformerForMaskedLM,
+    LinformerForMultipleChoice,
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
@@ -19,6 +20,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.importing import ORIGINS
 from torch_linformer.training.pretrained import first_line, load_any_config, load_own_tokenizer
 
 MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
@@ -28,6 +30,7 @@ MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
         LinformerForCausalLM,
         LinformerForConditionalGeneration,
         LinformerForMaskedLM,
+        LinformerForMultipleChoice,
         LinformerForQuestionAnswering,
         LinformerForSequenceClassification,
         LinformerForTokenClassification,
@@ -50,7 +53,7 @@ def load_config(path: str) -> AnyConfig:
     config = load_any_config(path)
     if not isinstance(config, AnyConfig):
         kind = config.model_type
-        remedy = f"; linformer import --from {kind} makes one of it" if kind in ("bert", "roberta") else ""
+        remedy = f"; linformer import --from {kind} makes one of it" if kind in ORIGINS else ""
         raise InputError(f"{path}: holds a {kind} model, not a linformer{remedy}")
     return config
 

@@ -10,10 +10,12 @@ import transformers
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.convert import (
     from_bert,
+    from_distilbert,
     from_fairseq,
     from_linformer_pytorch,
     from_lucidrains,
     from_roberta,
+    from_xlm_roberta,
     read_checkpoint,
 )
 from torch_linformer.training.errors import InputError
@@ -30,12 +32,15 @@ class Origin:
     is_folder: bool = False
 
 
-ORIGINS = {
+_OF_AN_ENCODER = ("k", "max_length", "projection")
+ORIGINS = {  # those that are folders are named by their model_type
     "lucidrains": Origin(from_lucidrains, ("heads",)),
     "linformer-pytorch": Origin(from_linformer_pytorch, ("activation",)),
     "fairseq": Origin(from_fairseq, ("heads",)),
-    "bert": Origin(from_bert, ("k", "max_length", "projection"), is_folder=True),
-    "roberta": Origin(from_roberta, ("k", "max_length", "projection"), is_folder=True),
+    "bert": Origin(from_bert, _OF_AN_ENCODER, is_folder=True),
+    "roberta": Origin(from_roberta, _OF_AN_ENCODER, is_folder=True),
+    "xlm-roberta": Origin(from_xlm_roberta, _OF_AN_ENCODER, is_folder=True),
+    "distilbert": Origin(from_distilbert, _OF_AN_ENCODER, is_folder=True),
 }
 _ARGUMENTS = {"heads": "num_heads", "max_length": "max_len"}  # of the functions that convert
 
@@ -44,7 +49,7 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     """Write weights trained elsewhere as a model folder: configuration, safetensors, and the tokenizer if there is one.
 
     Args:
-        source: a checkpoint file; for "bert" and "roberta" a folder of transformers, or a name on the hub.
+        source: a checkpoint file; for an encoder of transformers its folder, or its name on the hub.
         origin: a key of :data:`ORIGINS`.
         output: folder to make.
         options: heads, activation, k, max_length or projection; None where not given.

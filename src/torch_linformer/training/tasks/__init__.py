@@ -61,6 +61,8 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
         match model.config.problem_type:
             case "regression":
                 return Regression(tokenizer)
+            case None if model.num_labels == 1:  # a number, as the loss takes it too
+                return Regression(tokenizer)
             case "multi_label_classification":
                 return MultiLabel(tokenizer, model.config.label_names)
             case _:

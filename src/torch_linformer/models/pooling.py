@@ -1,0 +1,54 @@
+"""One vector of a sequence: what a classifier reads."""
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.nn.linear import Linear
+
+
+def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
+    """One vector a row from ``(B, N, C)``; padding takes no part, and a row of padding alone gives zeros.
+
+    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token.
+    """
+    every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
+    real = every_token if attention_mask is None else attention_mask != 0
+    if pooling == "mean_max":
+        return torch.cat([pool(hidden, attention_mask, part) for part in ("mean", "max")], dim=-1)
+    any_real = real.any(dim=-1, keepdim=True)
+    if pooling == "cls":
+        first = real.to(torch.uint8).argmax(dim=-1)
+        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), first]
+        return pooled.masked_fill(~any_real, 0.0)
+    padding = ~real.unsqueeze(-1)
+    if pooling == "max":
+        return hidden.masked_fill(padding, float("-inf")).amax(dim=1).masked_fill(~any_real, 0.0)
+    # Half precision cannot count a long document.
+    accurate = torch.promote_types(hidden.dtype, torch.float32)
+    total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
+    return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
+
+
+class Pooler(nn.Module):
+    r"""``(B, out_features)`` of ``(B, N, C)``: :math:`p` of :func:`pool`, or :math:`\mathrm{act}(p W^\top + b)`.
+
+    The second where ``config.classifier_hidden_act`` names an activation; it has C numbers, whatever the pooling has.
+    """
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__()
+        self.pooling = config.pooling
+        self.out_features = config.hidden_size * (2 if config.pooling == "mean_max" else 1)
+        self.dense: Linear | None = None
+        if config.classifier_hidden_act is not None:
+            self.dense = Linear(self.out_features, config.hidden_size)
+            self.activation = ACT2FN[config.classifier_hidden_act]
+            self.out_features = config.hidden_size
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        pooled = pool(hidden, attention_mask, self.pooling)
+        if self.dense is not None:
+            pooled = self.activation(self.dense(pooled))
+        return pooled
