@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel
 
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerModel
 from torch_linformer.models.convert import from_bert
-from torch_linformer.models.with_attention import with_attention
+from torch_linformer.models.with_attention import segment_means, with_attention
 
 LENGTH = 12
 
@@ -75,6 +75,12 @@ def test_a_window_of_all_tokens_and_slots_of_all_of_them_again(imported, batch):
     full = hidden_of(with_attention(imported, attention="full"), batch)
     errors = [(hidden_of(model, batch)[-1] - full[-1]).abs().mean() for model in (narrow, wide)]
     assert errors[1] < errors[0] / 2
+
+
+def test_segment_means_written_out():
+    third, half = 1 / 3, 1 / 2
+    expected = [[third, 0], [third, 0], [third, 0], [0, half], [0, half]]
+    assert_close(segment_means(5, 3), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_positions_beyond_those_there_are_repeat_them(imported):

@@ -3,10 +3,10 @@
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from torch_linformer.models.backbone import LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.convert.encoders import segment_means
 from torch_linformer.nn.projection import SequenceProjection
 
 Model = TypeVar("Model", bound=LinformerPreTrainedModel)
@@ -60,3 +60,10 @@ def segments(max_len: int, k: int) -> int:
 
 def _each(config: LinformerConfig) -> list[int]:
     return [config.k] * config.num_hidden_layers if isinstance(config.k, int) else config.k
+
+
+def segment_means(max_len: int, window: int) -> Tensor:
+    """E ``(max_len, ⌈max_len / window⌉)`` whose slot j is the mean of segment j."""
+    segment = torch.arange(max_len) // window
+    members = torch.nn.functional.one_hot(segment).double()
+    return members / members.sum(dim=0)

@@ -12,7 +12,6 @@ from transformers import BertConfig, DistilBertConfig, DistilBertModel, RobertaC
 
 from torch_linformer import models
 from torch_linformer.models.convert import from_bert, from_distilbert, from_roberta, from_xlm_roberta
-from torch_linformer.models.convert.encoders import segment_means
 
 LENGTH = 29
 SIZES = {
@@ -133,12 +132,6 @@ def test_learned_maps_take_a_short_row_as_it_is(original):
     projection = from_bert(original("BertModel"), k=LENGTH, projection="linear").encoder.layers[0].self_attn.proj_k
     tokens = torch.randn(1, 10, 15)
     assert_close(projection(tokens)[:, :10], tokens)
-
-
-def test_segment_means_written_out():
-    third, half = 1 / 3, 1 / 2
-    expected = [[third, 0], [third, 0], [third, 0], [0, half], [0, half]]
-    assert_close(segment_means(5, 3), torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

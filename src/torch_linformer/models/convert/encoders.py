@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Literal
 
-import torch
 import transformers
-from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -17,6 +15,7 @@ from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedM
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.convert.state import build, check_names, fill, refusal, report_left_out
 from torch_linformer.models.heads import LinformerForQuestionAnswering, LinformerForTokenClassification
+from torch_linformer.models.with_attention import with_attention
 
 Source = str | PathLike[str] | PreTrainedModel
 Means = Literal["mean", "linear"]
@@ -111,16 +110,16 @@ def from_encoder(
     positions = tensors[f"{ours}embeddings.position_embeddings.weight"]
     if family.positions_behind_padding:
         positions = positions[original.pad_token_id + 1 :]
+    tensors[f"{ours}embeddings.position_embeddings.weight"] = positions
+    exact = build(head.model_class, _config(family, head, original, len(positions)), tensors)
     max_len = len(positions) if max_len is None else max_len
-    window = _window(max_len, k)
-    tensors[f"{ours}embeddings.position_embeddings.weight"] = positions[torch.arange(max_len) % len(positions)]
-    config = _config(family, head, original, max_len, -(-max_len // window), projection)
-    if projection == "linear":
-        means = segment_means(max_len, window).to(positions.dtype)
-        for layer in range(config.num_hidden_layers):
-            for name in ("proj_k", "proj_v"):
-                tensors[f"{ours}encoder.layers.{layer}.self_attn.{name}.weight"] = means
-    return build(head.model_class, config, tensors)
+    return with_attention(
+        exact,
+        attention="linformer",
+        max_position_embeddings=max_len,
+        k=_slots(max_len, k),
+        projection=projection,
+    )
 
 
 def _load(family: Family, source: str | PathLike[str]) -> PreTrainedModel:
@@ -181,32 +180,24 @@ def _with_bias(parts: Mapping[str, str]) -> dict[str, str]:
     return {f"{theirs}.{what}": f"{ours}.{what}" for theirs, ours in parts.items() for what in ("weight", "bias")}
 
 
-def _window(max_len: int, k: int | None) -> int:
-    """Tokens in a segment; checks both numbers."""
+def _slots(max_len: int, k: int | None) -> int:
+    """K, checked beside ``max_len``."""
     if max_len < 1:
         raise ValueError(f"max_len (--max-length) must be at least 1, got {max_len}")
     k = max(1, min(256, max_len // 4)) if k is None else k
     if not 1 <= k <= max_len:
         raise ValueError(f"k must lie between 1 and max_len (--max-length) = {max_len}, got {k}")
-    return -(-max_len // k)
+    return k
 
 
-def segment_means(max_len: int, window: int) -> Tensor:
-    """E ``(max_len, ⌈max_len / window⌉)`` whose slot j is the mean of segment j."""
-    segments = torch.arange(max_len) // window
-    members = torch.nn.functional.one_hot(segments).double()
-    return members / members.sum(dim=0)
-
-
-def _config(family: Family, head: Head, original: Any, max_len: int, k: int, projection: Means) -> LinformerConfig:
+def _config(family: Family, head: Head, original: Any, max_len: int) -> LinformerConfig:
     names = {**dict(zip(SAME_FIELDS, SAME_FIELDS, strict=True)), **family.fields}
     fields = {ours: getattr(original, theirs) for ours, theirs in names.items()}
     return LinformerConfig(
         **{**fields, **family.constants, **head.fields},
         max_position_embeddings=max_len,
-        k=k,
-        projection=projection,
-        length_scaling=projection == "mean",
+        k=1,
+        attention="full",
     )
 
 
