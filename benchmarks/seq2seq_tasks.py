@@ -337,7 +337,7 @@ def draw_accuracy(figure: Figure, runs: list[dict]) -> None:
         draw_task(axes, [run for run in runs if run["task"] == name])
         floor = task.accuracy_of_floor()
         axes.axhline(floor, color=INK, linewidth=1, linestyle=":")
-        axes.text(SLOTS[-1], floor - 0.015, task.floor, fontsize=10, ha="right", va="top")
+        axes.text(SLOTS[0], floor + 0.01, task.floor, fontsize=10, ha="left", va="bottom")
         axes.set(title=task.title, xlabel="slots K", ylim=(0, 1.03), xlim=(SLOTS[0] / 1.3, SLOTS[-1] * 1.3))
         axes.set_xscale("log", base=4)
         axes.set_xticks(SLOTS, [f"{k:,}" for k in SLOTS])

@@ -60,8 +60,20 @@ def test_scores_of_embeddings():
     assert embedding_scores(folded, wanted)["rank_correlation"] < 0.9
 
 
+def test_neighbours_are_others_whatever_their_sign():
+    """Of 14 points ten neighbours are more than all on one's own side."""
+    generator = torch.Generator().manual_seed(1)
+    points = [torch.nn.functional.normalize(torch.randn(14, 3, generator=generator), dim=-1) for _ in range(2)]
+    kept = 0
+    for one in range(14):
+        others = [other for other in range(14) if other != one]
+        nearest = [set(sorted(others, key=lambda other: -(x[one] @ x[other]).item())[:10]) for x in points]  # noqa: B023
+        kept += len(nearest[0] & nearest[1])
+    assert embedding_scores(*points)["neighbours"] == pytest.approx(kept / 140)
+
+
 def test_ten_neighbours_of_many():
-    """Points on a line of which one half is folded away: half of everyone's neighbours are others then."""
+    """Chance finds ten of 399; where half of the points are where they were, less than half are found."""
     generator = torch.Generator().manual_seed(0)
     wanted, other = (torch.nn.functional.normalize(torch.randn(400, 3, generator=generator), dim=-1) for _ in range(2))
     by_chance = embedding_scores(other, wanted)["neighbours"]
