@@ -67,7 +67,7 @@ def test_neighbours_are_others_whatever_their_sign():
     kept = 0
     for one in range(14):
         others = [other for other in range(14) if other != one]
-        nearest = [set(sorted(others, key=lambda other: -(x[one] @ x[other]).item())[:10]) for x in points]  # noqa: B023
+        nearest = [set(sorted(others, key=lambda other: -(x[one] @ x[other]).item())[:10]) for x in points]
         kept += len(nearest[0] & nearest[1])
     assert embedding_scores(*points)["neighbours"] == pytest.approx(kept / 140)
 
