@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -114,7 +115,9 @@ def adapt(source, options):
 @pytest.fixture(scope="module")
 def finished(adapt, tmp_path_factory):
     base = tmp_path_factory.mktemp("adapted")
-    shown = adapt(base / "run", moments=base / "moments")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        shown = adapt(base / "run", moments=base / "moments")
     result = json.loads((base / "run" / "adaptation.json").read_text())
     return SimpleNamespace(folder=base / "run", moments=base / "moments", shown=shown, result=result)
 
@@ -150,10 +153,21 @@ def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weath
     assert F.cosine_similarity(ours, theirs).mean() > 0.9
 
 
-def test_a_forward_pass_was_measured_at_every_length(finished):
+def test_costs_that_cannot_be_measured_are_missing(finished):
     costs = finished.result["costs"]
     assert [row["tokens"] for row in costs] == [128, 512, 2048, 8192]
-    assert all(row["ours"]["tokens_per_second"] > 0 < row["full_attention"]["peak_memory_mb"] for row in costs)
+    assert all(row["ours"] is None is row["full_attention"] for row in costs)
+    assert "failed" in finished.shown
+
+
+def test_a_forward_pass_is_measured_beside_full_attention(finished, adapt, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch_linformer.training.adaptation.run.COST_LENGTHS", (64,))
+    killed = shutil.copytree(finished.moments / "40", tmp_path / "run")
+    shown = adapt(killed, resume=True)
+    (row,) = json.loads((tmp_path / "run" / "adaptation.json").read_text())["costs"]
+    assert row["tokens"] == 64  # more than the model reads: its positions do not cost anything
+    assert row["ours"]["tokens_per_second"] > 0 < row["full_attention"]["peak_memory_mb"]
+    assert "measuring a text of 64 tokens beside full attention" in shown
 
 
 @pytest.mark.usefixtures("no_fresh_process")
