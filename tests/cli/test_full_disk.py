@@ -6,7 +6,7 @@ import pytest
 
 from torch_linformer.cli.app import run
 
-FULL = "linformer: the disk is full: make room, then run the same command again (train, bench: with --resume)\n"
+FULL = "linformer: the disk is full: make room, then run the same command again (train, adapt, bench: with --resume)\n"
 
 
 @pytest.fixture
