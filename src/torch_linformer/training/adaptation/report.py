@@ -95,7 +95,7 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
 
 def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     """The tables at the end, and where everything lies."""
-    screen.table(f"{adapted.texts[1]} texts held out", ("", "segment means", "distilled"), _score_rows(adapted))
+    screen.table(f"{adapted.texts[1]} texts held out", ("", "before training", "distilled"), _score_rows(adapted))
     screen.table("a forward pass", COST_COLUMNS, _cost_rows(adapted))
     screen.say(
         f"distilled in {format_duration(adapted.spent.seconds)} at "
@@ -138,7 +138,7 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Beside the original",
             text="Texts held out. Neighbours are those among them, by similarity of the embeddings.",
-            columns=("", "segment means", "distilled"),
+            columns=("", "before training", "distilled"),
             rows=_score_rows(adapted),
         ),
         Section(heading="Distillation", figure=learning_curve(adapted.history, "eval_cosine")),
@@ -162,7 +162,7 @@ def _report(adapted: Adapted) -> str:
         f"{format_duration(adapted.spent.seconds)} on {format_count(adapted.texts[0])} texts without labels."
     )
     headlines = [
-        Headline(name=title, value=f"{adapted.end[name]:.4f}", note=f"segment means {adapted.start[name]:.4f}")
+        Headline(name=title, value=f"{adapted.end[name]:.4f}", note=f"before training {adapted.start[name]:.4f}")
         for name, title in SCORES.items()
     ]
     return render_report(
@@ -190,7 +190,7 @@ Made by `{adapted.command or "torch_linformer"}`.
 
 On {adapted.texts[1]} texts held out:
 
-| | segment means | distilled |
+| | before training | distilled |
 |---|---|---|
 {rows}
 
