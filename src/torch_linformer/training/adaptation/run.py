@@ -102,7 +102,7 @@ def run_adaptation(
         start=start,
         end=test.scores(student),
         history=trainer.state.log_history,
-        costs=_costs(student, original.longest, device, precision, screen),
+        costs=_costs(student, device, precision, screen),
         texts=(len(parts.train), len(parts.test)),
         spent=spent,
         device=device,
@@ -225,7 +225,7 @@ def _trainer(
 
 
 def _costs(
-    student: LinformerModel, longest: int, device: str, precision: str, screen: Screen
+    student: LinformerModel, device: str, precision: str, screen: Screen
 ) -> dict[int, tuple[Cost | None, Cost | None]]:
     """A forward pass of one text of several lengths, the student's and the same with full attention."""
     found = {}
