@@ -4,8 +4,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
-
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.document_trainer import DocumentTrainer
@@ -14,6 +12,7 @@ from torch_linformer.training.reading.columns import NOT_NAMED, Named
 from torch_linformer.training.reading.documents import check_labels, load_documents
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.tasks import Task, task_of
+from torch_linformer.training.trainer import quiet_arguments
 
 
 def evaluate(
@@ -46,25 +45,10 @@ def evaluate(
         check_labels(task.names, documents.dataset, data)
     encoder = task.encoder(reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = DocumentTrainer(
-            model=model, args=evaluation_arguments(Path(scratch), batch_size, device, precision), task=task
-        )
+        arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
+        trainer = DocumentTrainer(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(documents.dataset, encoder))
     return task, {**scores, "documents": len(documents.dataset)}
-
-
-def evaluation_arguments(scratch: Path, batch_size: int, device: str, precision: str) -> TrainingArguments:
-    """Arguments of a Trainer that only evaluates."""
-    return TrainingArguments(
-        output_dir=str(scratch),
-        per_device_eval_batch_size=batch_size,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        use_cpu=device == "cpu",
-        disable_tqdm=True,
-        report_to="none",
-        remove_unused_columns=False,
-    )
 
 
 def write_scores(path: Path, scores: dict[str, Any]) -> None:

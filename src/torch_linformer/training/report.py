@@ -1,7 +1,5 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and a table."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch_linformer.training.folder import reader_config
 from torch_linformer.training.options import flag
 from torch_linformer.training.parts import Parts
 from torch_linformer.training.probe import Cost
+from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import TrainSettings
 from torch_linformer.training.tasks import Task
@@ -84,15 +83,7 @@ class Outcome:
 
 def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
-    unfinished = output / ".unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    outcome.model.save_pretrained(unfinished)
-    outcome.tokenizer.save_pretrained(unfinished)
-    mode = (unfinished / "config.json").stat().st_mode
-    for file in unfinished.iterdir():
-        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
-        os.replace(file, output / file.name)
-    unfinished.rmdir()
+    write_model(outcome.model, outcome.tokenizer, output)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", _report(outcome))
     write_json(output / "metrics.json", outcome.metrics)
@@ -181,7 +172,7 @@ def _report(outcome: Outcome) -> str:
             rows=_cost_rows(outcome),
         ),
         Section(heading="Settings", columns=("option", "value"), rows=_setting_rows(outcome)),
-        Section(heading="Machine and versions", columns=("", ""), rows=_machine_rows(outcome)),
+        Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(outcome.device)),
     ]
     kind = "Linformer" if settings.attention == "linformer" else "Full-attention twin"
     lead = (
@@ -227,9 +218,10 @@ def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
     ]
 
 
-def _machine_rows(outcome: Outcome) -> list[tuple[str, str]]:
+def machine_rows(device: str) -> list[tuple[str, str]]:
+    """Name and value of what a run was made on, and with."""
     versions = {**package_versions(("torch", "transformers")), "torch-linformer": torch_linformer.__version__}
-    return list({**machine_facts(outcome.device), **versions}.items())
+    return list({**machine_facts(device), **versions}.items())
 
 
 def _model_card(outcome: Outcome) -> str:

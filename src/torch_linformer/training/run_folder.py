@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torch_linformer.reporting.files import is_taken
 from torch_linformer.training.checkpoints import last_whole_checkpoint
@@ -50,6 +53,19 @@ def open_run(
         afresh = f"no checkpoint in {output}: starting afresh"
         screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
     return checkpoint
+
+
+def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
+    """Put a model and its tokenizer into the folder of a run, each file whole or not at all."""
+    unfinished = output / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    mode = (unfinished / "config.json").stat().st_mode
+    for file in unfinished.iterdir():
+        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
+        os.replace(file, output / file.name)
+    unfinished.rmdir()
 
 
 def identity(settings: Any) -> dict[str, Any]:

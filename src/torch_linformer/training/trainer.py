@@ -127,16 +127,14 @@ def run_arguments(
 ) -> TrainingArguments:
     """Arguments of a run that is scored, and leaves a checkpoint, ``evaluations`` times; ``best`` picks among them."""
     interval = max(1, -(-steps // evaluations))
-    return TrainingArguments(
-        output_dir=str(output),
+    return quiet_arguments(
+        output,
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
         max_steps=steps,
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=batch_size,
         learning_rate=learning_rate,
         seed=seed,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        use_cpu=device == "cpu",
         eval_strategy="steps",
         eval_steps=interval,
         save_strategy="steps",
@@ -145,6 +143,19 @@ def run_arguments(
         metric_for_best_model=best,
         greater_is_better=larger_is_better,
         logging_steps=max(1, interval // 5),
+        **more,
+    )
+
+
+def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: str, **more: Any) -> TrainingArguments:
+    """Arguments of a Trainer that leaves the screen and the columns of its data alone."""
+    return TrainingArguments(
+        output_dir=str(output),
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size,
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=device == "cpu",
         disable_tqdm=True,
         report_to="none",
         remove_unused_columns=False,

@@ -5,6 +5,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from torch_linformer.models.convert import from_bert
+from torch_linformer.models.with_attention import with_attention
 
 LONGEST = 10
 
@@ -31,7 +32,7 @@ def small_bert():
 
 @pytest.fixture(scope="session")
 def imported(small_bert):
-    return from_bert(small_bert).double().eval()
+    return with_attention(from_bert(small_bert), attention="full")
 
 
 @pytest.fixture

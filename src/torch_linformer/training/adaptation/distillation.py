@@ -52,8 +52,7 @@ class DistillationTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        with self.autocast_smart_context_manager():
-            targets = self.teacher.hidden_states(ids, mask)
+        targets = self.teacher.hidden_states(ids, mask)
         outputs = model(ids, mask, output_hidden_states=True)
         return distillation_loss(outputs.hidden_states[1:], targets, mask, self.teacher.model.config.pooling)
 

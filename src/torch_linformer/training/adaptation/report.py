@@ -1,8 +1,6 @@
 """What a finished adaptation leaves: the model folder, its card, ``adaptation.json``, ``report.html`` and a table."""
 
 import dataclasses
-import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import torch_linformer
 from torch_linformer.models import LinformerModel
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
-from torch_linformer.reporting.machine import machine_facts, package_versions
+from torch_linformer.reporting.machine import machine_facts
 from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.tables import format_count, format_duration, format_ratio
 from torch_linformer.training.adaptation.settings import AdaptSettings
@@ -19,6 +17,8 @@ from torch_linformer.training.adaptation.source import Source, copy_sentence_mod
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.options import flag
 from torch_linformer.training.probe import Cost
+from torch_linformer.training.report import machine_rows
+from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen, attention_of
 
 RESULT = "adaptation.json"
@@ -75,17 +75,9 @@ class Adapted:
 
 def write_adapted(adapted: Adapted, output: Path) -> None:
     """Fill the folder; every file appears whole, and ``adaptation.json`` last: it says that the run is done."""
-    unfinished = output / ".unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    _with_dropout(adapted).save_pretrained(unfinished)
     tokenizer = adapted.source.tokenizer
     tokenizer.model_max_length = adapted.model.config.max_position_embeddings
-    tokenizer.save_pretrained(unfinished)
-    mode = (unfinished / "config.json").stat().st_mode
-    for file in unfinished.iterdir():
-        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
-        os.replace(file, output / file.name)
-    unfinished.rmdir()
+    write_model(_with_dropout(adapted), tokenizer, output)
     if adapted.source.sentences:
         copy_sentence_modules(adapted.source.path, output, tokenizer.model_max_length)
     write_text(output / "README.md", _model_card(adapted))
@@ -133,7 +125,6 @@ def _report(adapted: Adapted) -> str:
     settings = [
         (flag(name), str(value)) for name, value in dataclasses.asdict(adapted.settings).items() if value is not None
     ]
-    versions = {**package_versions(("torch", "transformers")), "torch-linformer": torch_linformer.__version__}
     sections = [
         Section(
             heading="Beside the original",
@@ -150,11 +141,7 @@ def _report(adapted: Adapted) -> str:
             rows=_cost_rows(adapted),
         ),
         Section(heading="Settings", columns=("", ""), rows=settings),
-        Section(
-            heading="Machine and versions",
-            columns=("", ""),
-            rows=list({**machine_facts(adapted.device), **versions}.items()),
-        ),
+        Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(adapted.device)),
     ]
     lead = (
         f"{adapted.source.path} with {attention_of(adapted.model.config)}, for "

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,15 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from torch_linformer.models import LinformerConfig, LinformerModel, LinformerPreTrainedModel
-from torch_linformer.models.convert import from_bert, from_distilbert, from_roberta, from_xlm_roberta
+from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.models.with_attention import with_attention
 from torch_linformer.reporting.files import write_json
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
+from torch_linformer.training.importing import ORIGINS
 from torch_linformer.training.pretrained import load_any_config
 
-FAMILIES: dict[str, Callable[[str], LinformerPreTrainedModel]] = {
-    "bert": from_bert,
-    "roberta": from_roberta,
-    "xlm-roberta": from_xlm_roberta,
-    "distilbert": from_distilbert,
-}
+FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
 RELATIVE = ("relative_attention", "relative_attention_num_buckets")
 POOLINGS = {
@@ -42,7 +37,7 @@ class Source:
 
     Attributes:
         path: folder, or name on the hub.
-        model: the encoder without head, as a Linformer of segment means.
+        model: the encoder without head, as this package's twin with full attention.
         tokenizer: its own.
         longest: tokens that it reads at once.
         pooling: how hidden states become an embedding: ``mean``, ``cls`` or ``max``.
@@ -72,7 +67,7 @@ def load_source(path: str) -> Source:
     else:
         _check_family(path, config)
         try:
-            imported = FAMILIES[config.model_type](path)
+            imported = with_attention(FAMILIES[config.model_type](path), attention="full")
         except (ValueError, OSError) as error:
             raise InputError(f"{path}: {error}") from None
     model: LinformerModel = imported.base_model

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.with_attention import with_attention
 
 SHARED = 0.5  # of a window that the next one reads again: every token has a quarter of a window on either side
 
@@ -29,14 +28,13 @@ class Teacher:
     special tokens are the means over the windows.
 
     Args:
-        model: the backbone of the imported encoder.
+        model: the original as this package's twin with full attention; it is frozen.
         longest: tokens that the original reads at once.
         marks: the special tokens around a text.
     """
 
     def __init__(self, model: LinformerModel, longest: int, marks: Marks) -> None:
-        self.model = with_attention(model, attention="full", max_position_embeddings=longest).eval()
-        self.model.requires_grad_(False)
+        self.model = model.eval().requires_grad_(False)
         self.longest, self.marks = longest, marks
 
     @torch.no_grad()
