@@ -91,10 +91,12 @@ def test_output_weights_and_every_gradient_are_those_of_the_definition(gradients
     assert_is_the_definition(inputs, reach, gradients, **options)
 
 
-@pytest.mark.parametrize("block", [2, 3, 64])
+@pytest.mark.parametrize(("block", "scores"), [(2, 2**21), (2, 1), (2, 300), (3, 2**21), (64, 2**21)])
 @pytest.mark.parametrize("reach", [0, 1, 5, 23])
-def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, reach, block):
+def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, reach, block, scores):
+    """Of blocks of 2 there are four, worked on together, one at a time, and for the shorter windows two at a time."""
     monkeypatch.setattr(window, "BLOCK", block)
+    monkeypatch.setattr(window, "SCORES", scores)
     inputs = draw_inputs(0, 2, 3, 7, 17, 5, 11, 13)
     options = {
         "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),

@@ -112,6 +112,11 @@ def attend_to_past(
     return _softmax_attention(query, key, value, allowed, dropout_p, None, need_weights)
 
 
+def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads outruns filling them."""
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
+
+
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """Keys or values ``(B, Hkv, M, D)`` for ``num_heads`` query heads, ``(B, H, M, D)``."""
     if num_heads % x.shape[1]:
@@ -134,7 +139,7 @@ def _softmax_attention(
         return output, None
     scores = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if allowed is not None:
-        scores = scores.masked_fill(~allowed, float("-inf"))
+        scores = scores + additive_mask(allowed, scores.dtype)
     weights = torch.softmax(scores, dim=-1)
     return F.dropout(weights, dropout_p) @ value, weights
 
@@ -163,6 +168,6 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor
         scores = torch.baddbmm(queries.new_empty(()), queries.flatten(0, 1), keys, beta=0, alpha=scale)
         scores = scores.view(batch, heads, queries.shape[2], key.shape[2])
         if allowed is not None:
-            scores = scores.masked_fill(~allowed, float("-inf"))
+            scores += additive_mask(allowed, scores.dtype)
         block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))
     return output

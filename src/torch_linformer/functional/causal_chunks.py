@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.attention import additive_mask
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
 from torch_linformer.functional.window import join_weights, local_blocks, local_mask
@@ -88,7 +89,7 @@ class Segment:
                 of_slots = of_slots + bias.to(of_slots.dtype)
             scores.append(of_slots)
         if self.window is not None:
-            scores.append(products.masked_fill(~self._visible(), float("-inf")))
+            scores.append(products + additive_mask(self._visible(), products.dtype))
         softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
         kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
         num_slots = self.state.mass_k.shape[-1]

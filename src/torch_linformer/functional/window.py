@@ -1,10 +1,15 @@
 """The local window: which positions stand near which queries, in blocks, so that its cost is O(N·w)."""
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from torch_linformer.functional.attention import SCORES, additive_mask
+from torch_linformer.functional.matmul import onednn_is_faster
 
 BLOCK = 64  # queries whose windows are worked on together
 
@@ -46,30 +51,99 @@ def attend_with_window(
     length, device = query.shape[2], query.device
     block = max(1, min(BLOCK, length))
     fill = -length % block
-    query = F.pad(query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale), (0, 0, 0, fill))
-    queries = query.reshape(*query.shape[:2], -1, block, query.shape[-1])
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], -1, block, query.shape[-1])
     # So many positions before the first and behind the last query.
     sides = reach - offset, offset + length + fill + reach - key.shape[2]
     keys, values = (local_blocks(F.pad(x, (0, 0, *sides)), block, reach, reach) for x in (key, value))
     real = key.new_ones(1, key.shape[2], dtype=torch.bool) if key_padding is None else ~key_padding
     real = local_blocks(F.pad(real, sides).unsqueeze(-1), block, reach, reach).squeeze(-1)
     visible = real.unsqueeze(-2) & local_mask(block, reach, reach, device)
-    slot_scores = queries @ slots_k.unsqueeze(2).mT
-    window_scores = queries @ keys.mT
     if slot_padding is not None:
-        slot_scores = slot_scores.masked_fill(slot_padding[:, None, None, None, :], float("-inf"))
         # A row of padding alone would have nothing to attend to.
         nothing = slot_padding.all(dim=-1)[:, None, None] & ~visible.any(dim=-1)
         visible = visible | nothing.unsqueeze(-1)
-    window_scores = window_scores.masked_fill(~visible.unsqueeze(1), float("-inf"))
+    slots = _Slots(slots_k, slots_v, slot_padding)
+    parts = _split(_Blocks(queries, keys, values, visible), slots)
+    weights = None
+    if need_weights or dropout_p > 0 or _products_outrun_sdpa(query, key, value):
+        outputs, softmax = zip(*(_by_definition(part, slots, dropout_p, scale) for part in parts), strict=True)
+        if need_weights:
+            weights = join_weights(torch.cat(softmax, dim=2), slots_k.shape[2], reach, reach)[:, :, :length]
+    else:
+        outputs = tuple(_by_sdpa(part, slots, scale) for part in parts)
+    return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], weights
+
+
+class _Blocks(NamedTuple):
+    """Queries ``(B, H, blocks, block, D)``, what stands near them ``(B, H, blocks, span, D)`` and ``(…, Dv)``, and
+    bool ``(B or 1, blocks, block, span)``, True where they see it."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    visible: Tensor
+
+
+class _Slots(NamedTuple):
+    """Keys and values of the slots, and those that get no weight: see :func:`attend_with_window`."""
+
+    keys: Tensor
+    values: Tensor
+    padding: Tensor | None
+
+
+def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
+    """So many blocks at a time that their scores stay in the caches of a CPU; otherwise all of them."""
+    # Of a compiler's graph no size may be asked.
+    if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
+        return iter([blocks])
+    batch, heads, _, block, _ = blocks.queries.shape
+    at_once = max(1, SCORES // (batch * heads * block * (slots.keys.shape[2] + blocks.keys.shape[3])))
+    parts = [torch.split(x, at_once, dim=2) for x in (blocks.queries, blocks.keys, blocks.values)]
+    return (_Blocks(*part) for part in zip(*parts, torch.split(blocks.visible, at_once, dim=1), strict=True))
+
+
+def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
+    """Output and softmax of the blocks."""
+    queries = blocks.queries * scale
+    slot_scores = queries @ slots.keys.unsqueeze(2).mT
+    if slots.padding is not None:
+        slot_scores = slot_scores + additive_mask(~slots.padding[:, None, None, None, :], slot_scores.dtype)
+    window_scores = queries @ blocks.keys.mT
+    window_scores = window_scores + additive_mask(blocks.visible.unsqueeze(1), window_scores.dtype)
     softmax = torch.softmax(torch.cat([slot_scores, window_scores], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    num_slots = slots_k.shape[2]
     # Split, not sliced: the gradient of a slice is as long as the whole.
-    of_slots, of_window = torch.split(kept, [num_slots, kept.shape[-1] - num_slots], dim=-1)
-    output = of_slots @ slots_v.unsqueeze(2) + of_window @ values
-    weights = join_weights(softmax, num_slots, reach, reach)[:, :, :length] if need_weights else None
-    return output.flatten(2, 3)[:, :, :length], weights
+    of_slots, of_window = torch.split(kept, [slots.keys.shape[2], blocks.keys.shape[3]], dim=-1)
+    return of_slots @ slots.values.unsqueeze(2) + of_window @ blocks.values, softmax
+
+
+def _by_sdpa(blocks: _Blocks, slots: _Slots, scale: float) -> Tensor:
+    """Output of the blocks, each with a copy of the slots in front of what stands near."""
+    batch, _, number, block, _ = blocks.queries.shape
+
+    def with_slots(of_slots: Tensor, near: Tensor) -> Tensor:
+        of_slots = of_slots.unsqueeze(2).expand(-1, -1, number, -1, -1)
+        return torch.cat([of_slots.transpose(1, 2), near.transpose(1, 2)], dim=-2).flatten(0, 1)
+
+    rows = blocks.visible.shape[0] if slots.padding is None else max(blocks.visible.shape[0], slots.padding.shape[0])
+    shape = (rows, number, block, slots.keys.shape[2])
+    seen = blocks.visible.new_ones(()) if slots.padding is None else ~slots.padding[:, None, None, :]
+    allowed = torch.cat([seen.expand(shape), blocks.visible.expand(rows, -1, -1, -1)], dim=-1)
+    output = F.scaled_dot_product_attention(
+        blocks.queries.transpose(1, 2).flatten(0, 1),
+        with_slots(slots.keys, blocks.keys),
+        with_slots(slots.values, blocks.values),
+        attn_mask=allowed.expand(batch, -1, -1, -1).flatten(0, 1).unsqueeze(1),
+        scale=scale,
+    )
+    return output.view(batch, number, *output.shape[1:]).transpose(1, 2)
+
+
+def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Bfloat16 where SDPA would multiply by the slower library."""
+    return query.dtype == torch.bfloat16 and onednn_is_faster(query, key, value)
 
 
 def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
