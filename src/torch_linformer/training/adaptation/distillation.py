@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.pooling import pool
 from torch_linformer.training.adaptation.teacher import Teacher
-from torch_linformer.training.trainer import RunTrainer
+from torch_linformer.training.devices import autocast
+from torch_linformer.training.trainer import RunTrainer, precision_of
 
 EMBEDDING = 10.0  # weight of 1 - cosine beside the error of the hidden states, which is a share of their variance
 
@@ -52,7 +53,8 @@ class DistillationTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        targets = self.teacher.hidden_states(ids, mask)
+        with autocast(self.args.device.type, precision_of(self.args)):
+            targets = self.teacher.hidden_states(ids, mask)
         outputs = model(ids, mask, output_hidden_states=True)
         return distillation_loss(outputs.hidden_states[1:], targets, mask, self.teacher.model.config.pooling)
 
