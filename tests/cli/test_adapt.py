@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoTokenizer,
     BertConfig,
+    BertForSequenceClassification,
     BertModel,
     DebertaV2Config,
     GPT2Config,
@@ -113,11 +114,25 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
         (["--minutes", "0"], "--minutes must be a number above 0, got 0.0"),
         (["--projection", "max"], "--projection must be one of mean, linear, got 'max'"),
         (["--sharing", "kv"], "--sharing is for --projection linear: means of segments have nothing to share"),
+        (["--task", "tag"], "--task must be one of embed, mlm, classify, got 'tag'"),
+        (["--task", "mlm"], "--task mlm: bert has no head for it; --task embed adapts the encoder alone"),
+        (
+            ["--task", "mlm", "--label-column", "label"],
+            "--label-column is for --task classify: nothing else has labels",
+        ),
+        (["--label-column", "label"], "--label-column is for a classifier, and this model has none"),
         (["--test", "1.5"], "1.5 is no part of the data: give a fraction above 0 and below 1, or a path"),
     ],
 )
 def test_options_out_of_range(refused_adapt, options, message):
     assert refused_adapt("bert", "texts.csv", *options) == message
+
+
+def test_labels_of_another_model(refused_adapt, workplace):
+    config = BertConfig.from_pretrained("bert", id2label={0: "rain", 1: "sun"}, label2id={"rain": 0, "sun": 1})
+    BertForSequenceClassification(config).save_pretrained("bert")
+    message = refused_adapt("bert", "texts.csv", "--label-column", "label")
+    assert message.startswith("texts.csv: ") and "with label 'snow', which " in message
 
 
 def test_no_texts_or_too_few(refused, refused_adapt, write_csv):

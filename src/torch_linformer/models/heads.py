@@ -46,7 +46,7 @@ class LabelledModel(LinformerPreTrainedModel):
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        logits = self._scores(outputs.last_hidden_state, attention_mask)
+        logits = self.logits_of(outputs.last_hidden_state, attention_mask)
         return self.output_class(
             loss=None if labels is None else self._loss(logits, labels),
             logits=logits,
@@ -54,8 +54,8 @@ class LabelledModel(LinformerPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Logits of hidden states ``(B, N, C)``."""
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Logits of the backbone's last hidden states ``(B, N, C)``."""
         raise NotImplementedError
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class LinformerForSequenceClassification(LabelledModel):
         self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
         self.post_init()
 
-    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
         return logits
 
@@ -125,7 +125,7 @@ class LinformerForTokenClassification(LabelledModel):
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
-    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(hidden))
         return logits
 
@@ -267,6 +267,6 @@ class LinformerForMaskedLM(VocabularyScores, LabelledModel):
         self.lm_head = LinformerLMHead(config)
         self.post_init()
 
-    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.lm_head(hidden)
         return logits

@@ -25,7 +25,7 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
     """Raise ``InputError`` for a choice there is not, a number that must be above 0 and is not, or a bad seed."""
     for item in dataclasses.fields(settings):
         value, choices = getattr(settings, item.name), item.metadata["choices"]
-        if choices and value not in choices:
+        if choices and value is not None and value not in choices:
             raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
     for name in positive:
         value = getattr(settings, name)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -53,6 +55,17 @@ def _refuse_code(folder: str) -> None:
         return  # transformers says what is wrong with it
     if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise InputError(f"{folder}: needs code from its folder (auto_map in config.json), which is never run")
+
+
+def model_file(source: str, name: str) -> Path | None:
+    """A file beside a model, in its folder or on the hub; None where there is none."""
+    if Path(source).is_dir():
+        here = Path(source) / name
+        return here if here.is_file() else None
+    try:
+        return Path(hf_hub_download(source, name))
+    except EntryNotFoundError:  # not in the repository; or, offline, not in the cache
+        return None
 
 
 def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:

@@ -5,7 +5,8 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -42,28 +43,34 @@ class Cost:
 
 
 def measure_beside_full_attention(probe: Probe) -> tuple[Cost | None, Cost | None]:
-    """The model as it is, and the same with full attention; None for one that failed, for want of memory say.
+    """The model as it is, and the same with full attention; None for one that failed, for want of memory say."""
+    ours, full = measure_in_turn([probe, replace(probe, config=_with_attention(probe.config, "full"))])
+    return ours, full
 
-    Each runs in a fresh process; they step in turn, so that a noisy machine slows both alike.
+
+def measure_in_turn(probes: Sequence[Probe]) -> list[Cost | None]:
+    """What each costs; None for one that failed.
+
+    Each runs in a fresh process; they step in turn, so that a noisy machine slows all alike.
     """
-    workers = [_Worker(probe, attention) for attention in (None, "full")]
+    workers = [_Worker(probe) for probe in probes]
     for _ in range(1 + STEPS):
         for worker in workers:
             worker.step()
-    return workers[0].finish(), workers[1].finish()
+    return [worker.finish() for worker in workers]
 
 
 class _Worker:
     """The parent's end of a measuring process: a line in is a step to take, a line out is its seconds."""
 
-    def __init__(self, probe: Probe, attention: str | None) -> None:
+    def __init__(self, probe: Probe) -> None:
         self.tokens = probe.batch_size * probe.length
         self.seconds: list[float] = []
         command = [sys.executable, "-m", __name__]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        self._ask({**asdict(probe), "config": _with_attention(probe.config, attention)})
+        self._ask(asdict(probe))
 
     def step(self) -> None:
         answer = self._ask("step")
@@ -87,10 +94,8 @@ class _Worker:
             return None
 
 
-def _with_attention(config: dict[str, Any], attention: str | None) -> dict[str, Any]:
+def _with_attention(config: dict[str, Any], attention: str) -> dict[str, Any]:
     """A configuration with another attention, in both parts of an encoder-decoder."""
-    if attention is None:
-        return config
     if "encoder" in config:
         return {**config, **{side: {**config[side], "attention": attention} for side in ("encoder", "decoder")}}
     return {**config, "attention": attention}

@@ -1,6 +1,5 @@
 """`linformer adapt` from an encoder and texts to a folder that the others open, also after it was killed."""
 
-import csv
 import io
 import json
 import os
@@ -8,13 +7,25 @@ import shutil
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from torch.nn import functional as F
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+)
 
+import torch_linformer.training
 from torch_linformer.models import LinformerModel
 from torch_linformer.training.adaptation.run import run_adaptation
 from torch_linformer.training.adaptation.settings import AdaptSettings
@@ -37,47 +48,23 @@ FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
 ]
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-]
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory, classifier_run):
+def tokenizer(masked_run):
+    return AutoTokenizer.from_pretrained(masked_run.folder)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, save_source, tokenizer):
     """A folder of sentence-transformers with a small BERT, whose embeddings are those of its first tokens."""
-    folder = tmp_path_factory.mktemp("source") / "small"
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=LONGEST,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "modules.json").write_text(json.dumps(MODULES))
-    (folder / "config_sentence_transformers.json").write_text('{"prompts": {}}')
-    (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 24, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return folder
+    return save_source(tmp_path_factory.mktemp("source") / "small", tokenizer, pooling="cls_token")
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory, weather):
-    path = tmp_path_factory.mktemp("texts") / "texts.csv"
-    rows = [[text] for text, _ in weather(400, seed=5)]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["text"], *rows])
+def options(tmp_path_factory, write_csv, weather):
     return {
-        "data": str(path),
+        "data": write_csv(tmp_path_factory.mktemp("texts") / "texts.csv", weather(400, seed=5)),
         "max_length": READ,
         "k": 4,
         "window": 4,
@@ -192,6 +179,108 @@ def test_resume_of_a_finished_adaptation_says_so(finished, adapt):
 def test_another_adaptation_is_not_gone_on_with(finished, adapt):
     with pytest.raises(InputError, match=r"holds another run \(--k 4 there, 5 here\)"):
         adapt(finished.folder, resume=True, k=5)
+
+
+def test_the_same_weights_are_compared_with_other_k(finished):
+    """K 4 and a text of 32 tokens: 1, 2, 4, 8 and 16 slots."""
+    rows = finished.result["tradeoff"]
+    assert [row["k"] for row in rows] == [1, 2, 4, 8, 16]
+    best = max(entry["eval_cosine"] for entry in finished.result["history"] if "eval_cosine" in entry)
+    assert rows[2]["scores"]["cosine"] == pytest.approx(best, abs=1e-6)
+    assert len({row["scores"]["cosine"] for row in rows}) == 5
+    assert "the same weights with other K" in finished.shown
+    assert "The same weights with other K" in (finished.folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer):
+    path = save_source(tmp_path / "small", tokenizer, BertForMaskedLM)
+    shown = adapt(tmp_path / "run", path=path, max_length=None)
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    assert result["task"] == "mlm" and "loss of masked words" in shown
+    assert result["end"]["cosine"] > result["start"]["cosine"]
+    assert all(0 < result[which]["masked_loss"] < 7 for which in ("start", "end", "original"))  # log 290 is 5.7
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
+    teacher = BertForMaskedLM.from_pretrained(path).eval()
+    batch = tokenizer(["wet mud and the sea", "of warm sand"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        given, wanted = (each(**batch).logits[batch["attention_mask"].bool()] for each in (model, teacher))
+    assert F.cosine_similarity(given, wanted).mean() > 0.9
+    assert "AutoModelForMaskedLM" in (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save_source, tokenizer, write_csv, weather):
+    names = {0: "snow", 1: "sun", 2: "rain"}
+    fields = {"id2label": names, "label2id": {name: n for n, name in names.items()}, "classifier_dropout": 0.3}
+    path = save_source(tmp_path / "small", tokenizer, BertForSequenceClassification, **fields)
+    test = write_csv(tmp_path / "test.csv", weather(60, seed=9))
+    adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=None)
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
+    assert model.config.id2label == names and model.config.classifier_dropout == 0.3
+    teacher = BertForSequenceClassification.from_pretrained(path).eval()
+    rows = [(tokenizer(text, truncation=True, max_length=LONGEST), label) for text, label in weather(60, seed=9)]
+    batch = tokenizer.pad([row for row, _ in rows], return_tensors="pt")
+    with torch.no_grad():
+        ours, theirs = (each(**batch).logits.argmax(-1).tolist() for each in (model, teacher))
+    assert result["end"]["agreement"] == pytest.approx(np.mean(np.equal(ours, theirs)), abs=0.02)
+    for which, labels in (("end", ours), ("original", theirs)):
+        accuracy = np.mean([names[label] == wanted for label, (_, wanted) in zip(labels, rows, strict=True)])
+        assert result[which]["accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert result["end"]["agreement"] > result["start"]["agreement"]
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_python_it_is_what_the_command_does(adapt, options, source, tokenizer, tmp_path, write_csv, weather):
+    settings = {name: value for name, value in options.items() if name != "data"} | {"steps": 3}
+    settings.pop("max_length")
+    plain = shutil.copytree(source, tmp_path / "plain")
+    (plain / "modules.json").unlink()
+    original = BertModel.from_pretrained(plain).train()
+    before = {name: tensor.clone() for name, tensor in original.state_dict().items()}
+    texts = [text for text, _ in weather(400, seed=5)]
+    model = torch_linformer.training.adapt(original, tokenizer, texts, output=tmp_path / "python", **settings)
+    adapt(tmp_path / "command", path=plain, max_length=None, steps=3)
+    theirs = load_file(tmp_path / "command" / "model.safetensors")
+    for ours in (model.state_dict(), load_file(tmp_path / "python" / "model.safetensors")):
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert isinstance(model, LinformerModel) and not model.training
+    # The original is left as it was.
+    assert original.training and all(parameter.requires_grad for parameter in original.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in original.state_dict().items())
+    assert sorted(os.listdir(tmp_path / "python")) == [
+        "README.md",
+        "adaptation.json",
+        "config.json",
+        "model.safetensors",
+        "report.html",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data": "a.csv"}, "--data is for the command: give texts, and the folder as output"),
+        ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
+        ({"k": 17}, "--k must lie between 1 and the 16 tokens read at once, got 17"),
+        ({"task": "mlm"}, "--task mlm: .* has no head for it"),
+    ],
+)
+def test_from_python_mistakes_are_said(source, tokenizer, weather, changed, message):
+    texts = [text for text, _ in weather(80, seed=5)]
+    with pytest.raises(InputError, match=message):
+        torch_linformer.training.adapt(BertModel.from_pretrained(source), tokenizer, texts, device="cpu", **changed)
+
+
+def test_from_python_a_decoder_and_too_few_texts(source, tokenizer):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=50)
+    with pytest.raises(InputError, match="GPT2Model: is a decoder"):
+        torch_linformer.training.adapt(GPT2Model(config), tokenizer, ["a"] * 80, device="cpu")
+    with pytest.raises(InputError, match="leaves 2 texts held out; at least 20 are needed"):
+        torch_linformer.training.adapt(BertModel.from_pretrained(source), tokenizer, ["wet mud"] * 60, test=0.04)
 
 
 @pytest.mark.usefixtures("no_fresh_process")

@@ -1,4 +1,4 @@
-"""What the student learns from, and how it is compared."""
+"""What the student learns from, and how embeddings are compared."""
 
 import math
 
@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torch_linformer.models.with_attention import with_attention
-from torch_linformer.training.adaptation.comparison import Comparison, embedding_scores
-from torch_linformer.training.adaptation.distillation import distillation_loss, embed
-from torch_linformer.training.adaptation.teacher import Marks, Teacher
+from torch_linformer.training.adaptation.distillation import distillation_loss
+from torch_linformer.training.adaptation.similarity import embedding_scores
+from torch_linformer.training.adaptation.uses import embed
 
 
 def test_the_loss_is_what_its_docstring_says():
@@ -81,19 +80,3 @@ def test_ten_neighbours_of_many():
     half = wanted.clone()
     half[200:] = other[200:]
     assert by_chance < embedding_scores(half, wanted)["neighbours"] < 0.5
-
-
-def test_a_comparison_puts_texts_back_in_order(imported, rows):
-    """The teacher beside a copy of itself, in batches of 3 sorted by length."""
-    teacher = Teacher(imported, 10, Marks(1, 1))
-    lengths = [4, 9, 6, 10, 5, 7, 8, 10, 9, 3, 6, 7]
-    ids, _ = rows(*lengths)
-    texts = [ids[row, :length].tolist() for row, length in enumerate(lengths)]
-    student = with_attention(teacher.model).train()
-    comparison = Comparison(teacher, texts, 3, "fp32")
-    scores = comparison.scores(student)
-    assert student.training
-    assert scores == pytest.approx({"cosine": 1, "rank_correlation": 1, "neighbours": 1})
-    assert comparison.wanted is not None
-    alone = teacher.hidden_states(ids[4:5, :5], torch.ones(1, 5))[-1]
-    assert_close(comparison.wanted[4], embed(alone, torch.ones(1, 5), "mean")[0])

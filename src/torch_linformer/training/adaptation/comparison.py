@@ -1,85 +1,72 @@
-"""How near the student is to its teacher, on texts that neither the fit nor the distillation has seen."""
+"""How near the student is to its teacher, on texts that the distillation has not seen."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from scipy.stats import spearmanr
-from torch import Tensor, nn
+from datasets import Dataset
+from torch import Tensor
 
-from torch_linformer.models import LinformerModel
-from torch_linformer.training.adaptation.distillation import embed
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.training.adaptation.teacher import Teacher
+from torch_linformer.training.adaptation.uses import Batch, Embeddings, Found
 from torch_linformer.training.devices import autocast
-
-NEIGHBOURS = 10
 
 
 class Comparison:
-    """Texts whose embeddings by the teacher are known.
+    """Texts that both have read.
 
     Args:
-        teacher: embeds them once, at the first comparison.
-        texts: token ids of each.
+        teacher: reads them once, at the first comparison.
+        use: what is compared.
+        windows: the texts, tokenised, with ``input_ids``, ``length`` and ``document``.
+        documents: the texts as they were read, perhaps with labels.
         batch_size: texts at once.
-        precision: of the student's arithmetic, as it will be used.
+        precision: of the arithmetic, as it will be used.
     """
 
-    def __init__(self, teacher: Teacher, texts: Sequence[list[int]], batch_size: int, precision: str) -> None:
-        self.teacher, self.texts, self.batch_size, self.precision = teacher, texts, batch_size, precision
-        self.wanted: Tensor | None = None
+    def __init__(
+        self, teacher: Teacher, use: Embeddings, windows: Dataset, documents: Dataset, batch_size: int, precision: str
+    ) -> None:
+        self.teacher, self.use, self.documents = teacher, use, documents
+        self.windows, self.batch_size, self.precision = windows, batch_size, precision
+        self.collate = use.collator(training=False)
+        self.wanted: Found | None = None
 
-    def scores(self, student: LinformerModel) -> dict[str, float]:
-        """``cosine``, ``rank_correlation`` and ``neighbours``; see :func:`embedding_scores`."""
-        pooling = self.teacher.model.config.pooling
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def scores(self, student: LinformerPreTrainedModel) -> dict[str, float]:
+        """Scores of the student, by the names that ``use.titles`` explains."""
+        was_training = student.training
+        student.eval()
+        base = student.base_model
+        given = self._found(student, lambda batch: base(batch["input_ids"], batch["attention_mask"]).last_hidden_state)
+        student.train(was_training)
+        return {**self.use.likeness(given, self._wanted()), **self.use.quality(given, self.documents)}
+
+    def of_the_original(self) -> dict[str, float]:
+        """Those that the original has itself."""
+        return self.use.quality(self._wanted(), self.documents)
+
+    def _wanted(self) -> Found:
         if self.wanted is None:
-            self.wanted = self._embeddings(lambda ids, mask: self.teacher.hidden_states(ids, mask)[-1], pooling)
-        module: nn.Module = student
-        was_training = module.training
-        module.eval()
-        given = self._embeddings(lambda ids, mask: student(ids, mask).last_hidden_state, pooling)
-        module.train(was_training)
-        return embedding_scores(given, self.wanted)
+            read = self.teacher.hidden_states
+            self.wanted = self._found(
+                self.teacher.model, lambda batch: read(batch["input_ids"], batch["attention_mask"])[-1]
+            )
+        return self.wanted
 
     @torch.no_grad()
-    def _embeddings(self, hidden_of, pooling: str) -> Tensor:
-        device = next(self.teacher.model.parameters()).device
-        found = torch.empty(len(self.texts), self.teacher.model.config.hidden_size)
+    def _found(self, model: LinformerPreTrainedModel, hidden_of: Callable[[Batch], Tensor]) -> Found:
+        parts, device = [], model.device
+        # Texts of similar length together, longest first.
+        order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
         with autocast(device.type, self.precision):
-            for numbers in self._batches():
-                texts = [torch.tensor(self.texts[number]) for number in numbers]
-                ids = nn.utils.rnn.pad_sequence(texts, batch_first=True).to(device)
-                lengths = torch.tensor([len(text) for text in texts], device=device)
-                mask = (torch.arange(ids.shape[1], device=device) < lengths[:, None]).long()
-                found[numbers] = embed(hidden_of(ids, mask), mask, pooling).cpu()
-        return found
+            for numbers in order.split(self.batch_size):
+                batch = {name: x.to(device) for name, x in self.collate(self._examples(numbers)).items()}
+                parts.append(self.use.read(model, hidden_of(batch), batch))
+        back = torch.argsort(order)
+        return {name: torch.cat([part[name].cpu() for part in parts])[back] for name in parts[0]}
 
-    def _batches(self) -> Iterator[list[int]]:
-        """Texts of similar length together, longest first."""
-        order = sorted(range(len(self.texts)), key=lambda number: -len(self.texts[number]))
-        for start in range(0, len(order), self.batch_size):
-            yield order[start : start + self.batch_size]
-
-
-def embedding_scores(given: Tensor, wanted: Tensor) -> dict[str, float]:
-    """How well embeddings ``(n, C)`` of length 1 stand in for others of the same texts.
-
-    Returns:
-        ``cosine``: mean over the texts. ``rank_correlation``: Spearman's, of the similarities of all pairs.
-        ``neighbours``: share of each text's ten nearest that are still among its ten nearest.
-    """
-    ours, theirs = (given @ given.T).double(), (wanted @ wanted.T).double()
-    pairs = np.triu_indices(len(given), 1)
-    kept = _nearest(ours) & _nearest(theirs)
-    return {
-        "cosine": float((given * wanted).sum(dim=-1).mean()),
-        "rank_correlation": float(spearmanr(ours.numpy()[pairs], theirs.numpy()[pairs]).statistic),
-        "neighbours": float(kept.sum(dim=-1).double().mean()) / min(NEIGHBOURS, len(given) - 1),
-    }
-
-
-def _nearest(similarities: Tensor) -> Tensor:
-    """Bool ``(n, n)``: True at the nearest others of each text."""
-    others = similarities.clone().fill_diagonal_(-torch.inf)
-    found = others.topk(min(NEIGHBOURS, len(others) - 1), dim=-1).indices
-    return torch.zeros_like(others, dtype=torch.bool).scatter(-1, found, True)
+    def _examples(self, numbers: Tensor) -> list[dict[str, object]]:
+        return [self.windows[number] for number in numbers.tolist()]

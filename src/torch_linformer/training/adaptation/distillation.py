@@ -7,18 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.models import LinformerModel
-from torch_linformer.models.pooling import pool
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.training.adaptation.teacher import Teacher
+from torch_linformer.training.adaptation.uses import Embeddings, embed
 from torch_linformer.training.devices import autocast
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 EMBEDDING = 10.0  # weight of 1 - cosine beside the error of the hidden states, which is a share of their variance
-
-
-def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Embeddings ``(B, C)`` of length 1, in float32."""
-    return F.normalize(pool(hidden.float(), attention_mask, pooling), dim=-1)
 
 
 def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_mask: Tensor, pooling: str) -> Tensor:
@@ -42,25 +37,34 @@ class DistillationTrainer(RunTrainer):
 
     Args:
         teacher: gives the targets.
+        use: what is learnt beside hidden states and embeddings.
         compare: scores the student on texts for validation.
     """
 
     def __init__(
-        self, *, teacher: Teacher, compare: Callable[[LinformerModel], dict[str, float]], **kwargs: Any
+        self,
+        *,
+        teacher: Teacher,
+        use: Embeddings,
+        compare: Callable[[LinformerPreTrainedModel], dict[str, float]],
+        **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.teacher, self.compare = teacher, compare
+        super().__init__(data_collator=use.collator(training=True), **kwargs)
+        self.teacher, self.use, self.compare = teacher, use, compare
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        outputs = model(ids, mask, output_hidden_states=True)
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = self.teacher.hidden_states(ids, mask)
-        outputs = model(ids, mask, output_hidden_states=True)
-        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.teacher.model.config.pooling)
+            of_use = self.use.loss(outputs, self.teacher.model, targets[-1], inputs)
+        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.use.pooling) + of_use
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The student beside the teacher, as the Trainer asks for it between steps."""
-        scores = {f"eval_{name}": value for name, value in self.compare(cast(LinformerModel, self.model)).items()}
+        scores = {
+            f"eval_{name}": value for name, value in self.compare(cast(LinformerPreTrainedModel, self.model)).items()
+        }
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores

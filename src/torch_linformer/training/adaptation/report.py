@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch_linformer
-from torch_linformer.models import LinformerModel
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts
 from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.tables import format_count, format_duration, format_ratio
-from torch_linformer.training.adaptation.settings import AdaptSettings
+from torch_linformer.training.adaptation.settings import DROPOUTS, AdaptSettings
 from torch_linformer.training.adaptation.source import Source, copy_sentence_modules
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.options import flag
@@ -22,12 +22,17 @@ from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen, attention_of
 
 RESULT = "adaptation.json"
-SCORES = {
-    "cosine": "cosine to the original",
-    "rank_correlation": "rank correlation of similarities",
-    "neighbours": "ten nearest kept",
-}
+SCORE_COLUMNS = ("", "before training", "distilled", "the original itself")
 COST_COLUMNS = ("tokens", "ours, tokens/s", "full attention", "times", "ours, MB", "full attention, MB")
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """What the trained weights are worth with K slots, and what a text of full length costs."""
+
+    k: int
+    scores: dict[str, float]
+    cost: Cost | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +42,11 @@ class Adapted:
     source: Source
     settings: AdaptSettings
     command: str
-    model: LinformerModel
+    model: LinformerPreTrainedModel
+    original: dict[str, float]
     start: dict[str, float]
     end: dict[str, float]
+    tradeoff: list[Tradeoff]
     history: list[dict[str, Any]]
     costs: dict[int, tuple[Cost | None, Cost | None]]
     texts: tuple[int, int]
@@ -48,14 +55,22 @@ class Adapted:
     precision: str
 
     @property
+    def longest(self) -> int:
+        """Tokens that the adapted model reads at once."""
+        return self.model.config.max_position_embeddings
+
+    @property
     def result(self) -> dict[str, Any]:
         """The content of ``adaptation.json``; a number that could not be measured is null."""
         return {
             "source": self.source.path,
+            "task": self.source.use.name,
             "settings": asdict(self.settings),
             "texts": dict(zip(("train", "test"), self.texts, strict=True)),
+            "original": self.original,
             "start": self.start,
             "end": self.end,
+            "tradeoff": [asdict(each) for each in self.tradeoff],
             "costs": [
                 {
                     "tokens": length,
@@ -87,7 +102,9 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
 
 def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     """The tables at the end, and where everything lies."""
-    screen.table(f"{adapted.texts[1]} texts held out", ("", "before training", "distilled"), _score_rows(adapted))
+    screen.table(f"{adapted.texts[1]} texts held out", SCORE_COLUMNS, _score_rows(adapted))
+    if adapted.tradeoff:
+        screen.table("the same weights with other K", _tradeoff_columns(adapted), _tradeoff_rows(adapted))
     screen.table("a forward pass", COST_COLUMNS, _cost_rows(adapted))
     screen.say(
         f"distilled in {format_duration(adapted.spent.seconds)} at "
@@ -95,29 +112,57 @@ def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     )
 
 
-def said(scores: dict[str, float]) -> str:
+def said(titles: dict[str, str], scores: dict[str, float]) -> str:
     """Scores in a sentence."""
-    return ", ".join(f"{title} {scores[name]:.4f}" for name, title in SCORES.items())
+    return ", ".join(f"{title} {scores[name]:.4f}" for name, title in titles.items() if name in scores)
 
 
-def _with_dropout(adapted: Adapted) -> LinformerModel:
+def _with_dropout(adapted: Adapted) -> LinformerPreTrainedModel:
     """The model with the dropouts of the original, for those who train it further."""
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+    for name in DROPOUTS:
         setattr(adapted.model.config, name, getattr(adapted.source.model.config, name))
     return adapted.model
 
 
-def _score_rows(adapted: Adapted) -> list[tuple[str, str, str]]:
-    return [(title, f"{adapted.start[name]:.4f}", f"{adapted.end[name]:.4f}") for name, title in SCORES.items()]
+def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
+    """Names and titles of scores: without labels some are missing."""
+    return {name: title for name, title in adapted.source.use.titles.items() if name in scores}
 
 
-def _cost_rows(adapted: Adapted) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
+def _score_rows(adapted: Adapted) -> list[tuple[str, ...]]:
+    columns = (adapted.start, adapted.end, adapted.original)
+    return [
+        (title, *(f"{column[name]:.4f}" if name in column else "" for column in columns))
+        for name, title in _titles(adapted, adapted.end).items()
+    ]
+
+
+def _tradeoff_columns(adapted: Adapted) -> tuple[str, ...]:
+    titles = _titles(adapted, adapted.tradeoff[0].scores)
+    return ("K", *titles.values(), f"tokens/s of {format_count(adapted.longest)}", "MB")
+
+
+def _tradeoff_rows(adapted: Adapted) -> list[tuple[str, ...]]:
+    titles = _titles(adapted, adapted.tradeoff[0].scores)
+    return [
+        (format_count(each.k), *(f"{each.scores[name]:.4f}" for name in titles), *_cells(each.cost))
+        for each in adapted.tradeoff
+    ]
+
+
+def _cells(cost: Cost | None) -> tuple[str, str]:
+    """Speed and memory."""
+    if cost is None:
+        return "failed", "failed"
+    return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
+
+
+def _cost_rows(adapted: Adapted) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for length, (ours, full) in adapted.costs.items():
         times = format_ratio(ours.tokens_per_second / full.tokens_per_second) if ours and full else "–"
-        speeds = [format_count(cost.tokens_per_second) if cost else "failed" for cost in (ours, full)]
-        memory = [format_count(cost.peak_memory_mb) if cost else "failed" for cost in (ours, full)]
-        rows.append((format_count(length), *speeds, times, *memory))
+        (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
+        rows.append((format_count(length), speed, full_speed, times, memory, full_memory))
     return rows
 
 
@@ -129,10 +174,16 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Beside the original",
             text="Texts held out. Neighbours are those among them, by similarity of the embeddings.",
-            columns=("", "before training", "distilled"),
+            columns=SCORE_COLUMNS,
             rows=_score_rows(adapted),
         ),
-        Section(heading="Distillation", figure=learning_curve(adapted.history, "eval_cosine")),
+        Section(
+            heading="Distillation",
+            figure=learning_curve(
+                adapted.history, f"eval_{adapted.source.use.best}", larger_is_better=adapted.source.use.larger_is_better
+            ),
+        ),
+        *_tradeoff_section(adapted),
         Section(
             heading="Cost of a forward pass",
             text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
@@ -145,23 +196,38 @@ def _report(adapted: Adapted) -> str:
     ]
     lead = (
         f"{adapted.source.path} with {attention_of(adapted.model.config)}, for "
-        f"{adapted.model.config.max_position_embeddings:,} tokens; distilled in "
+        f"{adapted.longest:,} tokens; distilled in "
         f"{format_duration(adapted.spent.seconds)} on {format_count(adapted.texts[0])} texts without labels."
     )
     headlines = [
         Headline(name=title, value=f"{adapted.end[name]:.4f}", note=f"before training {adapted.start[name]:.4f}")
-        for name, title in SCORES.items()
+        for name, title in _titles(adapted, adapted.start).items()
     ]
     return render_report(
         f"{Path(adapted.source.path).name}, adapted", sections, adapted.command, lead=lead, headlines=headlines
     )
 
 
+def _tradeoff_section(adapted: Adapted) -> list[Section]:
+    """More slots cost time and memory: what they bring without training any further."""
+    if not adapted.tradeoff:
+        return []
+    return [
+        Section(
+            heading="The same weights with other K",
+            text="Means of segments have no weights that depend on K. Scores are those on the texts for validation, "
+            "speed and memory those of a forward pass of one text of full length.",
+            columns=_tradeoff_columns(adapted),
+            rows=_tradeoff_rows(adapted),
+        )
+    ]
+
+
 def _model_card(adapted: Adapted) -> str:
-    config = adapted.model.config
-    rows = "\n".join(f"| {title} | {start} | {end} |" for title, start, end in _score_rows(adapted))
-    library, usage = "transformers", 'model = AutoModel.from_pretrained("PATH OF THIS FOLDER")'
-    imports = "from transformers import AutoModel"
+    rows = "\n".join(f"| {' | '.join(row)} |" for row in _score_rows(adapted))
+    auto = adapted.source.use.auto_class
+    library, usage = "transformers", f'model = {auto}.from_pretrained("PATH OF THIS FOLDER")'
+    imports = f"from transformers import {auto}"
     if adapted.source.sentences:
         library, imports = "sentence-transformers", "from sentence_transformers import SentenceTransformer"
         usage = 'model = SentenceTransformer("PATH OF THIS FOLDER")'
@@ -172,13 +238,13 @@ tags: [linformer, long-documents]
 
 # {Path(adapted.source.path).name}, adapted
 
-{adapted.source.path} with linear attention: {attention_of(config)}, {config.max_position_embeddings:,} tokens at once.
+{adapted.source.path} with linear attention: {attention_of(adapted.model.config)}, {adapted.longest:,} tokens at once.
 Made by `{adapted.command or "torch_linformer"}`.
 
 On {adapted.texts[1]} texts held out:
 
-| | before training | distilled |
-|---|---|---|
+|{" | ".join(SCORE_COLUMNS)} |
+|{"---|" * len(SCORE_COLUMNS)}
 {rows}
 
 ```python

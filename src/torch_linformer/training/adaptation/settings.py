@@ -7,6 +7,8 @@ from torch_linformer.training.options import check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("mean", "linear")
+# Of a configuration. A student with dropout would follow its teacher half blind.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +18,13 @@ class AdaptSettings:
     data: str | None = option(
         None, "texts, without labels: CSV, TSV, JSON lines, Parquet, a folder, or a dataset's name"
     )
+    task: str | None = option(
+        None,
+        "what it is for, by default what its head says",
+        ("embed", "mlm", "classify"),
+    )
     text_column: str | None = option(None, "column that holds the text")
+    label_column: str | None = option(None, "classify: column of the texts held out that holds the label")
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
     k: int | None = option(None, "slots K  [min(256, max-length/4)]")
@@ -37,6 +45,8 @@ class AdaptSettings:
         check_options(self, positive=("max_length", "k", "steps", "minutes", "batch_size", "learning_rate"))
         if not self.data:
             raise InputError("--data is missing: name texts such as those that the model is to read")
+        if self.label_column and self.task not in (None, "classify"):
+            raise InputError("--label-column is for --task classify: nothing else has labels")
         if self.window < 0:
             raise InputError(f"--window must be at least 0, got {self.window}")
         if self.projection != "linear" and self.sharing != "headwise":

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.reporting.files import write_json
+from torch_linformer.training.adaptation.uses import USES, Embeddings
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.importing import ORIGINS
-from torch_linformer.training.pretrained import load_any_config
+from torch_linformer.training.pretrained import load_any_config, model_file
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
@@ -37,74 +38,107 @@ class Source:
 
     Attributes:
         path: folder, or name on the hub.
-        model: the encoder without head, as this package's twin with full attention.
+        model: the encoder with the head that is kept, as this package's twin with full attention.
         tokenizer: its own.
-        longest: tokens that it reads at once.
-        pooling: how hidden states become an embedding: ``mean``, ``cls`` or ``max``.
+        use: what it is used for.
         sentences: whether it is a folder of sentence-transformers.
     """
 
     path: str
-    model: LinformerModel
+    model: LinformerPreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    longest: int
-    pooling: str
-    sentences: bool
+    use: Embeddings
+    sentences: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it reads at once."""
+        return self.model.config.max_position_embeddings
 
 
-def load_source(path: str) -> Source:
-    """Import an encoder.
+def load_source(path: str, task: str | None = None, seed: int = 0) -> Source:
+    """Import an encoder for a task, or for the one that its head says.
 
     Raises:
-        InputError: it is missing, damaged, or of a kind that cannot be adapted.
+        InputError: it is missing, damaged, or of a kind that cannot be adapted, or has no such head.
     """
     config = load_any_config(path)
+    check_kind(path, config)
     pooling, sentences = _pooling(path)
-    if isinstance(config, LinformerConfig):
-        if config.attention != "full" or config.causal:
-            raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
-        imported: Any = load_model(path)
-    else:
-        _check_family(path, config)
-        try:
-            imported = with_attention(FAMILIES[config.model_type](path), attention="full")
-        except (ValueError, OSError) as error:
-            raise InputError(f"{path}: {error}") from None
-    model: LinformerModel = imported.base_model
-    model.config.pooling = pooling
+    model = load_model(path) if isinstance(config, LinformerConfig) else path
+    if task is None and sentences:
+        task = "embed"
     tokenizer = load_tokenizer(path)
-    if len(tokenizer) > model.config.vocab_size:
+    return source_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
+
+
+def source_of(
+    model: PreTrainedModel | str,
+    tokenizer: PreTrainedTokenizerFast,
+    config: PreTrainedConfig,
+    path: str,
+    *,
+    task: str | None = None,
+    pooling: str = "mean",
+    sentences: bool = False,
+    seed: int = 0,
+) -> Source:
+    """What is adapted, a copy, from a model that :func:`check_kind` let pass, or from its folder.
+
+    Raises:
+        InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
+    """
+    try:
+        imported = model if isinstance(model, LinformerPreTrainedModel) else FAMILIES[config.model_type](model)
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: {error}") from None
+    twin: Any = with_attention(imported, attention="full")
+    if task is None:
+        task = next((name for name, use in USES.items() if type(twin) is use.model_class), "embed")
+    if task == "embed":
+        twin = twin.base_model
+    elif not isinstance(twin, USES[task].model_class):
+        raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts the encoder alone")
+    if task != "classify":  # whose head knows what it reads
+        twin.config.pooling = pooling
+    if len(tokenizer) > config.vocab_size:
         raise InputError(
-            f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {model.config.vocab_size:,}: they do "
-            "not belong together"
+            f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: they do not "
+            "belong together"
         )
-    return Source(path, model, tokenizer, model.config.max_position_embeddings, pooling, sentences)
+    return Source(path, twin, tokenizer, USES[task](twin, tokenizer, seed), sentences)
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
     """What makes a model folder one of sentence-transformers: pooling and normalisation as they were."""
-    for name in ("modules.json", "config_sentence_transformers.json"):
-        if (Path(source) / name).is_file():
-            shutil.copyfile(Path(source) / name, folder / name)
+
+    def copy(name: str) -> None:
+        file = model_file(source, name)
+        if file is not None:
+            shutil.copyfile(file, folder / name)
+
+    copy("modules.json")
+    copy("config_sentence_transformers.json")
     for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
         if module["path"]:
             (folder / module["path"]).mkdir(exist_ok=True)
-            config = Path(source) / module["path"] / "config.json"
-            if config.is_file():
-                shutil.copyfile(config, folder / module["path"] / "config.json")
+            copy(f"{module['path']}/config.json")
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
 
 
 def _pooling(path: str) -> tuple[str, bool]:
     """How an embedding is made, and whether a folder of sentence-transformers says so."""
-    modules = Path(path) / "modules.json"
-    if not modules.is_file():
+    modules = model_file(path, "modules.json")
+    if modules is None:
         return "mean", False
     try:
         parts = json.loads(modules.read_text(encoding="utf-8"))
         kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
         kinds = [kind.rpartition(".")[2] for kind in kinds]
-        config = json.loads((Path(path) / folders[1] / "config.json").read_text(encoding="utf-8"))
+        of_pooling = model_file(path, f"{folders[1]}/config.json")
+        if of_pooling is None:
+            raise OSError(f"{folders[1]}/config.json is missing")
+        config = json.loads(of_pooling.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
     if kinds not in ([*MODULES], [*MODULES[:2]]) or folders[0]:
@@ -119,9 +153,13 @@ def _pooling(path: str) -> tuple[str, bool]:
     return ways[0], True
 
 
-def _check_family(path: str, config: Any) -> None:
+def check_kind(path: str, config: Any) -> None:
     """Raise ``InputError`` for a model that slots cannot stand in for."""
     kind = config.model_type
+    if isinstance(config, LinformerConfig) and (config.attention != "full" or config.causal):
+        raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
+    if isinstance(config, LinformerConfig):
+        return
     known = f"adapted are {', '.join(FAMILIES)}, and this package's own with --attention full"
     if config.is_encoder_decoder:
         raise InputError(f"{path}: is an encoder-decoder ({kind}); {known}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from torch_linformer.models import LinformerModel
+from torch_linformer.models import LinformerPreTrainedModel
 
 SHARED = 0.5  # of a window that the next one reads again: every token has a quarter of a window on either side
 
@@ -28,24 +28,25 @@ class Teacher:
     special tokens are the means over the windows.
 
     Args:
-        model: the original as this package's twin with full attention; it is frozen.
+        model: the original, perhaps with a head, as this package's twin with full attention; it is frozen.
         longest: tokens that the original reads at once.
         marks: the special tokens around a text.
     """
 
-    def __init__(self, model: LinformerModel, longest: int, marks: Marks) -> None:
+    def __init__(self, model: LinformerPreTrainedModel, longest: int, marks: Marks) -> None:
         self.model = model.eval().requires_grad_(False)
+        self.encoder = model.base_model
         self.longest, self.marks = longest, marks
 
     @torch.no_grad()
     def hidden_states(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
         """``(B, N, C)`` of each layer, of rows whose padding stands behind the text."""
         if input_ids.shape[1] <= self.longest:
-            outputs = self.model(input_ids, attention_mask, output_hidden_states=True)
+            outputs = self.encoder(input_ids, attention_mask, output_hidden_states=True)
             return list(outputs.hidden_states[1:])
         windows = self._windows(attention_mask.sum(dim=1).tolist()).to(input_ids.device)
         rows = windows.rows.unsqueeze(-1)
-        outputs = self.model(input_ids[rows, windows.columns], windows.mask, output_hidden_states=True)
+        outputs = self.encoder(input_ids[rows, windows.columns], windows.mask, output_hidden_states=True)
         shape = (*input_ids.shape, outputs.last_hidden_state.shape[-1])
         return [
             hidden.new_zeros(shape).index_put_(
