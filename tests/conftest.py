@@ -160,22 +160,24 @@ def as_arguments():
 
 
 @pytest.fixture(scope="session")
-def train_quickly(datasets_cache, quick):
-    """A function: train with the quick options, changed as told; returns what the screen showed.
+def watching_screen():
+    """A class: a screen that keeps what it shows, and copies the run's folder into `moments` if it is given one.
 
-    `moments` is a folder for copies of the run's folder: as it was when validation was scored, named by the step
-    (the checkpoint of that step is not begun then), and "trained", before any output is written.
+    The copies are the folder as it was when validation was scored, named by the step (the checkpoint of that step is
+    not begun then), and "trained", before any output is written.
     """
     from rich.console import Console
 
-    from torch_linformer.training.run import train
     from torch_linformer.training.screen import Screen
-    from torch_linformer.training.settings import TrainSettings
 
     class Watcher(Screen):
         def __init__(self, output, moments):
             super().__init__(Console(file=io.StringIO(), width=200))
             self.output, self.moments = output, moments
+
+        @property
+        def shown(self):
+            return self.console.file.getvalue()
 
         def evaluated(self, step, metrics):
             super().evaluated(step, metrics)
@@ -183,19 +185,31 @@ def train_quickly(datasets_cache, quick):
 
         def say(self, sentence):
             super().say(sentence)
-            if sentence.startswith("measuring"):
+            if sentence.startswith(("measuring", "comparing")):
                 self.copy("trained")
 
         def copy(self, name):
-            if self.moments is not None:
+            if self.moments is not None and not (self.moments / name).exists():
                 shutil.copytree(self.output, self.moments / name)
+
+    return Watcher
+
+
+@pytest.fixture(scope="session")
+def train_quickly(datasets_cache, quick, watching_screen):
+    """A function: train with the quick options, changed as told; returns what the screen showed.
+
+    `moments` is a folder for copies of the run's folder.
+    """
+    from torch_linformer.training.run import train
+    from torch_linformer.training.settings import TrainSettings
 
     def run(output, *, resume=False, command="", moments=None, **changed):
         settings = TrainSettings(**{**quick, **changed, "output": str(output)})
-        screen = Watcher(output, moments)
+        screen = watching_screen(output, moments)
         with single_thread():
             train(settings, resume=resume, command=command, screen=screen)
-        return screen.console.file.getvalue()
+        return screen.shown
 
     return run
 

@@ -10,6 +10,15 @@ from torch_linformer.models.convert import from_bert
 from torch_linformer.models.with_attention import segment_means, with_attention
 
 LENGTH = 12
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 8,
+    "k": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +106,7 @@ def test_k_of_each_layer(imported):
 
 def test_the_original_is_left_alone_and_the_head_comes_along():
     torch.manual_seed(0)
-    config = LinformerConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=8,
-        k=2,
-    )
+    config = LinformerConfig(**SIZES)
     model = LinformerForMaskedLM(config).eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     copy = with_attention(model, attention="full", hidden_dropout_prob=0.0)
@@ -118,16 +119,6 @@ def test_the_original_is_left_alone_and_the_head_comes_along():
 
 
 def test_a_causal_model_is_refused():
-    config = LinformerConfig(
-        vocab_size=20,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=8,
-        k=2,
-        causal=True,
-        position_embedding="rotary",
-    )
+    config = LinformerConfig(**SIZES, causal=True, position_embedding="rotary")
     with pytest.raises(ValueError, match="causal"):
         with_attention(LinformerModel(config), attention="full")

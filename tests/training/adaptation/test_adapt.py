@@ -1,6 +1,5 @@
 """`linformer adapt` from an encoder and texts to a folder that the others open, also after it was killed."""
 
-import io
 import json
 import os
 import shutil
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import (
@@ -30,7 +28,6 @@ from torch_linformer.models import LinformerModel
 from torch_linformer.training.adaptation.run import run_adaptation
 from torch_linformer.training.adaptation.settings import AdaptSettings
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.screen import Screen
 
 LONGEST, READ = 16, 32  # tokens of the original, and of the adapted
 FILES = [
@@ -77,24 +74,14 @@ def options(tmp_path_factory, write_csv, weather):
 
 
 @pytest.fixture(scope="module")
-def adapt(source, options):
+def adapt(source, options, watching_screen):
     """A function: adapt with the options above, changed as told; returns what the screen showed."""
 
-    class Watcher(Screen):
-        def __init__(self, output, moments):
-            super().__init__(Console(file=io.StringIO(), width=200))
-            self.output, self.moments = output, moments
-
-        def evaluated(self, step, metrics):
-            super().evaluated(step, metrics)
-            if self.moments is not None:
-                shutil.copytree(self.output, self.moments / str(step))
-
     def run(output, *, resume=False, moments=None, path=source, **changed):
-        screen = Watcher(output, moments)
+        screen = watching_screen(output, moments)
         settings = AdaptSettings(**{**options, **changed, "output": str(output)})
         run_adaptation(str(path), settings, resume=resume, command="linformer adapt small <&>", screen=screen)
-        return screen.console.file.getvalue()
+        return screen.shown
 
     return run
 
@@ -158,7 +145,7 @@ def test_a_forward_pass_is_measured_beside_full_attention(finished, adapt, tmp_p
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-@pytest.mark.parametrize("moment", ["4", "20", "40"])
+@pytest.mark.parametrize("moment", ["4", "20", "40", "trained"])
 def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_path, moment):
     output = shutil.copytree(finished.moments / moment, tmp_path / "killed")
     shown = adapt(output, resume=True)
