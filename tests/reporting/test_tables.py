@@ -126,6 +126,15 @@ def test_a_table_shows_its_title_and_every_cell():
     ]
 
 
+def test_where_it_is_too_wide_headings_are_broken_and_numbers_are_not():
+    columns = ["tokens at once", "ours, in tokens a second", "full attention, in tokens a second"]
+    console = Console(file=io.StringIO(), width=40)
+    console.print(results_table("", columns, [["8,192", 11_895, "30 min 03 s"], ["128", 3_583, "1 s"]]))
+    text = console.file.getvalue()
+    assert all(cell in text for cell in ("8,192", "11,895", "30 min 03 s", "128", "3,583"))
+    assert len(text.splitlines()) > 5
+
+
 def test_no_markup_is_read_in_labels():
     text = shown(results_table("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]]))
     for label in ("[b]t[/b]", "[i]c", "[red]spam[/red]", "[/]"):

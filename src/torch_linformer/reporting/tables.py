@@ -85,9 +85,13 @@ def right_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 
     def is_number(column: int) -> bool:
         cells = [row[column] for row in rows if row[column] != MISSING]
-        return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
+        return bool(cells) and all(map(_is_number, cells))
 
     return [column > 0 and is_number(column) for column in range(len(columns))]
+
+
+def _is_number(cell: str) -> bool:
+    return _NUMBER.fullmatch(cell) is not None
 
 
 def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -100,8 +104,11 @@ def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
     """
     cells = [[format_cell(value) for value in row] for row in rows]
     table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading, right in zip(columns, right_aligned(columns, cells), strict=True):
-        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=right)
+    for number, (heading, right) in enumerate(zip(columns, right_aligned(columns, cells), strict=True)):
+        # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
+        column = [row[number] for row in cells]
+        widest = max(map(len, column), default=None) if right or all(map(_is_number, column)) else None
+        table.add_column(Text(heading), justify="right" if right else "left", min_width=widest)
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))
     return table
