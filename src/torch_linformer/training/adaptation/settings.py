@@ -35,7 +35,7 @@ class AdaptSettings:
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allow]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
     batch_size: int = option(16, "texts a step")
-    learning_rate: float = option(3e-4, "peak learning rate")
+    learning_rate: float = option(1.5e-4, "peak learning rate")
     seed: int = option(0, "seed of the split and of the order")
     precision: str = option("auto", "auto is bf16 where the device computes in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
