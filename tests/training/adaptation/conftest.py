@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from torch_linformer.models.convert import from_bert
 from torch_linformer.models.with_attention import with_attention
@@ -56,6 +56,12 @@ def rows():
         return ids, mask
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tokenizer(masked_run):
+    """One with a mask token."""
+    return AutoTokenizer.from_pretrained(masked_run.folder)
 
 
 @pytest.fixture(scope="session")

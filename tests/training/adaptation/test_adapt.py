@@ -48,11 +48,6 @@ FILES = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(masked_run):
-    return AutoTokenizer.from_pretrained(masked_run.folder)
-
-
-@pytest.fixture(scope="module")
 def source(tmp_path_factory, save_source, tokenizer):
     """A folder of sentence-transformers with a small BERT, whose embeddings are those of its first tokens."""
     return save_source(tmp_path_factory.mktemp("source") / "small", tokenizer, pooling="cls_token")

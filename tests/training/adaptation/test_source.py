@@ -6,15 +6,10 @@ import huggingface_hub.constants
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import AutoTokenizer, BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from torch_linformer.training.adaptation.source import copy_sentence_modules, load_source
 from torch_linformer.training.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def tokenizer(masked_run):
-    return AutoTokenizer.from_pretrained(masked_run.folder)
 
 
 @pytest.fixture(scope="module")

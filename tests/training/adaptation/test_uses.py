@@ -28,11 +28,6 @@ LENGTHS = [4, 9, 6, 10, 5, 7, 8, 10, 9, 3, 6, 7]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(masked_run):
-    return AutoTokenizer.from_pretrained(masked_run.folder)
-
-
-@pytest.fixture(scope="module")
 def original(tokenizer):
     """A function: a small BERT with a head, as its twin with full attention."""
 
