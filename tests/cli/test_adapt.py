@@ -2,14 +2,13 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
-import torch
 from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
-    BertModel,
     DebertaV2Config,
     GPT2Config,
     ModernBertConfig,
@@ -20,22 +19,11 @@ WORDS = ["wet", "grey", "mud", "warm", "sand", "sea", "ice", "cold", "white", "t
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch, write_csv, weather, classifier_run):
+def workplace(tmp_path, monkeypatch, write_csv, weather, classifier_run, save_source):
     """The current folder: new, with texts and an encoder in it."""
     monkeypatch.chdir(tmp_path)
     write_csv("texts.csv", weather(100, seed=0))
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
-    BertModel(config).save_pretrained("bert")
-    tokenizer.save_pretrained("bert")
+    save_source(Path("bert"), AutoTokenizer.from_pretrained(classifier_run.folder))
     return tmp_path
 
 

@@ -3,6 +3,7 @@ import shutil
 import subprocess
 
 import pytest
+from transformers import AutoTokenizer
 
 from torch_linformer.cli.app import run
 
@@ -48,6 +49,22 @@ def test_train(small_disk, quick, as_arguments, classifier_run, capfd, kilobytes
     assert outcome([*arguments, "--resume"], capfd) == (0, "")
     path = "model.safetensors"
     assert (place / "run" / path).read_bytes() == (classifier_run.folder / path).read_bytes()
+
+
+@pytest.mark.parametrize("kilobytes", [100, 400, 700])  # full in the first checkpoint, and in later ones
+@pytest.mark.usefixtures("no_fresh_process")
+def test_adapt(small_disk, save_source, classifier_run, tmp_path, write_csv, weather, capfd, kilobytes):
+    source = save_source(tmp_path / "small", AutoTokenizer.from_pretrained(classifier_run.folder))
+    texts = write_csv(tmp_path / "texts.csv", weather(200, seed=1))
+    arguments = ["adapt", source, "--data", texts, "--k", 4, "--steps", 4, "--batch-size", 2, "--device", "cpu"]
+    assert outcome([*arguments, "--output", tmp_path / "whole"], capfd) == (0, "")
+    output = small_disk(kilobytes) / "run"
+    assert outcome([*arguments, "--output", output], capfd) == (2, FULL)
+    assert not (output / "adaptation.json").exists()
+    small_disk(50_000)
+    assert outcome([*arguments, "--output", output, "--resume"], capfd) == (0, "")
+    path = "model.safetensors"
+    assert (output / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
 
 
 def test_predict(small_disk, classifier_run, tmp_path, write_csv, capfd):

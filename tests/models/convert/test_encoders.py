@@ -379,6 +379,16 @@ def test_decoders_are_refused(family, field):
         convert(getattr(transformers, f"{family}Model")(config))
 
 
+def test_relative_positions_are_refused(original):
+    """Of models with code of their own: transformers itself reads them as if their positions were learned."""
+    model = original("BertModel")
+    model.config.position_embedding_type = "alibi"
+    with pytest.raises(
+        ValueError, match=r"^positions are alibi \(position_embedding_type\): scores depend on the dist"
+    ):
+        from_bert(model)
+
+
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta"])
 def test_a_head_with_an_activation_of_its_own_is_refused(original, family):
     with pytest.raises(

@@ -1,6 +1,4 @@
-"""Small encoders to adapt."""
-
-import json
+"""A small encoder to adapt."""
 
 import pytest
 import torch
@@ -10,11 +8,6 @@ from torch_linformer.models.convert import from_bert
 from torch_linformer.models.with_attention import with_attention
 
 LONGEST = 10
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,33 +55,3 @@ def rows():
 def tokenizer(masked_run):
     """One with a mask token."""
     return AutoTokenizer.from_pretrained(masked_run.folder)
-
-
-@pytest.fixture(scope="session")
-def save_source():
-    """A function: a folder with a small encoder of 16 tokens; of sentence-transformers if a pooling is given."""
-
-    def save(folder, tokenizer, model_class=BertModel, pooling=None, **fields):
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=32,
-            max_position_embeddings=16,
-            initializer_range=0.2,
-            pad_token_id=tokenizer.pad_token_id,
-            **fields,
-        )
-        model_class(config).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        if pooling is not None:
-            (folder / "modules.json").write_text(json.dumps(MODULES))
-            (folder / "config_sentence_transformers.json").write_text('{"prompts": {}}')
-            (folder / "1_Pooling").mkdir()
-            ways = {f"pooling_mode_{way}": way == pooling for way in ("cls_token", "mean_tokens", "max_tokens")}
-            (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24, **ways}))
-        return folder
-
-    return save

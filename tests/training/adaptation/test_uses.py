@@ -100,7 +100,7 @@ def test_masked_words_are_learnt_from_the_logits_at_them(original, tokenizer, re
 
 def test_the_loss_of_masked_words_is_the_mean_over_all_of_them(original, tokenizer, read):
     model = original(BertForMaskedLM)
-    use = MaskedWords(model, tokenizer, 0)
+    use = MaskedWords(model, tokenizer, 1)
     comparison = compared(use, model, read)
     nats, masked = 0.0, 0
     for window in read:
@@ -109,11 +109,22 @@ def test_the_loss_of_masked_words_is_the_mean_over_all_of_them(original, tokeniz
         logits = model.lm_head(read_alone(model, batch))[chosen]
         nats += F.cross_entropy(logits, batch["labels"][chosen], reduction="sum").item()
         masked += int(chosen.sum())
-    assert masked > 3
+    assert masked > 3 and masked != len(read)
     own = comparison.of_the_original()
     assert own == pytest.approx({"masked_loss": nats / masked}, rel=1e-5)
     scores = comparison.scores(with_attention(model))
     assert scores == pytest.approx({"cosine": 1, "rank_correlation": 1, "neighbours": 1, **own}, rel=1e-5)
+
+
+def test_every_epoch_masks_others_and_every_validation_the_same(original, tokenizer, read):
+    use = MaskedWords(original(BertForMaskedLM), tokenizer, 0)
+    training, validation = use.collator(True), use.collator(False)
+    rows = [read[n] for n in range(len(read))]
+    drawn = [training(rows)["labels"], validation(rows)["labels"]]
+    training.set_epoch(1)
+    drawn.append(training(rows)["labels"])
+    assert not any(torch.equal(drawn[a], drawn[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+    assert torch.equal(drawn[1], use.collator(False)(rows)["labels"])
 
 
 def test_masked_words_need_a_mask_token(original, tokenizer):

@@ -150,6 +150,12 @@ def _refuse(original: Any, head: Head) -> None:
     """Refuse what a configuration says and no Linformer can be."""
     if getattr(original, "is_decoder", False) or getattr(original, "add_cross_attention", False):
         raise ValueError("a decoder (is_decoder, add_cross_attention) cannot be expressed")
+    positions = getattr(original, "position_embedding_type", "absolute")
+    if positions != "absolute":  # of older versions of transformers, and of models with code of their own
+        raise ValueError(
+            f"positions are {positions} (position_embedding_type): scores depend on the distance to a key, and a slot "
+            "has none"
+        )
     if head.hidden_act is not None and head.hidden_act != original.hidden_act:
         raise ValueError(
             f"the head for masked words uses {head.hidden_act}, the layers {original.hidden_act}: here one serves both"
