@@ -124,7 +124,7 @@ def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weath
 
 def test_costs_that_cannot_be_measured_are_missing(finished):
     costs = finished.result["costs"]
-    assert [row["tokens"] for row in costs] == [128, 512, 2048, 8192]
+    assert [row["tokens"] for row in costs] == [128, 512, 2048, 4096, 8192]
     assert all(row["ours"] is None is row["full_attention"] for row in costs)
     assert "failed" in finished.shown
 

@@ -30,7 +30,7 @@ from torch_linformer.training.trainer import fit, run_arguments
 EVALUATIONS = 10  # of the validation texts, over the whole distillation
 MOST_PASSES = 10  # over the texts, where --minutes alone says when to stop
 MOST_STEPS_UNSCORED = 100  # and without a checkpoint
-COST_LENGTHS = (128, 512, 2048, 8192)
+COST_LENGTHS = (128, 512, 2048, 4096, 8192)
 
 
 def run_adaptation(
