@@ -107,7 +107,8 @@ def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
 def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
     """Output and softmax of the blocks."""
     queries = blocks.queries * scale
-    slot_scores = queries @ slots.keys.unsqueeze(2).mT
+    # Slots serve all blocks as one: a product that is broadcast over the blocks would copy the slots for each.
+    slot_scores = (queries.flatten(2, 3) @ slots.keys.mT).view(*queries.shape[:-1], slots.keys.shape[2])
     if slots.padding is not None:
         slot_scores = slot_scores + additive_mask(~slots.padding[:, None, None, None, :], slot_scores.dtype)
     window_scores = queries @ blocks.keys.mT
@@ -116,7 +117,8 @@ def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: floa
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     # Split, not sliced: the gradient of a slice is as long as the whole.
     of_slots, of_window = torch.split(kept, [slots.keys.shape[2], blocks.keys.shape[3]], dim=-1)
-    return of_slots @ slots.values.unsqueeze(2) + of_window @ blocks.values, softmax
+    from_slots = (of_slots.flatten(2, 3) @ slots.values).view(*queries.shape[:-1], slots.values.shape[3])
+    return from_slots + of_window @ blocks.values, softmax
 
 
 def _by_sdpa(blocks: _Blocks, slots: _Slots, scale: float) -> Tensor:

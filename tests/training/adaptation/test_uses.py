@@ -139,6 +139,13 @@ def classifier(original, several):
     return original(BertForSequenceClassification, num_labels=3, problem_type=problem)
 
 
+def literal_divergence(given, wanted, several):
+    if several:
+        p, q = wanted.sigmoid(), given.sigmoid()
+        return (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
+    return (wanted.softmax(-1) * (wanted.log_softmax(-1) - given.log_softmax(-1))).sum(-1).mean()
+
+
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_labels_are_learnt_from_the_logits(original, tokenizer, read, several):
     model = classifier(original, several)
@@ -147,13 +154,8 @@ def test_labels_are_learnt_from_the_logits(original, tokenizer, read, several):
     hidden = read_alone(model, batch)
     wanted = model(batch["input_ids"], batch["attention_mask"]).logits
     given = wanted + torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1), dtype=wanted.dtype)
-    if several:
-        p, q = wanted.sigmoid(), given.sigmoid()
-        expected = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
-    else:
-        expected = (wanted.softmax(-1) * (wanted.log_softmax(-1) - given.log_softmax(-1))).sum(-1).mean()
     loss = use.loss(type("Outputs", (), {"logits": given}), model, hidden, batch)
-    assert_close(loss, expected.float(), rtol=1e-4, atol=1e-6)
+    assert_close(loss, literal_divergence(given, wanted, several).float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
@@ -179,14 +181,28 @@ def test_agreement_and_accuracy(original, tokenizer, read, several):
         expected = torch.cat([decided[:, :1].double(), torch.ones(12, 2)], dim=1).mean()
     assert scores["agreement"] == pytest.approx(float(expected))
     assert scores["cosine"] == pytest.approx(1)
-    assert comparison.scores(with_attention(model))["agreement"] == 1
+    same = comparison.scores(with_attention(model))
+    assert same["agreement"] == 1 and same["divergence"] == pytest.approx(0, abs=1e-6)
     assert set(use.titles) >= set(scores)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
+def test_divergence_of_the_answers(original, tokenizer, read, several):
+    model = classifier(original, several)
+    use = Labels(model, tokenizer, 0)
+    other = with_attention(model)
+    with torch.no_grad():
+        other.classifier.bias[0] += 1.5
+        batches = [use.collator(False)([window]) for window in read]
+        given, wanted = (torch.cat([each(**batch).logits for batch in batches]) for each in (other, model))
+    scores = compared(use, model, read).scores(other)
+    assert scores["divergence"] == pytest.approx(float(literal_divergence(given, wanted, several)), rel=1e-4)
 
 
 def test_without_labels_there_is_no_accuracy(original, tokenizer, read):
     model = classifier(original, several=False)
     scores = compared(Labels(model, tokenizer, 0), model, read).scores(with_attention(model))
-    assert set(scores) == {"agreement", "cosine", "rank_correlation", "neighbours"}
+    assert set(scores) == {"agreement", "divergence", "cosine", "rank_correlation", "neighbours"}
     assert not any(math.isnan(value) for value in scores.values())
 
 

@@ -11,8 +11,8 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts
 from torch_linformer.reporting.plots import learning_curve
-from torch_linformer.reporting.tables import format_count, format_duration, format_ratio
-from torch_linformer.training.adaptation.settings import DROPOUTS, AdaptSettings
+from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_ratio
+from torch_linformer.training.adaptation.settings import AdaptSettings
 from torch_linformer.training.adaptation.source import Source, copy_sentence_modules
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.options import flag
@@ -91,10 +91,10 @@ class Adapted:
 def write_adapted(adapted: Adapted, output: Path) -> None:
     """Fill the folder; every file appears whole, and ``adaptation.json`` last: it says that the run is done."""
     tokenizer = adapted.source.tokenizer
-    tokenizer.model_max_length = adapted.model.config.max_position_embeddings
-    write_model(_with_dropout(adapted), tokenizer, output)
+    tokenizer.model_max_length = adapted.longest
+    write_model(adapted.model, tokenizer, output)
     if adapted.source.sentences:
-        copy_sentence_modules(adapted.source.path, output, tokenizer.model_max_length)
+        copy_sentence_modules(adapted.source.path, output, adapted.longest)
     write_text(output / "README.md", _model_card(adapted))
     write_text(output / "report.html", _report(adapted))
     write_json(output / RESULT, adapted.result)
@@ -117,13 +117,6 @@ def said(titles: dict[str, str], scores: dict[str, float]) -> str:
     return ", ".join(f"{title} {scores[name]:.4f}" for name, title in titles.items() if name in scores)
 
 
-def _with_dropout(adapted: Adapted) -> LinformerPreTrainedModel:
-    """The model with the dropouts of the original, for those who train it further."""
-    for name in DROPOUTS:
-        setattr(adapted.model.config, name, getattr(adapted.source.model.config, name))
-    return adapted.model
-
-
 def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
     """Names and titles of scores: without labels some are missing."""
     return {name: title for name, title in adapted.source.use.titles.items() if name in scores}
@@ -132,14 +125,14 @@ def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
 def _score_rows(adapted: Adapted) -> list[tuple[str, ...]]:
     columns = (adapted.start, adapted.end, adapted.original)
     return [
-        (title, *(f"{column[name]:.4f}" if name in column else "" for column in columns))
+        (title, *(f"{column[name]:.4f}" if name in column else MISSING for column in columns))
         for name, title in _titles(adapted, adapted.end).items()
     ]
 
 
 def _tradeoff_columns(adapted: Adapted) -> tuple[str, ...]:
-    titles = _titles(adapted, adapted.tradeoff[0].scores)
-    return ("K", *titles.values(), f"tokens/s of {format_count(adapted.longest)}", "MB")
+    names = [name.replace("_", " ") for name in _titles(adapted, adapted.tradeoff[0].scores)]
+    return ("K", *names, f"tokens/s of {format_count(adapted.longest)}", "MB")
 
 
 def _tradeoff_rows(adapted: Adapted) -> list[tuple[str, ...]]:

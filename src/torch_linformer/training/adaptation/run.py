@@ -121,7 +121,10 @@ class Adaptation:
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, its checkpoints in a folder; the best weights are in it afterwards."""
         self.trainer = self._trainer(output)
-        return fit(self.trainer, output, checkpoint, self.screen)
+        spent = fit(self.trainer, output, checkpoint, self.screen)
+        for name in DROPOUTS:  # for those who train it further
+            setattr(self.student.config, name, getattr(self.original.model.config, name))
+        return spent
 
     def outcome(self, spent: Spent, command: str) -> Adapted:
         """Compare and measure the trained student."""

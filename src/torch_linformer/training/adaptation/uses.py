@@ -137,7 +137,7 @@ class Labels(Embeddings):
 
     name, model_class = "classify", LinformerForSequenceClassification
     auto_class = "AutoModelForSequenceClassification"
-    best = "agreement"
+    best, larger_is_better = "divergence", False  # of 128 texts the same label moves in steps
 
     def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         super().__init__(model, tokenizer, seed)
@@ -147,7 +147,8 @@ class Labels(Embeddings):
         self.task = task
         self.several = isinstance(task, MultiLabel)
         named = {name: name.replace("_f1", " F1") for name in task.headline}
-        self.titles = {"agreement": "same label as the original", **named, **self.titles}
+        own = {"agreement": "same label as the original", "divergence": "divergence from the original, nats"}
+        self.titles = {**own, **named, **self.titles}
 
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
         wanted = _logits(teacher, hidden, inputs["attention_mask"])
@@ -161,14 +162,21 @@ class Labels(Embeddings):
         return {**super().read(model, hidden, inputs), "answers": self.task.reduce(logits, None)}
 
     def likeness(self, given: Found, wanted: Found) -> dict[str, float]:
-        ours, theirs = (self._decided(found["answers"]) for found in (given, wanted))
-        return {"agreement": float((ours == theirs).double().mean()), **super().likeness(given, wanted)}
+        ours, theirs = given["answers"], wanted["answers"]
+        same = self._decided(ours) == self._decided(theirs)
+        scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
+        return {**scores, **super().likeness(given, wanted)}
 
     def quality(self, found: Found, documents: Dataset) -> dict[str, float]:
         if "label" not in documents.column_names:
             return {}
         scores = self.task.scores(found["answers"].numpy(), documents)
         return {name: scores[name] for name in self.task.headline}
+
+    def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
+        """:func:`divergence`, of probabilities."""
+        pairs = (torch.stack([x, 1 - x], dim=-1) if self.several else x for x in (given, wanted))
+        return divergence(*(x.clamp(min=1e-9).log() for x in pairs))
 
     def _decided(self, answers: Tensor) -> Tensor:
         """The label of each text, or of several labels whether it has each."""
