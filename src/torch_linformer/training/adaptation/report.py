@@ -22,7 +22,6 @@ from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen, attention_of
 
 RESULT = "adaptation.json"
-SCORE_COLUMNS = ("", "before training", "distilled", "the original itself")
 COST_COLUMNS = ("tokens", "ours, tokens/s", "full attention", "times", "ours, MB", "full attention, MB")
 
 
@@ -102,7 +101,7 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
 
 def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     """The tables at the end, and where everything lies."""
-    screen.table(f"{adapted.texts[1]} texts held out", SCORE_COLUMNS, _score_rows(adapted))
+    screen.table(f"{adapted.texts[1]} texts held out", _score_columns(adapted), _score_rows(adapted))
     if adapted.tradeoff:
         screen.table("the same weights with other K", _tradeoff_columns(adapted), _tradeoff_rows(adapted))
     screen.table("a forward pass", COST_COLUMNS, _cost_rows(adapted))
@@ -122,8 +121,13 @@ def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
     return {name: title for name, title in adapted.source.use.titles.items() if name in scores}
 
 
+def _score_columns(adapted: Adapted) -> tuple[str, ...]:
+    """The original has scores of its own where it has a head."""
+    return ("", "before training", "distilled", *(["the original itself"] if adapted.original else []))
+
+
 def _score_rows(adapted: Adapted) -> list[tuple[str, ...]]:
-    columns = (adapted.start, adapted.end, adapted.original)
+    columns = (adapted.start, adapted.end, *([adapted.original] if adapted.original else []))
     return [
         (title, *(f"{column[name]:.4f}" if name in column else MISSING for column in columns))
         for name, title in _titles(adapted, adapted.end).items()
@@ -167,7 +171,7 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Beside the original",
             text="Texts held out. Neighbours are those among them, by similarity of the embeddings.",
-            columns=SCORE_COLUMNS,
+            columns=_score_columns(adapted),
             rows=_score_rows(adapted),
         ),
         Section(
@@ -217,7 +221,7 @@ def _tradeoff_section(adapted: Adapted) -> list[Section]:
 
 
 def _model_card(adapted: Adapted) -> str:
-    rows = "\n".join(f"| {' | '.join(row)} |" for row in _score_rows(adapted))
+    columns, rows = _score_columns(adapted), "\n".join(f"| {' | '.join(row)} |" for row in _score_rows(adapted))
     auto = adapted.source.use.auto_class
     library, usage = "transformers", f'model = {auto}.from_pretrained("PATH OF THIS FOLDER")'
     imports = f"from transformers import {auto}"
@@ -236,8 +240,8 @@ Made by `{adapted.command or "torch_linformer"}`.
 
 On {adapted.texts[1]} texts held out:
 
-|{" | ".join(SCORE_COLUMNS)} |
-|{"---|" * len(SCORE_COLUMNS)}
+|{" | ".join(columns)} |
+|{"---|" * len(columns)}
 {rows}
 
 ```python
