@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_suites import MEGABYTE, SmallSuite, case
 
+from torch_linformer.benchmarking import memory
 from torch_linformer.benchmarking.memory import Peak, limited_memory, probe
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
@@ -43,6 +44,18 @@ def test_what_went_wrong_is_told(name, error):
 
 def test_ctrl_c_is_left_to_the_process_that_waits():
     assert probe(SmallSuite("interrupted"), "interrupted", case(), threads=1).error is None
+
+
+@pytest.mark.parametrize("name", ["right", "raising"])
+def test_a_process_whose_answer_nobody_waits_for_ends_in_silence(name):
+    suite = SmallSuite(name)
+    context = memory._context(suite)
+    receiver, sender = context.Pipe(duplex=False)
+    receiver.close()  # as where Ctrl-C comes while the process is being started
+    process = context.Process(target=memory._serve, args=(sender, suite, name, case(), 1))
+    process.start()
+    process.join()
+    assert process.exitcode == 0  # or there was a traceback
 
 
 def test_warnings_are_left_to_the_process_that_measures_time(capfd):

@@ -95,9 +95,11 @@ def _serve(sender: Connection, suite: Suite, name: str, case: Case, threads: int
     try:
         with limited_memory(case.device):
             contender = next(each for each in suite.contenders() if each.name == name)
-            sender.send(Peak(memory=_peak(Step(contender, case))))
+            peak = Peak(memory=_peak(Step(contender, case)))
     except Exception as error:
-        sender.send(Peak(error=explain(error)))
+        peak = Peak(error=explain(error))
+    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted, and nobody waits for the answer
+        sender.send(peak)
 
 
 def _peak(step: Step) -> int | None:
