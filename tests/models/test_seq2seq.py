@@ -180,16 +180,19 @@ def test_no_assistant_proposes_tokens_that_the_cache_could_not_forget(make, sour
 @torch.no_grad()
 def test_the_cache_grows_with_neither_side(make, token_ids, layout):
     model, sizes = make(layout), set()
+    longest = model.config.encoder.max_position_embeddings
+    all_k = model.config.memory_k if isinstance(model.config.memory_k, list) else [model.config.memory_k] * 3
     for source_length, target_length in ((1, 1), (4, 20), (29, 3)):
-        outputs = model(token_ids(2, source_length), decoder_input_ids=token_ids(2, target_length))
-        sizes.add(outputs.past_key_values.nbytes)
+        cache = model(token_ids(2, source_length), decoder_input_ids=token_ids(2, target_length)).past_key_values
+        # Of K means a short source has those alone that it reaches.
+        slots = [-(-source_length // -(-longest // k)) if layout == "mean" else k for k in all_k]
+        assert all(number <= k for number, k in zip(slots, all_k, strict=True))
+        # Rows, keys and values, slots, channels, bytes.
+        assert [memory.nbytes for memory in cache.memories] == [2 * 2 * number * 12 * 8 for number in slots]
+        own = sum(past.nbytes for past in cache.pasts)
+        assert cache.nbytes == own + sum(memory.nbytes for memory in cache.memories)
+        sizes.add(own)
     assert len(sizes) == 1
-    slots = model.config.memory_k if isinstance(model.config.memory_k, list) else [model.config.memory_k] * 3
-    read = [memory.nbytes for memory in outputs.past_key_values.memories]
-    # Rows, keys and values, slots, channels, bytes; and which slots hold anything, where that can differ.
-    masks = [k if layout == "mean" else 0 for k in slots]
-    assert read == [2 * 2 * k * 12 * 8 + mask for k, mask in zip(slots, masks, strict=True)]
-    assert sizes == {sum(read) + sum(past.nbytes for past in outputs.past_key_values.pasts)}
 
 
 @layouts

@@ -146,8 +146,11 @@ def test_both_orders_of_the_products_agree(
         # 2·256·16·(64 + 16) = 655360 against 2·16·64·(256 + 16) = 557056
         pytest.param(256, {"num_kv_heads": 1}, True, True, id="multi-query-long"),
         pytest.param(32, {"num_kv_heads": 1, "projection": "conv"}, True, True, id="multi-query-conv"),
-        pytest.param(15, {"projection": "conv"}, True, False, id="conv-shorter-than-k"),
+        # shorter than K, but of 16 slots of 16 positions it reaches one
+        pytest.param(15, {"projection": "conv"}, True, True, id="conv-one-slot"),
         pytest.param(256, {"projection": "mean"}, True, True, id="mean"),
+        # which needs the keys and values of all positions anyway
+        pytest.param(256, {"projection": "mean", "window": 4}, True, False, id="mean-and-window"),
         pytest.param(256, {"kdim": 128, "vdim": 128}, True, True, id="wide-memory"),
     ],
 )
@@ -185,6 +188,18 @@ def test_weights_are_rows_over_slots_averaged_or_not(projection):
     assert_close(averaged, each.mean(dim=1))
     assert_close(each.sum(dim=-1), torch.ones(2, 4, 3, **DOUBLE))
     assert module(query, key, value)[1] is None
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("projection", ["conv", "mean", "max"])
+def test_a_short_text_pays_for_the_slots_it_reaches_alone(projection, window):
+    module = LinformerAttention(12, 4, 40, 10, projection=projection, window=window, **DOUBLE)
+    x = torch.randn(2, 9, 12, **DOUBLE)
+    memory = module.compress(x)
+    assert memory.keys.shape[2] == memory.values.shape[2] == 3
+    _, weights = module(x, x, x, need_weights=True)
+    assert weights.shape == (2, 9, 10 if window is None else 15)
+    assert (weights[..., :3] > 0).all() and (weights[..., 3:10] == 0).all()
 
 
 def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding):

@@ -70,17 +70,18 @@ def test_pooling_by_hand_leaves_padding_out(kind, expected):
 
 
 @pytest.mark.parametrize("kind", ["conv", "mean", "max"])
-def test_slots_beyond_the_last_window_are_masked_however_long_the_input(kind):
+def test_slots_that_a_sequence_reaches_and_those_among_them_without_a_token(kind, trailing_padding):
     projection = SequenceProjection(10, 7, projection=kind)  # windows of 2: 5 slots for 10
-    masked = projection.slot_padding_mask(torch.randn(2, 10, 3))
-    assert masked.expand(2, -1).tolist() == [[False] * 5 + [True] * 2] * 2
-    masked = projection.slot_padding_mask(torch.randn(2, 3, 3))
-    assert masked.expand(2, -1).tolist() == [[False] * 2 + [True] * 5] * 2
+    assert [projection.reached(length) for length in (1, 2, 3, 10)] == [1, 1, 2, 5]
+    assert projection.slot_padding_mask(torch.randn(2, 3, 3)) is None
+    masked = projection.slot_padding_mask(torch.randn(2, 5, 3), trailing_padding([4, 1], 5))
+    assert masked.tolist() == [[False, False, True], [False, True, True]]
 
 
 @pytest.mark.parametrize("kind", ["linear", "random"])
 def test_dense_slots_are_never_masked(kind):
     projection = SequenceProjection(10, 7, projection=kind)
+    assert projection.reached(3) == 7
     assert projection.slot_padding_mask(torch.randn(2, 3, 3), torch.ones(2, 3).bool()) is None
 
 

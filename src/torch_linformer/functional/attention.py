@@ -80,7 +80,7 @@ def attend(
     if padding_mask is not None:
         allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
         allowed = allowed[:, None, None, :]
-    if not need_weights and dropout_p == 0.0 and _products_outrun_sdpa(query, key, value):
+    if not need_weights and dropout_p == 0.0 and _blocks_outrun_sdpa(query, key, value):
         return _attend_in_blocks(query, key, value, allowed, scale), None
     return _softmax_attention(query, key, value, allowed, dropout_p, scale, need_weights)
 
@@ -144,13 +144,15 @@ def _softmax_attention(
     return F.dropout(weights, dropout_p) @ value, weights
 
 
-def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Bfloat16 inference where SDPA would multiply by the slower library."""
-    inputs = (query, key, value)
-    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    if query.dtype != torch.bfloat16 or wants_grad or not onednn_is_faster(*inputs):
-        return False
-    return _rows_at_once(query, key) >= FEWEST_ROWS
+def sdpa_is_held_back(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether SDPA multiplies by the slower library: bfloat16 where oneDNN outruns MKL."""
+    return query.dtype == torch.bfloat16 and onednn_is_faster(query, key, value)
+
+
+def _blocks_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Inference with rows enough at once, where SDPA is held back."""
+    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return not wants_grad and sdpa_is_held_back(query, key, value) and _rows_at_once(query, key) >= FEWEST_ROWS
 
 
 def _rows_at_once(query: Tensor, key: Tensor) -> int:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention import SCORES, additive_mask
-from torch_linformer.functional.matmul import onednn_is_faster
+from torch_linformer.functional.attention import SCORES, additive_mask, sdpa_is_held_back
 
 BLOCK = 64  # queries whose windows are worked on together
 
@@ -66,7 +65,7 @@ def attend_with_window(
     slots = _Slots(slots_k, slots_v, slot_padding)
     parts = _split(_Blocks(queries, keys, values, visible), slots)
     weights = None
-    if need_weights or dropout_p > 0 or _products_outrun_sdpa(query, key, value):
+    if need_weights or dropout_p > 0 or sdpa_is_held_back(query, key, value):
         outputs, softmax = zip(*(_by_definition(part, slots, dropout_p, scale) for part in parts), strict=True)
         if need_weights:
             weights = join_weights(torch.cat(softmax, dim=2), slots_k.shape[2], reach, reach)[:, :, :length]
@@ -129,23 +128,17 @@ def _by_sdpa(blocks: _Blocks, slots: _Slots, scale: float) -> Tensor:
         of_slots = of_slots.unsqueeze(2).expand(-1, -1, number, -1, -1)
         return torch.cat([of_slots.transpose(1, 2), near.transpose(1, 2)], dim=-2).flatten(0, 1)
 
-    rows = blocks.visible.shape[0] if slots.padding is None else max(blocks.visible.shape[0], slots.padding.shape[0])
-    shape = (rows, number, block, slots.keys.shape[2])
     seen = blocks.visible.new_ones(()) if slots.padding is None else ~slots.padding[:, None, None, :]
-    allowed = torch.cat([seen.expand(shape), blocks.visible.expand(rows, -1, -1, -1)], dim=-1)
+    seen = seen.expand(batch, number, block, slots.keys.shape[2])
+    allowed = torch.cat([seen, blocks.visible.expand(batch, -1, -1, -1)], dim=-1)
     output = F.scaled_dot_product_attention(
         blocks.queries.transpose(1, 2).flatten(0, 1),
         with_slots(slots.keys, blocks.keys),
         with_slots(slots.values, blocks.values),
-        attn_mask=allowed.expand(batch, -1, -1, -1).flatten(0, 1).unsqueeze(1),
+        attn_mask=allowed.flatten(0, 1).unsqueeze(1),
         scale=scale,
     )
     return output.view(batch, number, *output.shape[1:]).transpose(1, 2)
-
-
-def _products_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Bfloat16 where SDPA would multiply by the slower library."""
-    return query.dtype == torch.bfloat16 and onednn_is_faster(query, key, value)
 
 
 def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:

@@ -24,8 +24,9 @@ IGNORED = -100  # a label that takes no part in the loss
 class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
     """An encoder that reads the whole source and a decoder that writes the target, token by token.
 
-    Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots, once for a whole generation;
-    what ``generate`` keeps between two tokens grows with neither the target nor the source.
+    Each layer of the decoder compresses the encoder's output to ``config.memory_k`` slots at most, once for a whole
+    generation; what ``generate`` keeps between two tokens does not grow with the target, nor with the source beyond
+    these.
     """
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two

@@ -4,6 +4,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.functional.causal import attend_causally, check_window
@@ -106,7 +107,7 @@ class LinformerAttention(FullAttention):
         )
         check_sharing(sharing)
         check_window(window)
-        self.window = window
+        self.window, self.k = window, k
         if sharing == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
@@ -155,7 +156,8 @@ class LinformerAttention(FullAttention):
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         if self.window is None:
-            return super().attend_to(keys_and_values, query, need_weights)
+            output, weights = super().attend_to(keys_and_values, query, need_weights)
+            return output, self._with_empty_slots(keys_and_values, weights)
         keys, values, slot_padding, near = keys_and_values
         assert near is not None
         first, last = max(0, start - self.window // 2), start + query.shape[1] + self.window // 2
@@ -173,7 +175,16 @@ class LinformerAttention(FullAttention):
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
-        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+        output = self.out_proj(output_BHND.transpose(1, 2).flatten(2))
+        return output, self._with_empty_slots(keys_and_values, weights)
+
+    def _with_empty_slots(self, keys_and_values: KeysAndValues, weights: Tensor | None) -> Tensor | None:
+        """The weights of all K slots, whichever were attended to; behind them may stand those of a window."""
+        reached = keys_and_values.keys.shape[2]
+        if weights is None or reached == self.k:
+            return weights
+        of_slots, of_window = torch.split(weights, [reached, weights.shape[-1] - reached], dim=-1)
+        return torch.cat([F.pad(of_slots, (0, self.k - reached)), of_window], dim=-1)
 
     def _attend_to_past(
         self,
@@ -210,16 +221,16 @@ class LinformerAttention(FullAttention):
         shared_projection: SequenceProjection | None,
     ) -> KeysAndValues:
         proj_k, proj_v = self._projections(shared_projection)
-        slot_padding = proj_k.slot_padding_mask(key, padding)
+        near = super()._keys_and_values(key, value, padding, None) if self.window else None
         if self._compresses_first(proj_k, proj_v, key.shape[1], value is key):
-            slots_k = proj_k(key, padding)
-            slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding)
+            slots_k = proj_k(key, padding, all_slots=False)
+            slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding, all_slots=False)
             keys, values = self._heads_of_slots(slots_k, slots_v, proj_k, proj_v, key, padding)
         else:
-            keys = proj_k(self._split_heads(self.k_proj(key), self.num_kv_heads), padding)
-            values = proj_v(self._split_heads(self.v_proj(value), self.num_kv_heads), padding)
-        near = super()._keys_and_values(key, value, padding, None) if self.window else None
-        return KeysAndValues(*self._add_slot_bias(keys, values), slot_padding, near)
+            positions = near or super()._keys_and_values(key, value, padding, None)
+            keys = proj_k(positions.keys, padding, all_slots=False)
+            values = proj_v(positions.values, padding, all_slots=False)
+        return self._slots(keys, values, proj_k, key, padding, near)
 
     def keys_and_values_of_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
@@ -238,9 +249,8 @@ class LinformerAttention(FullAttention):
         values = keys if one_for_both else slots_v.total()
         if before_channels:
             keys, values = self._heads_of_slots(keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
-        slot_padding = proj_k.slot_padding_mask(chunks.sequence, chunks.padding)
         near = super().keys_and_values_of_chunks(chunks, norm, None) if self.window else None
-        return KeysAndValues(*self._add_slot_bias(keys, values), slot_padding, near)
+        return self._slots(keys, values, proj_k, chunks.sequence, chunks.padding, near)
 
     def _projections(self, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
         proj_k = shared if self.proj_k is None else self.proj_k
@@ -263,10 +273,20 @@ class LinformerAttention(FullAttention):
         values = self._split_heads(_project_slots(self.v_proj, slots_v, proj_v, ones, padding), self.num_kv_heads)
         return keys, values
 
-    def _add_slot_bias(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if self.slot_bias_k is None or self.slot_bias_v is None:
-            return keys, values
-        return keys + self.slot_bias_k, values + self.slot_bias_v
+    def _slots(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        projection: SequenceProjection,
+        sequence: Tensor,
+        padding: Tensor | None,
+        near: KeysAndValues | None,
+    ) -> KeysAndValues:
+        """The slots that a sequence reaches, so that a short text pays for no more, and what is near."""
+        if self.slot_bias_k is not None and self.slot_bias_v is not None:
+            reached = keys.shape[2]
+            keys, values = keys + self.slot_bias_k[:, :reached], values + self.slot_bias_v[:, :reached]
+        return KeysAndValues(keys, values, projection.slot_padding_mask(sequence, padding), near)
 
     def _compresses_first(
         self, proj_k: SequenceProjection, proj_v: SequenceProjection, length: int, same_source: bool
@@ -279,8 +299,11 @@ class LinformerAttention(FullAttention):
         plain = compressed = 0
         for linear, projection in ((self.k_proj, proj_k), (self.v_proj, proj_v)):
             width_in, width_out = linear.in_features, linear.out_features
-            plain += length * width_in * width_out + projection.multiplications(length, width_out)
-            compressed += projection.multiplications(length, width_in) + projection.k * width_in * width_out
+            plain += projection.multiplications(length, width_out)
+            if not self.window:  # which needs the keys and values of all positions anyway
+                plain += length * width_in * width_out
+            compressed += projection.multiplications(length, width_in)
+            compressed += projection.reached(length) * width_in * width_out
         if proj_v is proj_k and same_source:
             compressed -= proj_v.multiplications(length, self.v_proj.in_features)
         return compressed < plain
@@ -293,7 +316,7 @@ def _project_slots(
     mapped: Tensor = linear(slots)
     if linear.bias is None:
         return mapped
-    mass: Tensor = projection(ones, padding)
+    mass: Tensor = projection(ones, padding, all_slots=False)
     return mapped + (mass - 1) * linear.bias
 
 

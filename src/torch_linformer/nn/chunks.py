@@ -8,7 +8,6 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.projection import (
     check_length,
-    pad_slots,
     project_sequence,
     scale_to_length,
     zero_padding,
@@ -83,9 +82,9 @@ class SlotsOfChunks:
         self._parts = [self._parts[0].add_(slots) if self._parts else slots]
 
     def total(self) -> Tensor:
-        """The slots ``(B, K, C)`` or ``(B, H, K, D)`` of the whole sequence."""
+        """The slots ``(B, ·, C)`` or ``(B, H, ·, D)`` that the whole sequence reaches."""
         if self.projection.projection not in DENSE:
-            return pad_slots(torch.cat(self._parts, dim=-2), self.projection.k)
+            return torch.cat(self._parts, dim=-2)
         slots = self._parts[0]
         if self.projection.length_scaling:
             slots = scale_to_length(slots, self.projection.max_len, self.chunks.length, self.chunks.padding)

@@ -114,12 +114,16 @@ class SequenceProjection(nn.Module):
         """Multiplications to project ``length`` positions of ``width`` channels (counted once for all heads)."""
         return length * width * (self.k if self.projection in DENSE else 1)
 
-    def forward(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Slots of ``sequence``; ``key_padding_mask`` is bool ``(B, M)``, True at padding."""
+    def forward(self, sequence: Tensor, key_padding_mask: Tensor | None = None, *, all_slots: bool = True) -> Tensor:
+        """Slots of ``sequence``; ``key_padding_mask`` is bool ``(B, M)``, True at padding.
+
+        With ``all_slots=False`` those alone that it reaches: see :meth:`reached`.
+        """
         check_length(sequence.shape[-2], self.max_len)
         check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
         if self.projection not in DENSE:
-            return self.slots_of_windows(sequence, self.k, key_padding_mask)
+            num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
+            return self.slots_of_windows(sequence, num_slots, key_padding_mask)
         assert self.weight is not None
         return project_sequence(
             sequence, self.weight, key_padding_mask=key_padding_mask, length_scaling=self.length_scaling
@@ -134,11 +138,17 @@ class SequenceProjection(nn.Module):
         assert self.weight is not None
         return convolve_windows(sequence, self.weight, num_slots, key_padding_mask=key_padding_mask)
 
+    def reached(self, length: int) -> int:
+        """Slots that a sequence of ``length`` positions fills, the first ones; the others are empty."""
+        # A compiled graph over all lengths cannot have a number of slots that depends on the length.
+        return self.k if self.projection in DENSE or torch.compiler.is_compiling() else -(-length // self.window)
+
     def slot_padding_mask(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor | None:
-        """Bool ``(B or 1, K)``, True at slots without a real token; None where every slot sees every position."""
-        if self.projection in DENSE:
+        """Bool ``(B or 1, reached)``, True at slots without a real token; None where there is no such slot."""
+        reached = self.reached(sequence.shape[-2])
+        if self.projection in DENSE or (key_padding_mask is None and not torch.compiler.is_compiling()):
             return None
-        return empty_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+        return empty_windows(sequence, self.window, reached, key_padding_mask=key_padding_mask)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
