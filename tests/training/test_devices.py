@@ -26,8 +26,22 @@ def test_a_gpu_that_is_not_there():
 def test_precision():
     assert resolve_precision("fp32", "cpu") == "fp32" and resolve_precision("bf16", "cpu") == "bf16"
     assert resolve_precision("fp16", "cuda") == "fp16"
-    assert resolve_precision("auto", "cpu") in ("fp32", "bf16")
     assert resolve_precision("auto", "mps") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, "bf16"),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True}, "fp32"),
+        ({"cpu_name": "AMD EPYC 9R45", "avx512_bf16": True}, "bf16"),
+        ({"cpu_name": "AMD EPYC 7R32", "avx2": True}, "fp32"),
+        ({}, "fp32"),
+    ],
+)
+def test_auto_is_the_faster_precision_of_a_cpu(capabilities, precision, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert resolve_precision("auto", "cpu") == precision
 
 
 @pytest.mark.parametrize("device", ["cpu", "mps"])

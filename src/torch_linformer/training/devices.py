@@ -26,7 +26,7 @@ def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
 
 
 def resolve_precision(name: str, device: str) -> str:
-    """``fp32``, ``bf16`` or ``fp16``; ``auto`` is bf16 where the device computes in it natively.
+    """``fp32``, ``bf16`` or ``fp16``; ``auto`` is bf16 where the device is faster in it.
 
     Raises:
         InputError: there is no such precision, or the device cannot compute in it.
@@ -39,7 +39,7 @@ def resolve_precision(name: str, device: str) -> str:
         return name
     if device == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    return "bf16" if device == "cpu" and _cpu_computes_bf16() else "fp32"
+    return "bf16" if device == "cpu" and _cpu_is_faster_in_bf16() else "fp32"
 
 
 def autocast(device: str, precision: str) -> torch.autocast:
@@ -48,7 +48,8 @@ def autocast(device: str, precision: str) -> torch.autocast:
     return torch.autocast(device, dtype, enabled=precision != "fp32")
 
 
-def _cpu_computes_bf16() -> bool:
-    """Whether the CPU multiplies bf16 matrices in hardware; emulated, it would be slower than float32."""
+def _cpu_is_faster_in_bf16() -> bool:
+    """Whether the CPU multiplies bf16 matrices faster than float32: by matrix tiles, or AMD's AVX-512 (docs/log.md)."""
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
+    return bool(capabilities.get("amx_bf16") or by_vectors)

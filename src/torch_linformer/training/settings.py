@@ -120,7 +120,7 @@ class TrainSettings:
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
-    precision: str = option("auto", "auto is bf16 where the device computes in it", ("auto", "fp32", "bf16", "fp16"))
+    precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 

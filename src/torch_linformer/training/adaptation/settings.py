@@ -37,7 +37,7 @@ class AdaptSettings:
     batch_size: int = option(16, "texts a step")
     learning_rate: float = option(1.5e-4, "peak learning rate")
     seed: int = option(0, "seed of the split and of the order")
-    precision: str = option("auto", "auto is bf16 where the device computes in it", ("auto", "fp32", "bf16", "fp16"))
+    precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
 
