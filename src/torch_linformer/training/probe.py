@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.reporting.machine import process_bytes
 from torch_linformer.training.devices import autocast
 
-STEPS = 3  # timed, after one that is not
+TURNS = 3  # timed, after one that is not
+TURN = 0.3  # seconds of steps, or one step: short ones would measure how a process wakes
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,14 @@ def measure_in_turn(probes: Sequence[Probe]) -> list[Cost | None]:
     Each runs in a fresh process; they step in turn, so that a noisy machine slows all alike.
     """
     workers = [_Worker(probe) for probe in probes]
-    for _ in range(1 + STEPS):
+    for _ in range(1 + TURNS):
         for worker in workers:
-            worker.step()
+            worker.turn()
     return [worker.finish() for worker in workers]
 
 
 class _Worker:
-    """The parent's end of a measuring process: a line in is a step to take, a line out is its seconds."""
+    """The parent's end of a measuring process: a line in is a turn to take, a line out is the seconds of a step."""
 
     def __init__(self, probe: Probe) -> None:
         self.tokens = probe.batch_size * probe.length
@@ -72,15 +73,15 @@ class _Worker:
         )
         self._ask(asdict(probe))
 
-    def step(self) -> None:
-        answer = self._ask("step")
+    def turn(self) -> None:
+        answer = self._ask("turn")
         if answer is not None:
             self.seconds.append(answer)
 
     def finish(self) -> Cost | None:
         peak = self._ask("finish")
         self.process.communicate()
-        if peak is None or len(self.seconds) <= STEPS:
+        if peak is None or len(self.seconds) <= TURNS:
             return None
         return Cost(self.tokens / median(self.seconds[1:]), peak / 1e6)
 
@@ -102,12 +103,15 @@ def _with_attention(config: dict[str, Any], attention: str) -> dict[str, Any]:
 
 
 def _serve() -> None:
-    """The process: a probe on the first line, then a training step for each line until ``finish``."""
+    """The process: a probe on the first line, then a turn of steps for each line until ``finish``."""
     probe = Probe(**json.loads(input()))
     model, batch, optimizer = _build(probe)
     print(0.0, flush=True)
     while json.loads(input()) != "finish":
-        print(_timed_step(probe, model, batch, optimizer), flush=True)
+        seconds = [_timed_step(probe, model, batch, optimizer)]
+        while sum(seconds) < TURN:
+            seconds.append(_timed_step(probe, model, batch, optimizer))
+        print(fmean(seconds), flush=True)
     print(_peak_bytes(probe.device), flush=True)
 
 
