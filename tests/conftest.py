@@ -177,8 +177,8 @@ def watching_screen():
     from torch_linformer.training.screen import Screen
 
     class Watcher(Screen):
-        def __init__(self, output, moments):
-            super().__init__(Console(file=io.StringIO(), width=200))
+        def __init__(self, output, moments, width=200):
+            super().__init__(Console(file=io.StringIO(), width=width))
             self.output, self.moments = output, moments
 
         @property

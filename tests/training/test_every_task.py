@@ -14,6 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert import from_bert
+from torch_linformer.models.with_attention import with_attention
 from torch_linformer.training import run as run_module
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
@@ -194,6 +195,17 @@ def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
     loaded = load_model(str(tmp_path / "run"))
     assert loaded.config.k == 6 and loaded.config.max_position_embeddings == quick["max_length"]
     assert load_tokenizer(str(tmp_path / "run")).get_vocab() == load_tokenizer(first).get_vocab()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_quickly, tmp_path):
+    first = tmp_path / "full"
+    with_attention(load_model(str(masked_run.folder)), attention="full").save_pretrained(first)
+    load_tokenizer(str(masked_run.folder)).save_pretrained(first)
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
+    shown = train_quickly(tmp_path / "run", from_model=str(first), **new)
+    assert re.search(r"^ *full attention +[01]\.", shown, re.MULTILINE) and "Linformer" not in shown
+    assert "Full-attention twin on" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.usefixtures("no_fresh_process")

@@ -41,6 +41,7 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
+    from torch_linformer.reporting.tables import format_score
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
     from torch_linformer.training.reading.columns import Named
@@ -63,6 +64,6 @@ def evaluate(
     screen.table(
         f"{scores['documents']:,} documents of {data}",
         tuple(name.replace("_", "-") for name in task.headline),
-        [[f"{scores[name]:.4f}" for name in task.headline]],
+        [[format_score(scores[name]) for name in task.headline]],
     )
     screen.say(f"all scores are in {path}")

@@ -8,6 +8,7 @@ def info(model: Model, debug: Debug = False) -> None:
     import json
     from pathlib import Path
 
+    from torch_linformer.reporting.tables import format_score
     from torch_linformer.training.folder import load_model, load_tokenizer, reader_config
     from torch_linformer.training.screen import Screen, attention_of
     from torch_linformer.training.tasks import TASKS
@@ -38,5 +39,5 @@ def info(model: Model, debug: Debug = False) -> None:
         scores = json.loads(metrics.read_text(encoding="utf-8"))
         for name in dict.fromkeys(name for task in TASKS.values() for name in task.headline):
             if scores.get(name) is not None:  # an infinite perplexity is null
-                rows.append((f"held-out {name.replace('_', '-')}", f"{scores[name]:.4f}"))
+                rows.append((f"held-out {name.replace('_', '-')}", format_score(scores[name])))
     Screen().table(model, ("", ""), rows)

@@ -19,6 +19,11 @@ def format_count(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else MISSING
 
 
+def format_score(value: float) -> str:
+    """Four decimals, and no sign at a zero, a hair below which rounding may leave it: 0.9234."""
+    return f"{value:z.4f}"
+
+
 def format_percent(share: float) -> str:
     """Share of one as a percentage with one decimal: 0.9234 is 92.3 %."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else MISSING

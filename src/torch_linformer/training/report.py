@@ -14,7 +14,7 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts, package_versions
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
-from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio
+from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio, format_score
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.folder import reader_config
 from torch_linformer.training.options import flag
@@ -56,6 +56,11 @@ class Outcome:
     spent: Spent
     device: str
     precision: str
+
+    @property
+    def full_attention(self) -> bool:
+        """Whether the model is the twin; with --from the settings do not say so."""
+        return reader_config(self.model.config).attention == "full"
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -104,11 +109,11 @@ def _score_columns(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _score_rows(outcome: Outcome) -> list[Sequence[object]]:
-    name = "Linformer" if outcome.settings.attention == "linformer" else "full attention"
-    rows: list[Sequence[object]] = [(name, *(f"{outcome.scores[key]:.4f}" for key in outcome.task.headline))]
+    name = "full attention" if outcome.full_attention else "Linformer"
+    rows: list[Sequence[object]] = [(name, *(format_score(outcome.scores[key]) for key in outcome.task.headline))]
     for floor, scores in outcome.floors.items():
         rows.append(
-            (FLOORS[floor], *(f"{scores[key]:.4f}" if key in scores else None for key in outcome.task.headline))
+            (FLOORS[floor], *(format_score(scores[key]) if key in scores else None for key in outcome.task.headline))
         )
     return rows
 
@@ -135,7 +140,7 @@ def _cost_rows(outcome: Outcome) -> list[Sequence[object]]:
 def _report(outcome: Outcome) -> str:
     settings, scores = outcome.settings, outcome.scores
     headlines = [
-        Headline(name=name, value=f"{scores[key]:.4f}", note=_floor_note(outcome, key))
+        Headline(name=name, value=format_score(scores[key]), note=_floor_note(outcome, key))
         for name, key in zip(_score_columns(outcome), outcome.task.headline, strict=True)
     ]
     ours, full = outcome.costs
@@ -174,7 +179,7 @@ def _report(outcome: Outcome) -> str:
         Section(heading="Settings", columns=("option", "value"), rows=_setting_rows(outcome)),
         Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(outcome.device)),
     ]
-    kind = "Linformer" if settings.attention == "linformer" else "Full-attention twin"
+    kind = "Full-attention twin" if outcome.full_attention else "Linformer"
     lead = (
         f"{format_count(outcome.model.num_parameters())} parameters, trained in "
         f"{format_duration(outcome.spent.seconds)} on {format_count(len(outcome.parts.train))} documents. "
@@ -184,7 +189,9 @@ def _report(outcome: Outcome) -> str:
 
 
 def _floor_note(outcome: Outcome, key: str) -> str:
-    return "\n".join(f"{FLOORS[floor]} {scores[key]:.4f}" for floor, scores in outcome.floors.items() if key in scores)
+    return "\n".join(
+        f"{FLOORS[floor]} {format_score(scores[key])}" for floor, scores in outcome.floors.items() if key in scores
+    )
 
 
 def _label_sections(outcome: Outcome) -> list[Section]:

@@ -2,22 +2,20 @@
 
 import time
 from collections.abc import Mapping
-from typing import cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
-from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.reporting import screen
-from torch_linformer.reporting.tables import format_count, format_duration
+from torch_linformer.reporting.tables import format_count, format_duration, format_score
+from torch_linformer.training.folder import AnyConfig, reader_config
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-def attention_of(config: LinformerConfig | LinformerSeq2SeqConfig) -> str:
+def attention_of(config: AnyConfig) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
-    if isinstance(config, LinformerSeq2SeqConfig):
-        return attention_of(cast(LinformerConfig, config.encoder))
+    config = reader_config(config)
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"
@@ -54,7 +52,7 @@ class Screen(screen.Screen):
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
         scores = ", ".join(
-            f"{name.removeprefix('eval_').replace('_', '-')} {value:.4f}"
+            f"{name.removeprefix('eval_').replace('_', '-')} {format_score(value)}"
             for name, value in metrics.items()
             if name not in timing
         )

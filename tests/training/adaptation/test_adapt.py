@@ -72,8 +72,8 @@ def options(tmp_path_factory, write_csv, weather):
 def adapt(source, options, watching_screen):
     """A function: adapt with the options above, changed as told; returns what the screen showed."""
 
-    def run(output, *, resume=False, moments=None, path=source, **changed):
-        screen = watching_screen(output, moments)
+    def run(output, *, resume=False, moments=None, path=source, width=200, **changed):
+        screen = watching_screen(output, moments, width)
         settings = AdaptSettings(**{**options, **changed, "output": str(output)})
         run_adaptation(str(path), settings, resume=resume, command="linformer adapt small <&>", screen=screen)
         return screen.shown
@@ -197,7 +197,8 @@ def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save
     fields = {"id2label": names, "label2id": {name: n for n, name in names.items()}, "classifier_dropout": 0.3}
     path = save_source(tmp_path / "small", tokenizer, BertForSequenceClassification, **fields)
     test = write_csv(tmp_path / "test.csv", weather(60, seed=9))
-    adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=None)
+    shown = adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=None, width=80)
+    assert "-0.0000" not in shown and "…" not in shown  # seven scores, and four K beside one another
     result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
     assert model.config.id2label == names and model.config.classifier_dropout == 0.3

@@ -32,9 +32,6 @@ class Comparison:
         self.collate = use.collator(training=False)
         self.wanted: Found | None = None
 
-    def __len__(self) -> int:
-        return len(self.windows)
-
     def scores(self, student: LinformerPreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``use.titles`` explains."""
         was_training = student.training

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch_linformer
 from torch_linformer.models import LinformerPreTrainedModel
@@ -11,7 +11,7 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts
 from torch_linformer.reporting.plots import learning_curve
-from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_ratio
+from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_ratio, format_score
 from torch_linformer.training.adaptation.settings import AdaptSettings
 from torch_linformer.training.adaptation.source import Source, copy_sentence_modules
 from torch_linformer.training.checkpoints import Spent
@@ -22,7 +22,13 @@ from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen, attention_of
 
 RESULT = "adaptation.json"
-COST_COLUMNS = ("tokens", "ours, tokens/s", "full attention", "times", "ours, MB", "full attention, MB")
+
+
+class Table(NamedTuple):
+    """Headings, and rows of cells."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,10 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
 
 def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     """The tables at the end, and where everything lies."""
-    screen.table(f"{adapted.texts[1]} texts held out", _score_columns(adapted), _score_rows(adapted))
+    screen.table(f"{adapted.texts[1]} texts held out", *_score_table(adapted))
     if adapted.tradeoff:
-        screen.table("the same weights with other K", _tradeoff_columns(adapted), _tradeoff_rows(adapted))
-    screen.table("a forward pass", COST_COLUMNS, _cost_rows(adapted))
+        screen.table("the same weights with other K", *_tradeoff_table(adapted))
+    screen.table("a forward pass", *_cost_table(adapted))
     screen.say(
         f"distilled in {format_duration(adapted.spent.seconds)} at "
         f"{format_count(adapted.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
@@ -113,7 +119,7 @@ def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
 
 def said(titles: dict[str, str], scores: dict[str, float]) -> str:
     """Scores in a sentence."""
-    return ", ".join(f"{title} {scores[name]:.4f}" for name, title in titles.items() if name in scores)
+    return ", ".join(f"{title} {format_score(scores[name])}" for name, title in titles.items() if name in scores)
 
 
 def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
@@ -121,30 +127,30 @@ def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
     return {name: title for name, title in adapted.source.use.titles.items() if name in scores}
 
 
-def _score_columns(adapted: Adapted) -> tuple[str, ...]:
-    """The original has scores of its own where it has a head."""
-    return ("", "before training", "distilled", *(["the original itself"] if adapted.original else []))
-
-
-def _score_rows(adapted: Adapted) -> list[tuple[str, ...]]:
-    columns = (adapted.start, adapted.end, *([adapted.original] if adapted.original else []))
-    return [
-        (title, *(f"{column[name]:.4f}" if name in column else MISSING for column in columns))
+def _score_table(adapted: Adapted) -> Table:
+    columns = {"before training": adapted.start, "distilled": adapted.end}
+    if adapted.original:  # it has scores of its own where it has a head
+        columns["the original itself"] = adapted.original
+    rows = [
+        (title, *(format_score(scores[name]) if name in scores else MISSING for scores in columns.values()))
         for name, title in _titles(adapted, adapted.end).items()
     ]
+    return Table(("", *columns), rows)
 
 
-def _tradeoff_columns(adapted: Adapted) -> tuple[str, ...]:
-    names = [name.replace("_", " ") for name in _titles(adapted, adapted.tradeoff[0].scores)]
-    return ("K", *names, f"tokens/s of {format_count(adapted.longest)}", "MB")
-
-
-def _tradeoff_rows(adapted: Adapted) -> list[tuple[str, ...]]:
-    titles = _titles(adapted, adapted.tradeoff[0].scores)
-    return [
-        (format_count(each.k), *(f"{each.scores[name]:.4f}" for name in titles), *_cells(each.cost))
-        for each in adapted.tradeoff
+def _tradeoff_table(adapted: Adapted) -> Table:
+    """A column a K: a classifier has more scores than a terminal has room for columns."""
+    each_k = adapted.tradeoff
+    speeds, memories = zip(*(_cells(each.cost) for each in each_k), strict=True)
+    rows = [
+        *(
+            (title, *(format_score(each.scores[name]) for each in each_k))
+            for name, title in _titles(adapted, each_k[0].scores).items()
+        ),
+        (f"tokens/s of {format_count(adapted.longest)}", *speeds),
+        ("MB", *memories),
     ]
+    return Table(("K", *(format_count(each.k) for each in each_k)), rows)
 
 
 def _cells(cost: Cost | None) -> tuple[str, str]:
@@ -154,13 +160,13 @@ def _cells(cost: Cost | None) -> tuple[str, str]:
     return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
 
 
-def _cost_rows(adapted: Adapted) -> list[tuple[str, ...]]:
+def _cost_table(adapted: Adapted) -> Table:
     rows: list[tuple[str, ...]] = []
     for length, (ours, full) in adapted.costs.items():
-        times = format_ratio(ours.tokens_per_second / full.tokens_per_second) if ours and full else "–"
+        times = format_ratio(ours.tokens_per_second / full.tokens_per_second) if ours and full else MISSING
         (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
         rows.append((format_count(length), speed, full_speed, times, memory, full_memory))
-    return rows
+    return Table(("tokens", "ours, tokens/s", "full attention", "times", "ours, MB", "full attention, MB"), rows)
 
 
 def _report(adapted: Adapted) -> str:
@@ -171,8 +177,7 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Beside the original",
             text="Texts held out. Neighbours are those among them, by similarity of the embeddings.",
-            columns=_score_columns(adapted),
-            rows=_score_rows(adapted),
+            **_score_table(adapted)._asdict(),
         ),
         Section(
             heading="Distillation",
@@ -185,8 +190,7 @@ def _report(adapted: Adapted) -> str:
             heading="Cost of a forward pass",
             text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
             "process of its own; memory is the peak of the process.",
-            columns=COST_COLUMNS,
-            rows=_cost_rows(adapted),
+            **_cost_table(adapted)._asdict(),
         ),
         Section(heading="Settings", columns=("", ""), rows=settings),
         Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(adapted.device)),
@@ -197,7 +201,11 @@ def _report(adapted: Adapted) -> str:
         f"{format_duration(adapted.spent.seconds)} on {format_count(adapted.texts[0])} texts without labels."
     )
     headlines = [
-        Headline(name=title, value=f"{adapted.end[name]:.4f}", note=f"before training {adapted.start[name]:.4f}")
+        Headline(
+            name=title,
+            value=format_score(adapted.end[name]),
+            note=f"before training {format_score(adapted.start[name])}",
+        )
         for name, title in _titles(adapted, adapted.start).items()
     ]
     return render_report(
@@ -214,14 +222,14 @@ def _tradeoff_section(adapted: Adapted) -> list[Section]:
             heading="The same weights with other K",
             text="Means of segments have no weights that depend on K. Scores are those on the texts for validation, "
             "speed and memory those of a forward pass of one text of full length.",
-            columns=_tradeoff_columns(adapted),
-            rows=_tradeoff_rows(adapted),
+            **_tradeoff_table(adapted)._asdict(),
         )
     ]
 
 
 def _model_card(adapted: Adapted) -> str:
-    columns, rows = _score_columns(adapted), "\n".join(f"| {' | '.join(row)} |" for row in _score_rows(adapted))
+    columns, rows = _score_table(adapted)
+    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
     auto = adapted.source.use.auto_class
     library, usage = "transformers", f'model = {auto}.from_pretrained("PATH OF THIS FOLDER")'
     imports = f"from transformers import {auto}"
@@ -240,9 +248,7 @@ Made by `{adapted.command or "torch_linformer"}`.
 
 On {adapted.texts[1]} texts held out:
 
-|{" | ".join(columns)} |
-|{"---|" * len(columns)}
-{rows}
+{lines}
 
 ```python
 import torch_linformer

@@ -151,18 +151,14 @@ class Labels(Embeddings):
         self.titles = {**own, **named, **self.titles}
 
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
-        wanted = _logits(teacher, hidden, inputs["attention_mask"])
-        if not self.several:
-            return divergence(outputs.logits, wanted)
-        # Each label is a choice of its own, between it and its absence.
-        return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (outputs.logits, wanted)))
+        return self._divergence(outputs.logits, _logits(teacher, hidden, inputs["attention_mask"]))
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Found:
         logits = _logits(model, hidden, inputs["attention_mask"])
-        return {**super().read(model, hidden, inputs), "answers": self.task.reduce(logits, None)}
+        return {**super().read(model, hidden, inputs), "logits": logits.float()}
 
     def likeness(self, given: Found, wanted: Found) -> dict[str, float]:
-        ours, theirs = given["answers"], wanted["answers"]
+        ours, theirs = given["logits"], wanted["logits"]
         same = self._decided(ours) == self._decided(theirs)
         scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
         return {**scores, **super().likeness(given, wanted)}
@@ -170,17 +166,18 @@ class Labels(Embeddings):
     def quality(self, found: Found, documents: Dataset) -> dict[str, float]:
         if "label" not in documents.column_names:
             return {}
-        scores = self.task.scores(found["answers"].numpy(), documents)
+        scores = self.task.scores(self.task.reduce(found["logits"], None).numpy(), documents)
         return {name: scores[name] for name in self.task.headline}
 
     def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
-        """:func:`divergence`, of probabilities."""
-        pairs = (torch.stack([x, 1 - x], dim=-1) if self.several else x for x in (given, wanted))
-        return divergence(*(x.clamp(min=1e-9).log() for x in pairs))
+        if not self.several:
+            return divergence(given, wanted)
+        # Each label is a choice of its own, between it and its absence.
+        return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (given, wanted)))
 
-    def _decided(self, answers: Tensor) -> Tensor:
+    def _decided(self, logits: Tensor) -> Tensor:
         """The label of each text, or of several labels whether it has each."""
-        return answers > 0.5 if self.several else answers.argmax(dim=-1)
+        return logits > 0 if self.several else logits.argmax(dim=-1)
 
 
 def _logits(model: LinformerPreTrainedModel, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
