@@ -70,10 +70,15 @@ def test_no_model(refused_adapt, workplace):
 def test_a_model_that_needs_code_of_its_own(refused_adapt, workplace):
     shutil.copytree("bert", "own")
     config = json.loads((workplace / "own" / "config.json").read_text())
-    own = {**config, "model_type": "own-bert", "auto_map": {"AutoModel": "modeling.OwnModel"}}
+    own = {**config, "model_type": "own-bert", "auto_map": {"AutoConfig": "modeling.OwnConfig"}}
     (workplace / "own" / "config.json").write_text(json.dumps(own))
     (workplace / "own" / "modeling.py").write_text("raise SystemExit('this code was run')")
-    assert refused_adapt("own") == "own: needs code from its folder (auto_map in config.json), which is never run"
+    assert refused_adapt("own") == (
+        "own: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, with "
+        "--trust-remote-code"
+    )
+    (workplace / "own" / "modeling.py").write_text("import nowhere")
+    assert refused_adapt("own", "texts.csv", "--trust-remote-code").startswith("own: config.json cannot be read: ")
 
 
 def test_a_tokenizer_that_does_not_belong_to_the_model(refused_adapt, workplace):

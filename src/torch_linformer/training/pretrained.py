@@ -1,6 +1,5 @@
 """Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +9,6 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from torch import nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoTokenizer,
@@ -26,35 +24,33 @@ from torch_linformer.training.reading.sources import ask_hub
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
 
-def load_any_config(source: str) -> PreTrainedConfig:
+def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The configuration of a model folder or of a model on the hub.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: there is none, it is damaged, or it needs code that is not trusted.
     """
     here = Path(source).exists()
     if here and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: is no model folder: it has no config.json")
-    if here:
-        _refuse_code(source)
     try:
         if not here:
             ask_hub("model", source)
-        return AutoConfig.from_pretrained(source, trust_remote_code=False)
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub, the network and transformers share no base class of errors
+        if _is_about_code(error):
+            raise InputError(
+                f"{source}: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, "
+                "with --trust-remote-code"
+            ) from None
         if not here:
             raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
         raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
 
 
-def _refuse_code(folder: str) -> None:
-    """Raise ``InputError`` for a model that only code in its own folder can open."""
-    try:
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return  # transformers says what is wrong with it
-    if isinstance(config, dict) and "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
-        raise InputError(f"{folder}: needs code from its folder (auto_map in config.json), which is never run")
+def _is_about_code(error: Exception) -> bool:
+    """Whether transformers refuses to run code from a folder: it names the argument that allows it."""
+    return "trust_remote_code" in str(error)
 
 
 def model_file(source: str, name: str) -> Path | None:
@@ -104,12 +100,24 @@ def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
+    needs_code = f"{source}: its tokenizer needs code from the folder, which is never run; save a tokenizer.json there"
+    if _is_tokenized_by_code(source):
+        raise InputError(needs_code)
     try:
-        return AutoTokenizer.from_pretrained(source)
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # None would ask on the terminal
     except Exception as error:  # the tokenizers library raises bare Exception
+        if _is_about_code(error):
+            raise InputError(needs_code) from None
         raise InputError(
             f"{source}: the tokenizer cannot be read: {first_line(error)}; copy the folder again"
         ) from None
+
+
+def _is_tokenized_by_code(source: str) -> bool:
+    """Whether transformers would read a vocabulary by another class than the one in the folder."""
+    config = model_file(source, "tokenizer_config.json")
+    has_class = config is not None and '"auto_map"' in config.read_text(encoding="utf-8")
+    return has_class and model_file(source, "tokenizer.json") is None
 
 
 def first_line(error: BaseException) -> str:

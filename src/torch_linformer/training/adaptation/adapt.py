@@ -9,6 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.training.adaptation.remote_code import has_own_code, without_own_code
 from torch_linformer.training.adaptation.report import show_adapted, write_adapted
 from torch_linformer.training.adaptation.run import Adaptation
 from torch_linformer.training.adaptation.settings import AdaptSettings
@@ -19,7 +20,7 @@ from torch_linformer.training.options import flag
 from torch_linformer.training.reading.documents import parse_part, split_documents
 from torch_linformer.training.screen import Screen
 
-OF_FILES = ("data", "text_column", "label_column", "output")  # options that say where texts and results are
+OF_FILES = ("data", "text_column", "label_column", "trust_remote_code")  # options that say what lies in files
 
 
 def adapt(
@@ -34,8 +35,8 @@ def adapt(
     """Make a pretrained encoder linear, as ``linformer adapt`` does.
 
     Args:
-        model: a BERT, RoBERTa, XLM-RoBERTa or DistilBERT of transformers, or a model of this package with full
-            attention; it is left as it is.
+        model: a BERT, RoBERTa, XLM-RoBERTa or DistilBERT of transformers or of a class that extends one and computes
+            the same, or a model of this package with full attention; it is left as it is.
         tokenizer: its own.
         texts: such as those that it is to read, without labels.
         output: folder for the result, with ``adaptation.json`` and ``report.html``; None leaves nothing behind.
@@ -53,12 +54,14 @@ def adapt(
     """
     for name in OF_FILES:
         if name in options:
-            raise InputError(f"{flag(name)} is for the command: give texts, and the folder as output")
+            raise InputError(f"{flag(name)} is for the command: here the model and the texts are given")
     settings = AdaptSettings(data=f"{len(texts)} texts", output=None if output is None else str(output), **options)
     held_out = parse_part(str(settings.test))
     if not isinstance(held_out, float):
         raise InputError(f"test must be a fraction of the texts, got {settings.test!r}")
     name = model.name_or_path or type(model).__name__
+    if has_own_code(model):
+        model = without_own_code(model, name, settings.task)
     check_kind(name, model.config)
     original = source_of(model, tokenizer, model.config, name, task=settings.task, seed=settings.seed)
     screen = screen or Screen()

@@ -64,7 +64,7 @@ def run_adaptation(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-    original = load_source(source, settings.task, settings.seed)
+    original = load_source(source, settings.task, settings.seed, settings.trust_remote_code)
     train, test, notes = read_documents(original.use, settings)
     for note in notes:
         screen.say(note)

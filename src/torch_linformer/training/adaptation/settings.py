@@ -26,6 +26,7 @@ class AdaptSettings:
     text_column: str | None = option(None, "column that holds the text")
     label_column: str | None = option(None, "classify: column of the texts held out that holds the label")
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
+    trust_remote_code: bool = option(False, "run the code in the source's folder, where its model needs it")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
     k: int | None = option(None, "slots K  [min(256, max-length/4)]")
     window: int = option(64, "also attend to the tokens this near; 0 for slots alone")

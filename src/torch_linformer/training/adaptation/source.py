@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import (
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.reporting.files import write_json
+from torch_linformer.training.adaptation.remote_code import has_own_code, run_own_code, without_own_code
 from torch_linformer.training.adaptation.uses import USES, Embeddings
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
@@ -56,16 +57,22 @@ class Source:
         return self.model.config.max_position_embeddings
 
 
-def load_source(path: str, task: str | None = None, seed: int = 0) -> Source:
+def load_source(path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False) -> Source:
     """Import an encoder for a task, or for the one that its head says.
 
     Raises:
-        InputError: it is missing, damaged, or of a kind that cannot be adapted, or has no such head.
+        InputError: it is missing, damaged, or of a kind that cannot be adapted, has no such head, or needs code that is
+            not trusted.
     """
-    config = load_any_config(path)
+    config = load_any_config(path, trust_remote_code)
+    model: PreTrainedModel | str = path
+    if has_own_code(config):
+        model = without_own_code(run_own_code(path, config), path, task)
+        config = model.config
     check_kind(path, config)
     pooling, sentences = _pooling(path)
-    model = load_model(path) if isinstance(config, LinformerConfig) else path
+    if isinstance(config, LinformerConfig):
+        model = load_model(path)
     if task is None and sentences:
         task = "embed"
     tokenizer = load_tokenizer(path)

@@ -1,0 +1,178 @@
+"""Encoders with code in their folder: run where that is allowed, and adapted where they compute what they extend."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertForSequenceClassification, BertModel
+
+from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.training.adaptation.remote_code import without_own_code
+from torch_linformer.training.adaptation.run import run_adaptation
+from torch_linformer.training.adaptation.settings import AdaptSettings
+from torch_linformer.training.adaptation.source import load_source
+from torch_linformer.training.errors import InputError
+
+CONFIG = """
+import pathlib
+from torch import nn
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertPreTrainedModel
+
+pathlib.Path("was-run").touch()
+
+class OwnConfig(BertConfig):
+    model_type = "own-bert"
+
+"""
+SAME = "class Own({base}):\n    config_class = OwnConfig\n"
+HEAD = """
+class Own(BertPreTrainedModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.bert, self.classifier = BertModel(config, add_pooling_layer=False), nn.Linear(24, 2)
+        self.post_init()
+    def forward(self, input_ids, attention_mask):
+        return (self.classifier(self.bert(input_ids, attention_mask)[0][:, 0]),)
+"""
+OTHER = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def forward(self, input_ids, attention_mask=None, **others):
+        return super().forward(input_ids.flip(1), attention_mask, **others)
+"""
+LARGER = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = nn.Parameter(config.hidden_size * nn.Linear(1, 1).weight)
+        self.post_init()
+"""
+FAILING = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        raise KeyError("no such thing")
+"""
+
+
+@pytest.fixture
+def own(save_source, tokenizer, tmp_path, monkeypatch):
+    """A function: the folder of a model whose code lies in it; the current folder is a new one."""
+    monkeypatch.chdir(tmp_path)
+    number = iter(range(9))
+
+    def make(code, auto="AutoModel", model_class=BertModel):
+        folder = save_source(tmp_path / f"own{next(number)}", tokenizer, model_class)
+        config = json.loads((folder / "config.json").read_text())
+        auto_map = {"AutoConfig": "modeling.OwnConfig", auto: "modeling.Own"}
+        config.update(model_type="own-bert", architectures=["Own"], auto_map=auto_map)
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "modeling.py").write_text(CONFIG + code)
+        return folder
+
+    return make
+
+
+def test_code_that_is_not_trusted_is_not_run(own, tmp_path):
+    folder = own(SAME.format(base="BertModel"))
+    with pytest.raises(InputError, match=r"needs code from its folder \(auto_map in config.json\), .* --trust-remote-"):
+        load_source(str(folder))
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_an_adapted_model_needs_no_code(own, tmp_path, write_csv, weather, watching_screen):
+    folder = own(SAME.format(base="BertModel"))
+    data = write_csv(tmp_path / "texts.csv", weather(400, seed=5))
+    settings = AdaptSettings(
+        data=data, k=4, window=4, steps=2, device="cpu", output=str(tmp_path / "run"), trust_remote_code=True
+    )
+    run_adaptation(str(folder), settings, screen=watching_screen(None, None))
+    assert (tmp_path / "was-run").exists() and not any("modeling" in name for name in os.listdir(tmp_path / "run"))
+    model = AutoModel.from_pretrained(tmp_path / "run", trust_remote_code=False)
+    assert isinstance(model, LinformerModel)
+    words = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"]
+    assert torch.allclose(model.embeddings.word_embeddings.weight, words, atol=0.01)
+
+
+def test_its_head_is_kept(own):
+    folder = own(
+        SAME.format(base="BertForSequenceClassification"),
+        "AutoModelForSequenceClassification",
+        BertForSequenceClassification,
+    )
+    source = load_source(str(folder), trust_remote_code=True)
+    assert source.use.name == "classify"
+    classifier = load_file(folder / "model.safetensors")["classifier.weight"]
+    assert torch.equal(source.model.classifier.weight, classifier)
+
+
+def test_below_a_head_of_its_own_the_encoder_is_adapted(own):
+    folder = own(HEAD)
+    weights = load_file(folder / "model.safetensors")
+    weights = {f"bert.{name}": tensor for name, tensor in weights.items() if not name.startswith("pooler")}
+    weights |= {"classifier.weight": torch.ones(2, 24), "classifier.bias": torch.ones(2)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="Own extends no model of transformers, only BertPreTrainedModel; --task emb"):
+        load_source(str(folder), trust_remote_code=True)
+    source = load_source(str(folder), "embed", trust_remote_code=True)
+    assert torch.equal(
+        source.model.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (OTHER, "Own computes something else than BertModel, and cannot be adapted"),
+        (LARGER, "the weights lack scale; copy the folder again"),
+        (FAILING, "its own code cannot open it: 'no such thing'"),
+        ("", "its own code cannot open it: "),
+    ],
+)
+def test_code_that_makes_another_model(own, code, message):
+    with pytest.raises(InputError, match=message):
+        load_source(str(own(code)), trust_remote_code=True)
+
+
+@pytest.mark.parametrize("kind", ["bert", "own-bert"])
+def test_a_tokenizer_with_code_of_its_own(own, kind):
+    folder = own(SAME.format(base="BertModel"))
+    if kind == "bert":  # whose vocabulary transformers would read by a class of its own
+        (folder / "config.json").write_text((folder / "config.json").read_text().replace("own-bert", "bert"))
+        (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.update(tokenizer_class="OwnTokenizer", auto_map={"AutoTokenizer": [None, "tokens.OwnTokenizer"]})
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="its tokenizer needs code from the folder, which is never run; save a token"):
+        load_source(str(folder), trust_remote_code=True)
+
+
+def test_classes_from_python(small_bert):
+    class Own(BertModel):
+        """Nothing else."""
+
+    class Larger(BertModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+    class Linear(LinformerModel):
+        """Nothing else."""
+
+    class Pooling(BertModel):
+        def __init__(self, config):
+            super().__init__(config, add_pooling_layer=False)
+
+    for model in (Own(small_bert.config), Pooling(small_bert.config)):
+        model = model.half().train()
+        assert type(without_own_code(model, "own")) is BertModel
+        assert model.training and model.dtype == torch.float16  # it is left as it is
+    config = LinformerConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, attention="full")
+    assert type(without_own_code(Linear(config), "own")) is LinformerModel
+    with pytest.raises(InputError, match="own: Larger has scale, which BertModel has not; it cannot be adapted"):
+        without_own_code(Larger(small_bert.config), "own")
