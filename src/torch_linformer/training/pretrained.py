@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from torch_linformer.models import LinformerConfig
@@ -38,19 +39,19 @@ def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedC
             ask_hub("model", source)
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     except Exception as error:  # the hub, the network and transformers share no base class of errors
-        if _is_about_code(error):
-            raise InputError(
-                f"{source}: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, "
-                "with --trust-remote-code"
-            ) from None
-        if not here:
+        if "trust_remote_code" in str(error):  # the argument that transformers asks for
+            raise needs_code(source) from None
+        if not here and not trust_remote_code:
             raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
         raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
 
 
-def _is_about_code(error: Exception) -> bool:
-    """Whether transformers refuses to run code from a folder: it names the argument that allows it."""
-    return "trust_remote_code" in str(error)
+def needs_code(source: str) -> InputError:
+    """What is said of a model that code in its own folder opens."""
+    return InputError(
+        f"{source}: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, with "
+        "--trust-remote-code"
+    )
 
 
 def model_file(source: str, name: str) -> Path | None:
@@ -100,24 +101,25 @@ def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
-    needs_code = f"{source}: its tokenizer needs code from the folder, which is never run; save a tokenizer.json there"
-    if _is_tokenized_by_code(source):
-        raise InputError(needs_code)
+    own_code = _tokenizes_by_own_code(source)
+    if own_code and model_file(source, "tokenizer.json") is None:
+        raise InputError(f"{source}: its tokenizer needs code from the folder, which is never run; save tokenizer.json")
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)  # None would ask on the terminal
+        if not own_code:
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+        tokenizer.init_kwargs.pop("auto_map")  # or it would be saved, and the code be asked for
+        return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception
-        if _is_about_code(error):
-            raise InputError(needs_code) from None
         raise InputError(
             f"{source}: the tokenizer cannot be read: {first_line(error)}; copy the folder again"
         ) from None
 
 
-def _is_tokenized_by_code(source: str) -> bool:
-    """Whether transformers would read a vocabulary by another class than the one in the folder."""
+def _tokenizes_by_own_code(source: str) -> bool:
+    """Whether a tokenizer's class lies beside it: transformers would ask on the terminal, or take another class."""
     config = model_file(source, "tokenizer_config.json")
-    has_class = config is not None and '"auto_map"' in config.read_text(encoding="utf-8")
-    return has_class and model_file(source, "tokenizer.json") is None
+    return config is not None and '"auto_map"' in config.read_text(encoding="utf-8", errors="replace")
 
 
 def first_line(error: BaseException) -> str:

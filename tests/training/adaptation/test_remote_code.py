@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertForSequenceClassification, BertModel
+from transformers import AutoModel, BertConfig, BertForSequenceClassification, BertModel, BertPreTrainedModel
 
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.training.adaptation.remote_code import without_own_code
@@ -17,8 +17,9 @@ from torch_linformer.training.errors import InputError
 
 CONFIG = """
 import pathlib
+import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, BertModel, BertPreTrainedModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertPreTrainedModel, GenerationMixin
 
 pathlib.Path("was-run").touch()
 
@@ -43,6 +44,27 @@ class Own(BertModel):
     def forward(self, input_ids, attention_mask=None, **others):
         return super().forward(input_ids.flip(1), attention_mask, **others)
 """
+LOCAL = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def forward(self, input_ids, attention_mask):
+        blocks = zip(input_ids.split(12, dim=1), attention_mask.split(12, dim=1))
+        return (torch.cat([super(Own, self).forward(*block)[0] for block in blocks], dim=1),)
+"""
+UNPADDED = """
+class Own(GenerationMixin, BertModel):
+    config_class = OwnConfig
+    def forward(self, input_ids, attention_mask):
+        return {"states": super().forward(input_ids, attention_mask)[0] * attention_mask[..., None]}
+"""
+WIDER = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddings.token_type_embeddings = nn.Embedding(4, config.hidden_size)
+        self.post_init()
+"""
 LARGER = """
 class Own(BertModel):
     config_class = OwnConfig
@@ -50,6 +72,12 @@ class Own(BertModel):
         super().__init__(config)
         self.scale = nn.Parameter(config.hidden_size * nn.Linear(1, 1).weight)
         self.post_init()
+"""
+UNREADABLE = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def forward(self, input_ids, attention_mask):
+        raise ValueError("no such thing")
 """
 FAILING = """
 class Own(BertModel):
@@ -65,11 +93,11 @@ def own(save_source, tokenizer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     number = iter(range(9))
 
-    def make(code, auto="AutoModel", model_class=BertModel):
-        folder = save_source(tmp_path / f"own{next(number)}", tokenizer, model_class)
+    def make(code, auto="AutoModel", model_class=BertModel, pooling=None, **changed):
+        folder = save_source(tmp_path / f"own{next(number)}", tokenizer, model_class, pooling)
         config = json.loads((folder / "config.json").read_text())
         auto_map = {"AutoConfig": "modeling.OwnConfig", auto: "modeling.Own"}
-        config.update(model_type="own-bert", architectures=["Own"], auto_map=auto_map)
+        config.update({"model_type": "own-bert", "architectures": ["Own"], "auto_map": auto_map, **changed})
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "modeling.py").write_text(CONFIG + code)
         return folder
@@ -111,25 +139,71 @@ def test_its_head_is_kept(own):
     assert torch.equal(source.model.classifier.weight, classifier)
 
 
-def test_below_a_head_of_its_own_the_encoder_is_adapted(own):
-    folder = own(HEAD)
+@pytest.mark.parametrize("pooling", [None, "mean_tokens"])
+def test_below_a_head_of_its_own_the_encoder_is_adapted(own, pooling):
+    folder = own(HEAD, pooling=pooling)
     weights = load_file(folder / "model.safetensors")
     weights = {f"bert.{name}": tensor for name, tensor in weights.items() if not name.startswith("pooler")}
     weights |= {"classifier.weight": torch.ones(2, 24), "classifier.bias": torch.ones(2)}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match="Own extends no model of transformers, only BertPreTrainedModel; --task emb"):
-        load_source(str(folder), trust_remote_code=True)
-    source = load_source(str(folder), "embed", trust_remote_code=True)
+    wrong = "Own extends no model of transformers, only BertPreTrainedModel; --task embed adapts the encoder below"
+    with pytest.raises(InputError, match=wrong):
+        load_source(str(folder), "classify", trust_remote_code=True)
+    # A folder of sentence-transformers is for embeddings.
+    source = load_source(str(folder), None if pooling else "embed", trust_remote_code=True)
     assert torch.equal(
         source.model.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"]
     )
+
+
+def test_code_for_the_model_alone(own):
+    """A configuration of transformers, as most of the hub's have."""
+    auto_map = {"auto_map": {"AutoModel": "modeling.Own"}, "model_type": "bert"}
+    known = (
+        SAME.format(base="BertModel") + "    config_class = BertConfig\n",
+        OTHER.replace("OwnConfig", "BertConfig"),
+    )
+    same, other = (own(code, **auto_map) for code in known)
+    with pytest.raises(InputError, match="needs code from its folder"):
+        load_source(str(same))
+    assert load_source(str(same), trust_remote_code=True).use.name == "embed"
+    with pytest.raises(InputError, match="Own computes something else"):
+        load_source(str(other), trust_remote_code=True)
+    # What is of a class of transformers is read without its code, as transformers does.
+    assert load_source(str(own(known[1], **auto_map, architectures=["BertModel"]))).use.name == "embed"
+
+
+def test_what_stands_at_padding_is_nobodys(own):
+    source = load_source(str(own(UNPADDED)), trust_remote_code=True)
+    assert source.use.name == "embed"
+
+
+def test_a_larger_table_is_another_model(own):
+    folder = own(WIDER)
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.token_type_embeddings.weight"] = torch.ones(4, 24)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        InputError, match=r"BertModel has no counterpart of its embeddings\.token_type_embeddings.weight"
+    ):
+        load_source(str(folder), trust_remote_code=True)
+
+
+def test_modules_of_another_package_are_code_too(own):
+    folder = own(SAME.format(base="BertModel"), pooling="mean_tokens")
+    modules = (folder / "modules.json").read_text().replace("sentence_transformers.models.Pooling", "custom_st.Pooling")
+    (folder / "modules.json").write_text(modules)
+    with pytest.raises(InputError, match=r"its modules are Transformer, custom_st\.Pooling, Normalize; adapted are"):
+        load_source(str(folder), trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (OTHER, "Own computes something else than BertModel, and cannot be adapted"),
-        (LARGER, "the weights lack scale; copy the folder again"),
+        (LOCAL, "Own computes something else than BertModel, and cannot be adapted"),
+        (LARGER, "the weights lack scale, which its own code wants; copy the folder again"),
+        (UNREADABLE, "Own cannot read a text: no such thing"),
         (FAILING, "its own code cannot open it: 'no such thing'"),
         ("", "its own code cannot open it: "),
     ],
@@ -140,15 +214,20 @@ def test_code_that_makes_another_model(own, code, message):
 
 
 @pytest.mark.parametrize("kind", ["bert", "own-bert"])
-def test_a_tokenizer_with_code_of_its_own(own, kind):
+def test_a_tokenizer_with_code_of_its_own(own, tokenizer, tmp_path, kind):
     folder = own(SAME.format(base="BertModel"))
     if kind == "bert":  # whose vocabulary transformers would read by a class of its own
-        (folder / "config.json").write_text((folder / "config.json").read_text().replace("own-bert", "bert"))
-        (folder / "tokenizer.json").rename(folder / "vocab.txt")
+        config = BertConfig.from_dict(json.loads((folder / "config.json").read_text()))
+        BertModel(config).save_pretrained(folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config.update(tokenizer_class="OwnTokenizer", auto_map={"AutoTokenizer": [None, "tokens.OwnTokenizer"]})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="its tokenizer needs code from the folder, which is never run; save a token"):
+    ours = load_source(str(folder), trust_remote_code=True).tokenizer
+    assert ours("wet grey mud").input_ids == tokenizer("wet grey mud").input_ids
+    ours.save_pretrained(tmp_path / "saved")
+    assert "auto_map" not in (tmp_path / "saved" / "tokenizer_config.json").read_text()
+    (folder / "tokenizer.json").rename(folder / "vocab.txt")
+    with pytest.raises(InputError, match="its tokenizer needs code from the folder, which is never run; save tokenize"):
         load_source(str(folder), trust_remote_code=True)
 
 
@@ -160,6 +239,9 @@ def test_classes_from_python(small_bert):
         def __init__(self, config):
             super().__init__(config)
             self.scale = torch.nn.Parameter(torch.ones(1))
+
+    class Nothing(BertPreTrainedModel):
+        config_class = BertConfig
 
     class Linear(LinformerModel):
         """Nothing else."""
@@ -174,5 +256,7 @@ def test_classes_from_python(small_bert):
         assert model.training and model.dtype == torch.float16  # it is left as it is
     config = LinformerConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, attention="full")
     assert type(without_own_code(Linear(config), "own")) is LinformerModel
-    with pytest.raises(InputError, match="own: Larger has scale, which BertModel has not; it cannot be adapted"):
+    with pytest.raises(InputError, match=r"extends no model of transformers, only BertPreTrainedModel$"):
+        without_own_code(Nothing(small_bert.config), "own", "embed")
+    with pytest.raises(InputError, match="own: Larger cannot be adapted: BertModel has no counterpart of its scale"):
         without_own_code(Larger(small_bert.config), "own")

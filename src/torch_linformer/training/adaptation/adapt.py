@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.training.adaptation.remote_code import has_own_code, without_own_code
+from torch_linformer.training.adaptation.remote_code import is_own_code, without_own_code
 from torch_linformer.training.adaptation.report import show_adapted, write_adapted
 from torch_linformer.training.adaptation.run import Adaptation
 from torch_linformer.training.adaptation.settings import AdaptSettings
@@ -35,8 +35,8 @@ def adapt(
     """Make a pretrained encoder linear, as ``linformer adapt`` does.
 
     Args:
-        model: a BERT, RoBERTa, XLM-RoBERTa or DistilBERT of transformers or of a class that extends one and computes
-            the same, or a model of this package with full attention; it is left as it is.
+        model: a BERT, RoBERTa, XLM-RoBERTa or DistilBERT of transformers, one of a class that extends these and gives
+            the same output, or a model of this package with full attention; it is left as it is.
         tokenizer: its own.
         texts: such as those that it is to read, without labels.
         output: folder for the result, with ``adaptation.json`` and ``report.html``; None leaves nothing behind.
@@ -60,7 +60,7 @@ def adapt(
     if not isinstance(held_out, float):
         raise InputError(f"test must be a fraction of the texts, got {settings.test!r}")
     name = model.name_or_path or type(model).__name__
-    if has_own_code(model):
+    if is_own_code(type(model)) or is_own_code(type(model.config)):
         model = without_own_code(model, name, settings.task)
     check_kind(name, model.config)
     original = source_of(model, tokenizer, model.config, name, task=settings.task, seed=settings.seed)

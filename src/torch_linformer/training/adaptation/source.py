@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -15,12 +16,12 @@ from transformers.models.auto.modeling_auto import (
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.reporting.files import write_json
-from torch_linformer.training.adaptation.remote_code import has_own_code, run_own_code, without_own_code
+from torch_linformer.training.adaptation.remote_code import names_own_code, run_own_code, without_own_code
 from torch_linformer.training.adaptation.uses import USES, Embeddings
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
 from torch_linformer.training.importing import ORIGINS
-from torch_linformer.training.pretrained import load_any_config, model_file
+from torch_linformer.training.pretrained import load_any_config, model_file, needs_code
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
@@ -65,16 +66,18 @@ def load_source(path: str, task: str | None = None, seed: int = 0, trust_remote_
             not trusted.
     """
     config = load_any_config(path, trust_remote_code)
-    model: PreTrainedModel | str = path
-    if has_own_code(config):
-        model = without_own_code(run_own_code(path, config), path, task)
-        config = model.config
-    check_kind(path, config)
     pooling, sentences = _pooling(path)
-    if isinstance(config, LinformerConfig):
-        model = load_model(path)
     if task is None and sentences:
         task = "embed"
+    model: PreTrainedModel | str = path
+    if trust_remote_code and names_own_code(config):
+        model = without_own_code(run_own_code(path, config), path, task)
+        config = model.config
+    elif names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
+        raise needs_code(path)
+    check_kind(path, config)
+    if isinstance(config, LinformerConfig):
+        model = load_model(path)
     tokenizer = load_tokenizer(path)
     return source_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
 
@@ -141,7 +144,8 @@ def _pooling(path: str) -> tuple[str, bool]:
     try:
         parts = json.loads(modules.read_text(encoding="utf-8"))
         kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
-        kinds = [kind.rpartition(".")[2] for kind in kinds]
+        # Modules of another package would be code beside the model.
+        kinds = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
         of_pooling = model_file(path, f"{folders[1]}/config.json")
         if of_pooling is None:
             raise OSError(f"{folders[1]}/config.json is missing")
