@@ -178,7 +178,7 @@ def test_no_assistant_proposes_tokens_that_the_cache_could_not_forget(make, sour
 
 @pytest.mark.parametrize("layout", ["linformer", "rotary", "mean"])
 @torch.no_grad()
-def test_the_cache_grows_with_neither_side(make, token_ids, layout):
+def test_the_cache_does_not_grow_with_the_target_and_with_the_source_up_to_k(make, token_ids, layout):
     model, sizes = make(layout), set()
     longest = model.config.encoder.max_position_embeddings
     all_k = model.config.memory_k if isinstance(model.config.memory_k, list) else [model.config.memory_k] * 3

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.nn import LinformerAttention
+from torch_linformer.nn import LinformerAttention, SequenceProjection
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SHARINGS = ("none", "headwise", "kv")
@@ -200,6 +200,25 @@ def test_a_short_text_pays_for_the_slots_it_reaches_alone(projection, window):
     _, weights = module(x, x, x, need_weights=True)
     assert weights.shape == (2, 9, 10 if window is None else 15)
     assert (weights[..., :3] > 0).all() and (weights[..., 3:10] == 0).all()
+
+
+@pytest.mark.parametrize("projection", ["linear", "mean"])
+@pytest.mark.parametrize("k", [2, 6, 9])
+def test_weights_are_over_the_slots_of_the_projection_that_is_shared(projection, k):
+    module = LinformerAttention(12, 4, 11, k, projection=None, **DOUBLE)
+    x, shared = torch.randn(2, 5, 12, **DOUBLE), SequenceProjection(11, 6, projection=projection, **DOUBLE)
+    _, weights = module(x, x, x, shared_projection=shared, need_weights=True)
+    assert weights.shape == (2, 5, 6)
+    assert_close(weights.sum(-1), torch.ones(2, 5, **DOUBLE))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("projection", ["conv", "mean", "max"])
+def test_an_empty_memory_gives_finite_outputs(projection, window):
+    module = LinformerAttention(12, 4, 11, 3, projection=projection, window=window, **DOUBLE)
+    nothing, query = torch.randn(2, 0, 12, **DOUBLE), torch.randn(2, 5, 12, **DOUBLE)
+    for need_weights in (False, True):
+        assert module(query, nothing, nothing, need_weights=need_weights)[0].isfinite().all()
 
 
 def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding):

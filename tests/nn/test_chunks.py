@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.chunks import write_chunks
@@ -71,6 +72,22 @@ def test_either_order_of_the_products_runs_in_chunks(pair, trailing_padding, opt
     assert orders == (max_len > 100)
     assert_close(chunked(src), whole(src))
     assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("sharing", ["none", "headwise"])
+@torch.no_grad()
+def test_beside_a_window_chunks_cost_no_more(pair, trailing_padding, projection, sharing):
+    src, mask = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
+    whole, chunked = pair(chunk_size=6, projection=projection, sharing=sharing, window=4)
+    costs, outputs = [], []
+    for module in (whole, chunked):
+        with FlopCounterMode(display=False) as counter:
+            outputs.append(module(src, src_key_padding_mask=mask)[~mask])
+        # What the fused kernel of a CPU computes for the attention is not counted.
+        costs.append(counter.get_total_flops())
+    assert_close(*outputs)
+    assert costs[1] == costs[0]
 
 
 @pytest.mark.parametrize("build", [stack, full_stack])

@@ -73,9 +73,23 @@ def test_pooling_by_hand_leaves_padding_out(kind, expected):
 def test_slots_that_a_sequence_reaches_and_those_among_them_without_a_token(kind, trailing_padding):
     projection = SequenceProjection(10, 7, projection=kind)  # windows of 2: 5 slots for 10
     assert [projection.reached(length) for length in (1, 2, 3, 10)] == [1, 1, 2, 5]
-    assert projection.slot_padding_mask(torch.randn(2, 3, 3)) is None
-    masked = projection.slot_padding_mask(torch.randn(2, 5, 3), trailing_padding([4, 1], 5))
+    assert projection.slot_padding_mask(torch.randn(2, 3, 3), all_slots=False) is None
+    masked = projection.slot_padding_mask(torch.randn(2, 5, 3), trailing_padding([4, 1], 5), all_slots=False)
     assert masked.tolist() == [[False, False, True], [False, True, True]]
+
+
+@pytest.mark.parametrize("kind", ["conv", "mean", "max"])
+@pytest.mark.parametrize("all_slots", [True, False])
+def test_the_mask_is_that_of_the_slots(kind, all_slots, trailing_padding):
+    projection = SequenceProjection(10, 7, projection=kind)  # windows of 2: 5 slots for 10
+    for length, padding in ((10, None), (3, None), (5, trailing_padding([4, 1], 5)), (0, None)):
+        sequence = torch.randn(2, length, 3)
+        slots = projection(sequence, padding, all_slots=all_slots)
+        masked = projection.slot_padding_mask(sequence, padding, all_slots=all_slots)
+        real = torch.ones(2, length, dtype=torch.bool) if padding is None else ~padding
+        expected = [[not row[2 * slot : 2 * slot + 2].any() for slot in range(slots.shape[1])] for row in real]
+        masked = torch.zeros(1, slots.shape[1], dtype=torch.bool) if masked is None else masked
+        assert masked.expand(2, -1).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["linear", "random"])

@@ -107,7 +107,7 @@ class LinformerAttention(FullAttention):
         )
         check_sharing(sharing)
         check_window(window)
-        self.window, self.k = window, k
+        self.window = window
         if sharing == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
@@ -158,7 +158,7 @@ class LinformerAttention(FullAttention):
         if self.window is None:
             output, weights = super().attend_to(keys_and_values, query, need_weights)
             return output, self._with_empty_slots(keys_and_values, weights)
-        keys, values, slot_padding, near = keys_and_values
+        keys, values, slot_padding, near, _ = keys_and_values
         assert near is not None
         first, last = max(0, start - self.window // 2), start + query.shape[1] + self.window // 2
         near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
@@ -181,10 +181,10 @@ class LinformerAttention(FullAttention):
     def _with_empty_slots(self, keys_and_values: KeysAndValues, weights: Tensor | None) -> Tensor | None:
         """The weights of all K slots, whichever were attended to; behind them may stand those of a window."""
         reached = keys_and_values.keys.shape[2]
-        if weights is None or reached == self.k:
+        if weights is None or reached == keys_and_values.num_slots:
             return weights
         of_slots, of_window = torch.split(weights, [reached, weights.shape[-1] - reached], dim=-1)
-        return torch.cat([F.pad(of_slots, (0, self.k - reached)), of_window], dim=-1)
+        return torch.cat([F.pad(of_slots, (0, keys_and_values.num_slots - reached)), of_window], dim=-1)
 
     def _attend_to_past(
         self,
@@ -240,7 +240,12 @@ class LinformerAttention(FullAttention):
         before_channels = self._compresses_first(proj_k, proj_v, chunks.length, True)
         one_for_both = before_channels and proj_v is proj_k
         slots_k, slots_v = SlotsOfChunks(proj_k, chunks), SlotsOfChunks(proj_v, chunks)
+        near = super().keys_and_values_of_chunks(chunks, norm, None) if self.window else None
         for chunk in chunks.cut_at(1 if proj_k.projection in DENSE else proj_k.window):
+            if near is not None and not before_channels:
+                slots_k.add(chunk, near.keys[:, :, chunk])
+                slots_v.add(chunk, near.values[:, :, chunk])
+                continue
             x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
             slots_k.add(chunk, x if before_channels else self._split_heads(self.k_proj(x), self.num_kv_heads))
             if not one_for_both:
@@ -249,7 +254,6 @@ class LinformerAttention(FullAttention):
         values = keys if one_for_both else slots_v.total()
         if before_channels:
             keys, values = self._heads_of_slots(keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
-        near = super().keys_and_values_of_chunks(chunks, norm, None) if self.window else None
         return self._slots(keys, values, proj_k, chunks.sequence, chunks.padding, near)
 
     def _projections(self, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
@@ -286,7 +290,8 @@ class LinformerAttention(FullAttention):
         if self.slot_bias_k is not None and self.slot_bias_v is not None:
             reached = keys.shape[2]
             keys, values = keys + self.slot_bias_k[:, :reached], values + self.slot_bias_v[:, :reached]
-        return KeysAndValues(keys, values, projection.slot_padding_mask(sequence, padding), near)
+        slot_padding = projection.slot_padding_mask(sequence, padding, all_slots=False)
+        return KeysAndValues(keys, values, slot_padding, near, projection.k)
 
     def _compresses_first(
         self, proj_k: SequenceProjection, proj_v: SequenceProjection, length: int, same_source: bool

@@ -70,8 +70,8 @@ class SlotsOfChunks:
         """Take ``piece``, ``(B, m, C)`` or ``(B, H, m, D)``: the positions of ``chunk``."""
         padding = self.chunks.padding_of(chunk)
         if self.projection.projection not in DENSE:
-            windows = -(-piece.shape[-2] // self.projection.window)
-            self._parts.append(self.projection.slots_of_windows(piece, windows, padding))
+            reached = self.projection.reached(piece.shape[-2])
+            self._parts.append(self.projection.slots_of_windows(piece, reached, padding))
             return
         assert self.projection.weight is not None
         rows = self.projection.weight[..., chunk, :]

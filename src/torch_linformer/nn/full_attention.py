@@ -161,7 +161,7 @@ class FullAttention(nn.Module):
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """:meth:`attend_to` for all queries at once."""
-        keys, values, slot_padding, _ = keys_and_values
+        keys, values, slot_padding = keys_and_values[:3]
         queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
         output_BHND, weights = attend(
             queries_BHND,

@@ -13,12 +13,14 @@ class KeysAndValues(NamedTuple):
         values: likewise.
         padding: which of them get no attention, bool ``(B or 1, ·)``.
         near: the positions themselves where there is a local window beside the slots.
+        num_slots: K, where they are slots: of which they may be the first ones alone, those that a sequence reaches.
     """
 
     keys: Tensor
     values: Tensor
     padding: Tensor | None
     near: "KeysAndValues | None" = None
+    num_slots: int = 0
 
     def rows(self, index: Tensor) -> "KeysAndValues":
         """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
@@ -26,7 +28,8 @@ class KeysAndValues(NamedTuple):
         padding = self.padding
         if padding is not None and padding.shape[0] > 1:
             padding = padding.index_select(0, index)
-        return KeysAndValues(keys, values, padding, None if self.near is None else self.near.rows(index))
+        near = None if self.near is None else self.near.rows(index)
+        return self._replace(keys=keys, values=values, padding=padding, near=near)
 
     @property
     def nbytes(self) -> int:

@@ -143,12 +143,21 @@ class SequenceProjection(nn.Module):
         # A compiled graph over all lengths cannot have a number of slots that depends on the length.
         return self.k if self.projection in DENSE or torch.compiler.is_compiling() else -(-length // self.window)
 
-    def slot_padding_mask(self, sequence: Tensor, key_padding_mask: Tensor | None = None) -> Tensor | None:
-        """Bool ``(B or 1, reached)``, True at slots without a real token; None where there is no such slot."""
-        reached = self.reached(sequence.shape[-2])
-        if self.projection in DENSE or (key_padding_mask is None and not torch.compiler.is_compiling()):
+    def slot_padding_mask(
+        self, sequence: Tensor, key_padding_mask: Tensor | None = None, *, all_slots: bool = True
+    ) -> Tensor | None:
+        """Bool ``(B or 1, K)``, True at slots without a real token; None where no slot can be without one.
+
+        With ``all_slots=False`` of those alone that the sequence reaches, as :meth:`forward` gives them.
+        """
+        length = sequence.shape[-2]
+        if self.projection in DENSE:
             return None
-        return empty_windows(sequence, self.window, reached, key_padding_mask=key_padding_mask)
+        if all_slots or torch.compiler.is_compiling():
+            return empty_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
+        if key_padding_mask is None and length > 0:
+            return None
+        return empty_windows(sequence, self.window, self.reached(length), key_padding_mask=key_padding_mask)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
