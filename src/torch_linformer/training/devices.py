@@ -49,7 +49,10 @@ def autocast(device: str, precision: str) -> torch.autocast:
 
 
 def _cpu_is_faster_in_bf16() -> bool:
-    """Whether the CPU multiplies bf16 matrices faster than float32: by matrix tiles, or AMD's AVX-512 (docs/log.md)."""
+    """Whether the CPU multiplies bf16 matrices faster than float32: by matrix tiles, or AMD's AVX-512.
+
+    Measured on an EPYC Zen 5 and on a Xeon without tiles (docs/log.md).
+    """
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
     return bool(capabilities.get("amx_bf16") or by_vectors)
