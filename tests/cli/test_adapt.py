@@ -145,7 +145,7 @@ def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
         (
             ["Transformer", "Pooling"],
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-            "bert: pools by pooling_mode_cls_token, pooling_mode_mean_tokens; mean, cls or max alone can be adapted",
+            "bert: pools by cls, mean; mean, cls or max alone can be adapted",
         ),
         (["Transformer", "Pooling"], None, "bert: modules.json or a folder it names cannot be read ("),
     ],

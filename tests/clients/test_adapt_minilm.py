@@ -48,11 +48,11 @@ def adapted(texts, tmp_path_factory):
     return folder / "run"
 
 
-def adapt(folder, *options):
+def adapt(folder, *options, source=FOLDER):
     """Adapt to the texts of a folder, in whose subfolder "run" the model then is."""
     arguments = ["--data", str(folder / "texts.jsonl"), "--device", "cpu", "--output", str(folder / "run"), *options]
     with pytest.raises(SystemExit) as exit_:
-        run(["adapt", str(FOLDER), *arguments])
+        run(["adapt", str(source), *arguments])
     assert exit_.value.code == 0
 
 
@@ -67,6 +67,16 @@ def test_sentence_transformers_opens_it(adapted, texts):
     # Random words of three topics are still nearest to those of their own.
     original = torch.tensor(SentenceTransformer(str(FOLDER), device="cpu").encode(texts[220:]))
     assert embedding_scores(expected, original)["rank_correlation"] > 0.5
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_what_sentence_transformers_saves_today(texts, tmp_path):
+    SentenceTransformer(str(FOLDER), device="cpu").save(str(tmp_path / "today"))
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:60]))
+    adapt(tmp_path, "--max-length", "64", "--steps", "1", "--test", "0.34", source=tmp_path / "today")
+    model = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    assert isinstance(model[0].auto_model, LinformerModel) and model.max_seq_length == 64
+    assert abs((model.encode(["rain"]) ** 2).sum() - 1) < 1e-4
 
 
 @pytest.mark.usefixtures("no_fresh_process")

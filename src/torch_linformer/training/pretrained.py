@@ -34,15 +34,19 @@ def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedC
     here = Path(source).exists()
     if here and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: is no model folder: it has no config.json")
+    nowhere = InputError(f"{source}: no such folder, and no model of that name could be fetched")
     try:
         if not here:
             ask_hub("model", source)
+    except Exception:  # the hub and the network share no base class of errors
+        raise nowhere from None
+    try:
         return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except Exception as error:  # the hub, the network and transformers share no base class of errors
+    except Exception as error:  # nor do transformers and the code that it runs
         if "trust_remote_code" in str(error):  # the argument that transformers asks for
             raise needs_code(source) from None
-        if not here and not trust_remote_code:
-            raise InputError(f"{source}: no such folder, and no model of that name could be fetched") from None
+        if not here and isinstance(error, OSError):
+            raise nowhere from None
         raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
 
 
@@ -129,13 +133,13 @@ def first_line(error: BaseException) -> str:
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
     """Raise ``InputError`` where a length is more than the model reads."""
-    longest = _longest_input(model)
+    longest = longest_input(model)
     for length in lengths:
         if longest is not None and length > longest:
             raise InputError(f"--length {length}: {source} reads at most {longest:,} tokens; take a shorter length")
 
 
-def _longest_input(model: PreTrainedModel) -> int | None:
+def longest_input(model: PreTrainedModel) -> int | None:
     """Tokens that a model reads at once; None where nothing says."""
     config: Any = model.config.get_text_config()
     if isinstance(config, LinformerConfig):

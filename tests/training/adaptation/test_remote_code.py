@@ -6,7 +6,16 @@ import os
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BertConfig, BertForSequenceClassification, BertModel, BertPreTrainedModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    BertModel,
+    BertPreTrainedModel,
+    RobertaConfig,
+    RobertaModel,
+)
 
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.training.adaptation.remote_code import without_own_code
@@ -79,6 +88,14 @@ class Own(BertModel):
     def forward(self, input_ids, attention_mask):
         raise ValueError("no such thing")
 """
+NUMBERED = """
+class Own(BertModel):
+    config_class = OwnConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.register_buffer("position_ids", torch.arange(16)[None], persistent=True)
+        self.post_init()
+"""
 FAILING = """
 class Own(BertModel):
     config_class = OwnConfig
@@ -149,11 +166,10 @@ def test_below_a_head_of_its_own_the_encoder_is_adapted(own, pooling):
     wrong = "Own extends no model of transformers, only BertPreTrainedModel; --task embed adapts the encoder below"
     with pytest.raises(InputError, match=wrong):
         load_source(str(folder), "classify", trust_remote_code=True)
-    # A folder of sentence-transformers is for embeddings.
-    source = load_source(str(folder), None if pooling else "embed", trust_remote_code=True)
-    assert torch.equal(
-        source.model.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"]
-    )
+    source = load_source(str(folder), trust_remote_code=True)
+    assert source.use.name == "embed" and source.sentences == (pooling is not None)
+    words = source.model.embeddings.word_embeddings.weight
+    assert torch.equal(words, weights["bert.embeddings.word_embeddings.weight"])
 
 
 def test_code_for_the_model_alone(own):
@@ -171,6 +187,42 @@ def test_code_for_the_model_alone(own):
         load_source(str(other), trust_remote_code=True)
     # What is of a class of transformers is read without its code, as transformers does.
     assert load_source(str(own(known[1], **auto_map, architectures=["BertModel"]))).use.name == "embed"
+
+
+def test_positions_that_older_versions_saved_are_no_weights(own):
+    folder = own(NUMBERED)
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "position_ids": torch.arange(16)[None]}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="BertModel has no counterpart of its position_ids"):  # of another place
+        load_source(str(folder), trust_remote_code=True)
+    (folder / "modeling.py").write_text(CONFIG + NUMBERED.replace("self.register", "self.embeddings.register"))
+    weights["embeddings.position_ids"] = torch.arange(16)[None]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert load_source(str(folder), trust_remote_code=True).use.name == "embed"
+
+
+def test_every_kind_of_head_from_python(tokenizer):
+    sizes = {"vocab_size": 33, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+    class Own(RobertaModel):
+        def forward(self, input_ids, attention_mask):
+            positions = self.config.pad_token_id + attention_mask.cumsum(1) * attention_mask
+            return super().forward(input_ids, attention_mask, position_ids=positions)
+
+    class Choice(BertForMultipleChoice):
+        """Nothing else."""
+
+    class Last(BertModel):
+        def forward(self, input_ids, attention_mask):
+            position_ids = torch.arange(input_ids.shape[1])[None] % 15
+            return super().forward(input_ids, attention_mask, position_ids=position_ids)
+
+    roberta = RobertaConfig(**sizes, max_position_embeddings=18, pad_token_id=1)
+    bert = BertConfig(**sizes, max_position_embeddings=16, pad_token_id=20)
+    assert type(without_own_code(Own(roberta), "own")) is RobertaModel
+    assert type(without_own_code(Choice(bert), "own")) is BertModel
+    with pytest.raises(InputError, match="Last computes something else than BertModel"):
+        without_own_code(Last(bert), "own")
 
 
 def test_what_stands_at_padding_is_nobodys(own):

@@ -1,5 +1,6 @@
 """The original as it is imported: exactly what it was, and what a folder or the hub says of its embeddings."""
 
+import json
 import shutil
 
 import huggingface_hub.constants
@@ -27,6 +28,24 @@ def test_it_is_the_original(folder, tokenizer):
     for own, wanted in zip(ours, theirs, strict=True):
         assert_close(own[real], wanted[real], atol=1e-5, rtol=1e-5)
     assert (source.longest, source.use.pooling, source.sentences) == (16, "max", True)
+
+
+@pytest.mark.parametrize("mode", ["cls", ["cls"], ["cls", "mean"], "lasttoken"])
+def test_what_sentence_transformers_6_saves(tmp_path, save_source, tokenizer, mode):
+    path = save_source(tmp_path / "small", tokenizer, pooling="mean_tokens")
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 24, "pooling_mode": mode}))
+    kinds = ("base.modules.transformer.Transformer", "sentence_transformer.modules.pooling.Pooling")
+    modules = [
+        {"idx": n, "name": str(n), "path": name, "type": f"sentence_transformers.{kind}"}
+        for n, (name, kind) in enumerate(zip(("", "1_Pooling"), kinds, strict=True))
+    ]
+    (path / "modules.json").write_text(json.dumps(modules))
+    if mode in ("cls", ["cls"]):
+        source = load_source(str(path))
+        assert (source.use.pooling, source.sentences) == ("cls", True)
+        return
+    with pytest.raises(InputError, match=r"pools by (cls, mean|lasttoken); mean, cls or max alone can"):
+        load_source(str(path))
 
 
 def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):

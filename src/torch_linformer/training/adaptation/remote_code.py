@@ -1,6 +1,7 @@
 """Encoders with code of their own, as the models of transformers that this code extends."""
 
 import copy
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.training.errors import InputError
-from torch_linformer.training.pretrained import first_line
+from torch_linformer.training.pretrained import first_line, longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
+KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes
+POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of transformers saved
 
 
 def is_own_code(cls: type) -> bool:
@@ -25,11 +28,11 @@ def names_own_code(config: PreTrainedConfig) -> bool:
     return is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
 
 
-def run_own_code(path: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The model that the code beside a configuration makes of the weights.
+def run_own_code(path: str, config: PreTrainedConfig, task: str | None = None) -> PreTrainedModel:
+    """What :func:`without_own_code` makes of the model that the code beside a configuration opens.
 
     Raises:
-        InputError: it cannot, or the weights are not all there.
+        InputError: it cannot, the weights are not all there, or see there.
     """
     architecture = (config.architectures or [""])[0]
     names = {str(reference).rpartition(".")[2]: name for name, reference in getattr(config, "auto_map", {}).items()}
@@ -38,38 +41,49 @@ def run_own_code(path: str, config: PreTrainedConfig) -> PreTrainedModel:
         model, report = auto.from_pretrained(path, config=config, trust_remote_code=True, output_loading_info=True)
     except Exception as error:  # the code may raise anything
         raise InputError(f"{path}: its own code cannot open it: {first_line(error)}") from None
-    # An encoder saved from below another head has no pooler, and needs none.
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-    if missing:
-        raise InputError(f"{path}: the weights lack {missing[0]}, which its own code wants; copy the folder again")
-    return model
+    return without_own_code(model, path, task, missing=report["missing_keys"])
 
 
-def without_own_code(model: PreTrainedModel, path: str, task: str | None = None) -> PreTrainedModel:
+def without_own_code(
+    model: PreTrainedModel, path: str, task: str | None = None, missing: Collection[str] = ()
+) -> PreTrainedModel:
     """The model of transformers that a model's class extends, with its weights: one that gives the same output.
 
+    Args:
+        model: of any class.
+        path: what it is called.
+        task: a name of ``USES``; where that is none with a head, or there is no such head, the encoder below.
+        missing: names of tensors that its file did not have.
+
     Raises:
-        InputError: it extends none, has other weights, or computes something else.
+        InputError: it extends none, has other weights or not all, or computes something else.
     """
-    if task == "embed":
-        model = cast(PreTrainedModel, model.base_model)
-    classes = (cls for cls in type(model).__mro__ if issubclass(cls, PreTrainedModel) and not is_own_code(cls))
-    name, known = type(model).__name__, cast(Any, next(classes))
+    known = _extended(model)
+    below = task == "embed" or (task is None and not known.__name__.endswith(KEPT_HEADS))
+    part = cast(PreTrainedModel, model.base_model) if below else model
+    known, name = _extended(part), type(part).__name__
     if known.__name__.endswith("PreTrainedModel"):
-        remedy = "" if task == "embed" else "; --task embed adapts the encoder below its head, where that is one"
+        remedy = "" if below else "; --task embed adapts the encoder below its head"
         raise InputError(f"{path}: {name} extends no model of transformers, only {known.__name__}{remedy}")
-    fields = {name: value for name, value in model.config.to_dict().items() if name not in OF_OWN_CODE}
+    prefix = "" if part is model else f"{model.base_model_prefix}."
+    lacking = sorted(name.removeprefix(prefix) for name in missing if name.startswith(prefix))
+    if part.base_model is part:
+        lacking = [name for name in lacking if not name.startswith("pooler.")]  # which nothing here reads
+    if lacking:
+        raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
+    fields = {name: value for name, value in part.config.to_dict().items() if name not in OF_OWN_CODE}
     try:
         twin: PreTrainedModel = known(known.config_class.from_dict(fields))
     except Exception as error:  # of sizes that do not fit one another, say
         raise InputError(f"{path}: its configuration makes no {known.__name__}: {first_line(error)}") from None
-    theirs, ours = (cast(nn.Module, each).state_dict() for each in (model, twin))
+    theirs, ours = (cast(nn.Module, each).state_dict() for each in (part, twin))
     others = [name for name, tensor in theirs.items() if name not in ours or ours[name].shape != tensor.shape]
+    others = [name for name in others if not name.endswith(POSITIONS)]
     if others:
         raise InputError(f"{path}: {name} cannot be adapted: {known.__name__} has no counterpart of its {others[0]}")
-    cast(nn.Module, twin).load_state_dict(theirs, strict=False)  # a pooler, perhaps, is ours alone
+    cast(nn.Module, twin).load_state_dict(theirs, strict=False)
     try:
-        same = _same_output(model, twin)
+        same = _same_output(part, twin)
     except Exception as error:  # the code may raise anything
         raise InputError(f"{path}: {name} cannot read a text: {first_line(error)}") from None
     if not same:
@@ -77,12 +91,19 @@ def without_own_code(model: PreTrainedModel, path: str, task: str | None = None)
     return twin
 
 
+def _extended(model: PreTrainedModel) -> Any:
+    """The nearest class of transformers or of this package that a model is of."""
+    classes = type(model).__mro__
+    return next(cls for cls in classes if issubclass(cls, PreTrainedModel) and not is_own_code(cls))
+
+
 @torch.no_grad()
 def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
     """Whether both give the same for two texts of random tokens, one as long as can be and one of half the length."""
-    padding = twin.config.pad_token_id or 0
-    length = twin.config.max_position_embeddings - padding - 1  # RoBERTa has no positions before its padding's
-    token_ids = torch.randint(twin.config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    padding, vocab_size = max(twin.config.pad_token_id or 0, 0), twin.config.vocab_size
+    length = cast(int, longest_input(twin))
+    token_ids = torch.randint(vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    token_ids[token_ids == padding] = (padding + 1) % vocab_size  # no real token is padding
     mask = torch.ones_like(token_ids)
     mask[1, length // 2 :] = 0
     token_ids[mask == 0] = padding

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.reporting.files import write_json
-from torch_linformer.training.adaptation.remote_code import names_own_code, run_own_code, without_own_code
+from torch_linformer.training.adaptation.remote_code import names_own_code, run_own_code
 from torch_linformer.training.adaptation.uses import USES, Embeddings
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.folder import load_model, load_tokenizer
@@ -71,7 +71,7 @@ def load_source(path: str, task: str | None = None, seed: int = 0, trust_remote_
         task = "embed"
     model: PreTrainedModel | str = path
     if trust_remote_code and names_own_code(config):
-        model = without_own_code(run_own_code(path, config), path, task)
+        model = run_own_code(path, config, task)
         config = model.config
     elif names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
         raise needs_code(path)
@@ -157,11 +157,19 @@ def _pooling(path: str) -> tuple[str, bool]:
             f"{path}: its modules are {', '.join(kinds)}; adapted are folders of Transformer, Pooling and, perhaps, "
             "Normalize, the first of them in the folder itself"
         )
-    ways = [way for name, way in POOLINGS.items() if config.get(name)]
-    others = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    if len(ways) != 1 or len(others) != 1:
-        raise InputError(f"{path}: pools by {', '.join(others) or 'nothing'}; mean, cls or max alone can be adapted")
+    ways = _ways(config)
+    if len(ways) != 1 or ways[0] not in POOLINGS.values():
+        raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; mean, cls or max alone can be adapted")
     return ways[0], True
+
+
+def _ways(config: dict[str, Any]) -> list[str]:
+    """What a configuration of sentence-transformers pools by, before its version 6 or since."""
+    mode = config.get("pooling_mode")
+    if mode is not None:
+        return [mode] if isinstance(mode, str) else mode
+    names = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    return [POOLINGS.get(name, name) for name in names]
 
 
 def check_kind(path: str, config: Any) -> None:
