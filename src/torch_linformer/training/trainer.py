@@ -19,6 +19,7 @@ from torch_linformer.training.checkpoints import Spent, read_spent, seal
 from torch_linformer.training.screen import Screen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
+CHECKPOINTS = 10  # over the time that --minutes allows, where the steps leave fewer: they may take any time
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
 
 
@@ -205,7 +206,7 @@ class RunCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.trainer.started = time.monotonic()
+        self.trainer.started = self.saved = time.monotonic()
         self.screen.start(state.global_step, state.max_steps)
         self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
 
@@ -219,7 +220,7 @@ class RunCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
             control.should_evaluate = control.should_save = control.should_training_stop = True
-        if self.interrupted:
+        if self.interrupted or self._checkpoint_is_due():
             control.should_save = True
         if self.screen.is_due():
             spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
@@ -243,6 +244,7 @@ class RunCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
+        self.saved = time.monotonic()
         if self.interrupted:
             raise Interrupted
 
@@ -251,6 +253,10 @@ class RunCallback(TrainerCallback):
         if hasattr(self, "previous_handler"):
             signal.signal(signal.SIGINT, self.previous_handler)
         self.screen.stop()
+
+    def _checkpoint_is_due(self) -> bool:
+        allowed = self.trainer.seconds_allowed
+        return allowed is not None and time.monotonic() - self.saved >= allowed / CHECKPOINTS
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         if self.interrupted:
