@@ -41,11 +41,10 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
-    from torch_linformer.reporting.tables import format_score
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
     from torch_linformer.training.reading.columns import Named
-    from torch_linformer.training.screen import Screen
+    from torch_linformer.training.screen import Screen, shown_scores
 
     screen = Screen()
     task, scores = score(
@@ -61,9 +60,6 @@ def evaluate(
     )
     path = output or Path(model) / "evaluation.json"
     write_scores(path, scores)
-    screen.table(
-        f"{scores['documents']:,} documents of {data}",
-        tuple(name.replace("_", "-") for name in task.headline),
-        [[format_score(scores[name]) for name in task.headline]],
-    )
+    shown = shown_scores({name: scores[name] for name in task.headline})
+    screen.table(f"{scores['documents']:,} documents of {data}", tuple(shown), [tuple(shown.values())])
     screen.say(f"all scores are in {path}")

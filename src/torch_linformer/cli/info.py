@@ -8,9 +8,8 @@ def info(model: Model, debug: Debug = False) -> None:
     import json
     from pathlib import Path
 
-    from torch_linformer.reporting.tables import format_score
     from torch_linformer.training.folder import load_model, load_tokenizer, reader_config
-    from torch_linformer.training.screen import Screen, attention_of
+    from torch_linformer.training.screen import Screen, attention_of, shown_scores
     from torch_linformer.training.tasks import TASKS
 
     loaded = load_model(model)
@@ -37,7 +36,7 @@ def info(model: Model, debug: Debug = False) -> None:
     metrics = Path(model) / "metrics.json"
     if metrics.is_file():
         scores = json.loads(metrics.read_text(encoding="utf-8"))
-        for name in dict.fromkeys(name for task in TASKS.values() for name in task.headline):
-            if scores.get(name) is not None:  # an infinite perplexity is null
-                rows.append((f"held-out {name.replace('_', '-')}", format_score(scores[name])))
+        names = dict.fromkeys(name for task in TASKS.values() for name in task.headline)
+        known = {name: scores[name] for name in names if scores.get(name) is not None}  # an infinite perplexity is null
+        rows.extend((f"held-out {name}", value) for name, value in shown_scores(known).items())
     Screen().table(model, ("", ""), rows)

@@ -13,6 +13,11 @@ from torch_linformer.training.folder import AnyConfig, reader_config
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
+def shown_scores(scores: Mapping[str, float]) -> dict[str, str]:
+    """Scores as they are written, by names with hyphens."""
+    return {name.replace("_", "-"): format_score(value) for name, value in scores.items()}
+
+
 def attention_of(config: AnyConfig) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = reader_config(config)
@@ -51,9 +56,6 @@ class Screen(screen.Screen):
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
-        scores = ", ".join(
-            f"{name.removeprefix('eval_').replace('_', '-')} {format_score(value)}"
-            for name, value in metrics.items()
-            if name not in timing
-        )
-        self.say(f"step {step}: validation {scores}")
+        scores = {name.removeprefix("eval_"): value for name, value in metrics.items() if name not in timing}
+        said = ", ".join(f"{name} {value}" for name, value in shown_scores(scores).items())
+        self.say(f"step {step}: validation {said}")
