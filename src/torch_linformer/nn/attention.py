@@ -4,7 +4,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.functional.causal import attend_causally, check_window
@@ -157,7 +156,7 @@ class LinformerAttention(FullAttention):
     ) -> tuple[Tensor, Tensor | None]:
         if self.window is None:
             output, weights = super().attend_to(keys_and_values, query, need_weights)
-            return output, self._with_empty_slots(keys_and_values, weights)
+            return output, None if weights is None else keys_and_values.over_all_slots(weights)
         keys, values, slot_padding, near, _ = keys_and_values
         assert near is not None
         first, last = max(0, start - self.window // 2), start + query.shape[1] + self.window // 2
@@ -176,15 +175,7 @@ class LinformerAttention(FullAttention):
             need_weights=need_weights,
         )
         output = self.out_proj(output_BHND.transpose(1, 2).flatten(2))
-        return output, self._with_empty_slots(keys_and_values, weights)
-
-    def _with_empty_slots(self, keys_and_values: KeysAndValues, weights: Tensor | None) -> Tensor | None:
-        """The weights of all K slots, whichever were attended to; behind them may stand those of a window."""
-        reached = keys_and_values.keys.shape[2]
-        if weights is None or reached == keys_and_values.num_slots:
-            return weights
-        of_slots, of_window = torch.split(weights, [reached, weights.shape[-1] - reached], dim=-1)
-        return torch.cat([F.pad(of_slots, (0, keys_and_values.num_slots - reached)), of_window], dim=-1)
+        return output, None if weights is None else keys_and_values.over_all_slots(weights)
 
     def _attend_to_past(
         self,

@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class KeysAndValues(NamedTuple):
@@ -30,6 +32,14 @@ class KeysAndValues(NamedTuple):
             padding = padding.index_select(0, index)
         near = None if self.near is None else self.near.rows(index)
         return self._replace(keys=keys, values=values, padding=padding, near=near)
+
+    def over_all_slots(self, weights: Tensor) -> Tensor:
+        """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; behind them may stand those of a window."""
+        reached = self.keys.shape[2]
+        if reached == self.num_slots:
+            return weights
+        of_slots, of_window = torch.split(weights, [reached, weights.shape[-1] - reached], dim=-1)
+        return torch.cat([F.pad(of_slots, (0, self.num_slots - reached)), of_window], dim=-1)
 
     @property
     def nbytes(self) -> int:

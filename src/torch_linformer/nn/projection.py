@@ -151,13 +151,11 @@ class SequenceProjection(nn.Module):
         With ``all_slots=False`` of those alone that the sequence reaches, as :meth:`forward` gives them.
         """
         length = sequence.shape[-2]
-        if self.projection in DENSE:
+        every = all_slots or torch.compiler.is_compiling()
+        if self.projection in DENSE or (not every and key_padding_mask is None and length > 0):
             return None
-        if all_slots or torch.compiler.is_compiling():
-            return empty_windows(sequence, self.window, self.k, key_padding_mask=key_padding_mask)
-        if key_padding_mask is None and length > 0:
-            return None
-        return empty_windows(sequence, self.window, self.reached(length), key_padding_mask=key_padding_mask)
+        num_slots = self.k if every else self.reached(length)
+        return empty_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
