@@ -11,7 +11,6 @@ from torch_linformer.models import (
     LinformerForSequenceClassification,
     LinformerModel,
 )
-from torch_linformer.models.padding import LeftJustified
 
 LENGTH = 11
 REAL_TOKENS = (11, 7, 5, 1)
@@ -157,22 +156,6 @@ def test_any_mask(build, token_ids, mask):
     for row in range(mask.shape[0]):
         if mask[row].any():
             close(padded[row, mask[row]], model(ids[row, mask[row]][None]).last_hidden_state[0])
-
-
-@given(mask=st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
-def test_justifying_keeps_the_order_and_restoring_undoes_it(mask):
-    mask = torch.tensor(mask)
-    rows = LeftJustified(mask)
-    columns = torch.arange(5).expand(mask.shape)
-    justified = rows.justify(columns)
-    for row in range(mask.shape[0]):
-        real = columns[row, mask[row]].tolist()
-        assert justified[row, : len(real)].tolist() == real
-        assert rows.key_padding_mask[row].tolist() == [False] * len(real) + [True] * (5 - len(real))
-    values = torch.randn(mask.shape[0], 5, 3)
-    assert torch.equal(rows.restore(rows.justify(values)), values * mask.unsqueeze(-1))
-    assert rows.justify(None) is None
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -470,6 +470,21 @@ def test_a_layer_in_chunks_is_the_layer(randomize, kind, norm_first):
             assert_close(again[~mask], expected[~mask])
 
 
+@pytest.mark.parametrize("chunk_size", [None, 1, 4])
+@pytest.mark.parametrize("sizes", [[4, 4, 3], [5, 1, 0, 5], [2, 9]], ids=str)
+@torch.no_grad()
+def test_ragged_pieces_are_read_as_the_tokens_alone(randomize, kind, sizes, chunk_size):
+    module = randomize(layer(kind, norm_first=True, chunk_size=chunk_size))
+    x, past = draw(3, LENGTH, WIDTH), Past()
+    # Padding in front of a later piece, between its tokens, and a piece of padding alone.
+    mask = torch.rand(3, LENGTH, generator=torch.Generator().manual_seed(1)) < torch.tensor([[0.5], [0.3], [0.0]])
+    mask[0, sizes[0] : sizes[0] + 2], mask[1, : sizes[0]] = True, True
+    output = in_pieces(lambda piece, padding: module(piece, src_key_padding_mask=padding, past=past), x, sizes, mask)
+    assert output.isfinite().all()
+    for row in range(3):
+        assert_close(output[row, ~mask[row]], module(x[row : row + 1, ~mask[row]])[0])
+
+
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_a_causal_mask_is_taken_and_any_other_is_refused(chunk_size):
     triangle = nn.Transformer.generate_square_subsequent_mask(LENGTH, **DOUBLE)

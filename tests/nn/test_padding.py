@@ -48,13 +48,87 @@ def mask(trailing_padding):
     return trailing_padding(LENGTHS, LENGTH)
 
 
+SIDES = ("behind", "in-front", "between")
+
+
+def on_side(mask, side):
+    """The same number of tokens a row with the padding of ``mask`` elsewhere."""
+    if side == "between":
+        return mask[:, torch.randperm(LENGTH, generator=torch.Generator().manual_seed(3))]
+    return mask.flip(-1) if side == "in-front" else mask
+
+
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(("subject", "options"), CASES)
-def test_each_row_of_a_padded_batch_equals_the_row_alone(randomize, mask, subject, options):
-    module = randomize(build(subject, **options))
+def test_each_row_of_a_padded_batch_equals_the_row_alone(randomize, mask, subject, options, side):
+    module, mask = randomize(build(subject, **options)), on_side(mask, side)
     batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
     padded = module(batch, src_key_padding_mask=mask)
-    for row, n in enumerate(LENGTHS[:3]):
-        assert_close(padded[row, :n], module(batch[row : row + 1, :n])[0])
+    for row in range(3):
+        real = ~mask[row]
+        assert_close(padded[row, real], module(batch[row : row + 1, real])[0])
+
+
+@pytest.mark.parametrize("side", SIDES[1:])
+@pytest.mark.parametrize("options", [{"window": 3}, {"window": 3, "projection": "max"}, {"chunk_size": 4}], ids=str)
+def test_padding_of_any_side_is_exact_in_chunks_and_with_a_window(gradients, randomize, mask, options, side):
+    module, mask = randomize(build("stack", **options)), on_side(mask, side)
+    batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            padded = module(batch.masked_fill(mask[..., None], float("nan")), src_key_padding_mask=mask)
+            assert padded.isfinite().all()
+            for row in range(3):
+                real = ~mask[row]
+                assert_close(padded[row, real], module(batch[row : row + 1, real])[0])
+
+
+@pytest.mark.parametrize("side", SIDES[1:])
+@pytest.mark.parametrize("window", [None, 3])
+def test_weights_stand_at_their_own_query_whatever_the_side(randomize, mask, window, side):
+    module, mask = randomize(LinformerAttention(WIDTH, 4, window=window, **SIZES)), on_side(mask, side)
+    x = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    _, weights = module(x, x, x, mask, need_weights=True)
+    for row in range(3):
+        alone = x[row : row + 1, ~mask[row]]
+        assert_close(weights[row, ~mask[row]], module(alone, alone, alone, need_weights=True)[1][0])
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 3}, {"causal": True, "window": 3}], ids=["slots", "window", "causal"]
+)
+@pytest.mark.parametrize("copy", [torch.clone, lambda x: x[:]], ids=["clone", "view"])
+def test_copies_of_a_sequence_are_the_sequence(gradients, randomize, mask, copy, options, side):
+    module, mask = randomize(LinformerAttention(WIDTH, 4, **SIZES, **options)), on_side(mask, side)
+    x = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    # NaN is not itself, and zeros at padding are what they are.
+    x = x.masked_fill(mask[..., None], float("nan")).requires_grad_()
+    results = []
+    for query, key, value in ((x, x, x), (copy(x), copy(x), copy(x))):
+        output, _ = module(query, key, value, mask)
+        results.append([output, *gradients(output, [x, *module.parameters()])])
+    for expected, actual in zip(*results, strict=True):
+        assert actual.isfinite().all()
+        assert_close(actual, expected)
+
+
+def test_queries_of_another_sequence_are_their_own(randomize, mask):
+    module = randomize(LinformerAttention(WIDTH, 4, **SIZES))
+    query, key = torch.randn(2, 4, LENGTH, WIDTH, dtype=torch.float64)
+    output, _ = module(query, key, key, mask)
+    for row in range(3):
+        alone = key[row : row + 1, ~mask[row]]
+        assert_close(output[row], module(query[row : row + 1], alone, alone)[0][0])
+
+
+def test_a_window_beside_padding_needs_queries_of_the_same_length(mask):
+    module = LinformerAttention(WIDTH, 4, window=3, **SIZES)
+    query, key = torch.randn(4, 3, WIDTH, dtype=torch.float64), torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"a window counts the real tokens of both: .* got 3 and 11"):
+        module(query, key, key, mask)
+    with pytest.raises(ValueError, match=r"compress\(\) of an attention with a window takes no key_padding_mask"):
+        module.compress(key, key, mask)
 
 
 @pytest.mark.parametrize(("subject", "options"), CASES)
@@ -145,16 +219,29 @@ def test_slots_of_padding_alone_get_no_attention(trailing_padding, projection, s
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("lowest", ["minus-inf", "finfo-min"])
-@pytest.mark.parametrize("subject", ["attention", "stack"])
+@pytest.mark.parametrize("lowest", ["-inf", "finfo.min", "-1e4", "-1e9"])
+@pytest.mark.parametrize("subject", ["attention", "post-norm-layer", "stack"])
 def test_a_float_mask_is_the_bool_mask(mask, subject, lowest, dtype):
     module = build(subject)
-    written = float("-inf") if lowest == "minus-inf" else torch.finfo(dtype).min
+    written = torch.finfo(dtype).min if lowest == "finfo.min" else max(float(lowest), torch.finfo(dtype).min)
+    written = float("-inf") if lowest == "-inf" else written
     float_mask = torch.zeros(4, LENGTH, dtype=dtype).masked_fill(mask, written)
     batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
     expected = module(batch, src_key_padding_mask=mask)
     assert torch.equal(module(batch, src_key_padding_mask=float_mask), expected)
     assert not torch.allclose(module(batch), expected)
+
+
+@pytest.mark.parametrize("number", [1.0, -1.0, -100.0, 1e-9, float("inf"), float("nan")])
+@pytest.mark.parametrize("subject", ["attention", "post-norm-layer", "stack"])
+def test_a_float_mask_of_other_numbers_is_refused(mask, subject, number):
+    float_mask = torch.zeros(4, LENGTH).masked_fill(mask, float("-inf"))
+    float_mask[2, 0] = number
+    batch = torch.randn(4, LENGTH, WIDTH, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"key_padding_mask of torch.float32 must be 0 at real tokens and -inf, or any"
+    ):
+        build(subject)(batch, src_key_padding_mask=float_mask)
 
 
 @pytest.mark.parametrize("subject", ["attention", "post-norm-layer", "stack"])

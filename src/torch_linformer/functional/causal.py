@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.causal_chunks import attend_segment
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.causal_step import attend_next
-from torch_linformer.functional.projection import check_padding_mask, zero_padding
+from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
 
 CHUNK = 64  # positions in a chunk
@@ -53,14 +53,14 @@ def causal_linformer_attention(
         proj_v: those of values; None for the same.
         score_bias: b on the scores of slots, ``(K,)`` or ``(H, K)``; 0 by default.
         window: also attend to the last w tokens, the query's own among them.
-        key_padding_mask: bool ``(B, N)``, True at padding, which may stand at either end; a window counts columns,
-            so padding between real tokens would shorten it.
+        key_padding_mask: bool ``(B, N)``, True at padding, which may stand anywhere: positions and the window count
+            real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         chunk_size: positions worked on at once; changes rounding alone.
 
     Returns:
-        ``(B, H, N, Dv)``; zeros before the first real token.
+        ``(B, H, N, Dv)``; zeros at padding.
 
     Raises:
         ValueError: if shapes do not fit, or a weight would fade more than 64 nats in a chunk.
@@ -69,6 +69,13 @@ def causal_linformer_attention(
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, proj in (("proj_k", proj_k), ("proj_v", proj_v or proj_k)):
         _check_weights(name, proj, key, chunk_size)
+    padding = None
+    if key_padding_mask is not None:
+        # Means count the real tokens themselves; a window counts positions.
+        padding = Padding.unmoved(key_padding_mask) if window is None else Padding.of(key_padding_mask)
+        query, key, value = (padding.justify(x) for x in (query, key, value))
+        proj_k = proj_k.reorder(padding.order)
+        proj_v = None if proj_v is None else proj_v.reorder(padding.order)
     output, _, _ = attend_causally(
         query,
         key,
@@ -77,12 +84,12 @@ def causal_linformer_attention(
         proj_v,
         score_bias=score_bias,
         window=window,
-        padding_mask=key_padding_mask,
+        padding_mask=None if padding is None else padding.trailing,
         dropout_p=dropout_p,
         scale=scale,
         chunk_size=chunk_size,
     )
-    return output
+    return output if padding is None else padding.clean(padding.restore(output))
 
 
 def attend_causally(
@@ -103,6 +110,7 @@ def attend_causally(
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``.
 
+    With a window, padding stands behind the real tokens (:class:`torch_linformer.functional.padding.Padding`).
     ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, with
     ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own position last,
     and the state behind the last position.

@@ -1,7 +1,8 @@
 """Maps of a sequence of M positions to K slots: dense (linear, random) and over windows (conv, mean, max).
 
-Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``. Padding
-(``key_padding_mask``, True at padding) is replaced, never multiplied away: 0 · NaN would be NaN.
+Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``, and
+``key_padding_mask`` as bool ``(B, M)``, True at padding. All but :func:`project_sequence` expect padding behind the
+real tokens: see :class:`torch_linformer.functional.padding.Padding`.
 """
 
 import torch
@@ -9,11 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.matmul import mix_positions
-
-
-def zero_padding(sequence: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """``sequence`` with zeros at padding, whatever stood there; the gradient to padding is exactly zero."""
-    return _fill_padding(sequence, key_padding_mask, 0.0)
+from torch_linformer.functional.padding import Padding, check_padding_mask, fill_padding, zero_padding
 
 
 def project_sequence(
@@ -33,7 +30,8 @@ def project_sequence(
     Args:
         sequence: ``(B, M, C)``, or ``(B, H, M, D)`` for one sequence a head.
         proj: E, ``(max_len, K)``, or ``(H, max_len, K)`` with a 4-D sequence; its first M rows are used.
-        key_padding_mask: bool ``(B, M)``, True at padding.
+        key_padding_mask: bool ``(B, M)``, True at padding, which may stand anywhere: row i of E belongs to the i-th
+            real token.
         length_scaling: False leaves s out: the bare formula of the paper.
 
     Returns:
@@ -45,6 +43,14 @@ def project_sequence(
     Source: arXiv 2006.04768, equation 7.
     """
     _check_dense(sequence, proj, key_padding_mask)
+    if key_padding_mask is not None:
+        padding = Padding.of(key_padding_mask)
+        sequence, key_padding_mask = padding.justify(sequence), padding.trailing
+    return compress(sequence, proj, key_padding_mask, length_scaling)
+
+
+def compress(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None, length_scaling: bool) -> Tensor:
+    """:func:`project_sequence`, unchecked, of rows whose padding stands behind their real tokens."""
     max_len, length = proj.shape[-2], sequence.shape[-2]
     sequence = zero_padding(sequence, key_padding_mask)
     heads = "h" if sequence.dim() == 4 else ""
@@ -96,7 +102,7 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_paddin
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none."""
-    filled = _fill_padding(sequence, key_padding_mask, float("-inf"))
+    filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
     empty = _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
     return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
@@ -105,13 +111,6 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_ma
 def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Bool ``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
     return _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
-
-
-def _fill_padding(sequence: Tensor, key_padding_mask: Tensor | None, value: float) -> Tensor:
-    if key_padding_mask is None:
-        return sequence
-    mask = key_padding_mask if sequence.dim() == 3 else key_padding_mask[:, None]
-    return sequence.masked_fill(mask.unsqueeze(-1), value)
 
 
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
@@ -162,16 +161,4 @@ def check_length(length: int, max_len: int) -> None:
         raise ValueError(
             f"the sequence has {length} positions but max_len is {max_len}: "
             f"cut the input to {max_len}, or call resize_max_len({length}) on the model"
-        )
-
-
-def check_padding_mask(key_padding_mask: Tensor | None, batch: int, length: int) -> None:
-    """Raise ``ValueError`` where the mask is not bool ``(B, M)``."""
-    if key_padding_mask is None:
-        return
-    if key_padding_mask.dtype != torch.bool:
-        raise ValueError(f"key_padding_mask must be bool (True at padding), got {key_padding_mask.dtype}")
-    if key_padding_mask.shape != (batch, length):
-        raise ValueError(
-            f"key_padding_mask must have shape (B, M) = ({batch}, {length}), got {tuple(key_padding_mask.shape)}"
         )

@@ -18,10 +18,10 @@ def real_positions(key_padding_mask: Tensor | None, row: int, length: int) -> li
 
 
 def project_row(sequence: Tensor, proj: Tensor, real: list[int], length_scaling: bool) -> Tensor:
-    """``s Σ_i E[i] ⊗ x[i]`` over the real positions of one row: ``(M, D)`` and ``(max_len, K)`` to ``(K, D)``."""
+    """``s Σ_i E[i] ⊗ x_i`` over the real tokens of one row: ``(M, D)`` and ``(max_len, K)`` to ``(K, D)``."""
     slots = sequence.new_zeros(proj.shape[-1], sequence.shape[-1])
-    for position in real:
-        slots = slots + torch.outer(proj[position], sequence[position])
+    for token, position in enumerate(real):
+        slots = slots + torch.outer(proj[token], sequence[position])
     return slots * math.sqrt(proj.shape[0] / max(len(real), 1)) if length_scaling else slots
 
 
@@ -37,10 +37,10 @@ def banded_matrix(kernel: Tensor, max_len: int, num_slots: int) -> Tensor:
 
 
 def pool_row(sequence: Tensor, window: int, num_slots: int, real: list[int], kind: str) -> Tensor:
-    """Mean or max of the real tokens in each window of one row, zero where a window holds none."""
+    """Mean or max of each w real tokens of one row, one after another; zero where a window holds none."""
     slots = []
     for slot in range(num_slots):
-        members = [p for p in real if p // window == slot]
+        members = real[slot * window : (slot + 1) * window]
         if not members:
             slots.append(sequence.new_zeros(sequence.shape[-1]))
         elif kind == "mean":

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.padding import reorder
+
 
 class SlotWeights(NamedTuple):
     r"""How positions enter the slots: E (or F) of causal attention.
@@ -23,6 +25,13 @@ class SlotWeights(NamedTuple):
 
     decay: Tensor
     weights: Tensor | None = None
+
+    def reorder(self, order: Tensor | None) -> "SlotWeights":
+        """The weights of positions that are moved; ``order`` is that of :class:`Padding`."""
+        if self.weights is None or order is None:
+            return self
+        weights = self.weights[(None,) * (4 - self.weights.dim())]
+        return SlotWeights(self.decay, reorder(weights, order, dim=2))
 
     def split(self, sizes: list[int]) -> "list[SlotWeights]":
         """The weights of that many positions after one another."""

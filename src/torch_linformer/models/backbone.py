@@ -12,11 +12,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
-from torch_linformer.models.padding import LeftJustified
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import runs_in_chunks
@@ -190,9 +190,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
         kwargs.update(past_key_values=cache, return_dict=True)
         if attention_mask is None:
             return self._run(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        rows = LeftJustified(attention_mask)
-        inputs = [rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        outputs = self._run(inputs[0], rows.key_padding_mask, *inputs[1:], **kwargs)
+        rows = Padding.of(attention_mask == 0)
+        inputs = [
+            None if x is None else rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
+        ]
+        outputs = self._run(inputs[0], rows.justified, *inputs[1:], **kwargs)
         for name, value in outputs.items():
             if isinstance(value, Tensor):
                 outputs[name] = rows.restore(value)
@@ -245,7 +247,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
             positions.num_embeddings = max_len
         self.config.max_position_embeddings = max_len
 
-    def _run(self, *inputs: Tensor | None, **kwargs: Any) -> Any:
+    def _run(self, *inputs: Any, **kwargs: Any) -> Any:
         """Outputs of rows whose real tokens stand first; what is there to record is recorded here."""
         raise NotImplementedError
 
@@ -274,7 +276,7 @@ class LinformerModel(LinformerBackbone):
     def _run(
         self,
         input_ids: Tensor | None,
-        key_padding_mask: Tensor | None,
+        key_padding_mask: Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,

@@ -9,10 +9,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.models.backbone import LinformerBackbone
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.padding import LeftJustified
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.decoder import Decoder, DecoderMemory, LinformerDecoder
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
@@ -145,7 +145,7 @@ class LinformerDecoderModel(LinformerBackbone):
             **kwargs,
         )
         if outputs.cross_attentions and encoder_attention_mask is not None and self.config.attention == "full":
-            rows = LeftJustified(encoder_attention_mask)
+            rows = Padding.of(encoder_attention_mask == 0)
             outputs["cross_attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.cross_attentions)
         return outputs
 
@@ -154,7 +154,7 @@ class LinformerDecoderModel(LinformerBackbone):
     def _run(
         self,
         input_ids: Tensor | None,
-        key_padding_mask: Tensor | None,
+        key_padding_mask: Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
@@ -180,7 +180,7 @@ class LinformerDecoderModel(LinformerBackbone):
 
     def _memory(
         self, hidden: Tensor | None, attention_mask: Tensor | None, cache: LinformerCache | None
-    ) -> tuple[Tensor | list[KeysAndValues], Tensor | None]:
+    ) -> tuple[Tensor | list[KeysAndValues], Padding | None]:
         """The encoder's output with its padding behind, or what the layers read of it, kept in the cache."""
         if cache is not None and cache.memories is not None:
             return cache.memories, None
@@ -193,8 +193,8 @@ class LinformerDecoderModel(LinformerBackbone):
                     f"the attention_mask of the source must have shape (B, M) = {tuple(hidden.shape[:2])}, "
                     f"got {tuple(attention_mask.shape)}"
                 )
-            rows = LeftJustified(attention_mask)
-            hidden, padding = cast(Tensor, rows.justify(hidden)), rows.key_padding_mask
+            rows = Padding.of(attention_mask == 0)
+            hidden, padding = rows.justify(hidden), rows.justified
         if cache is None:
             return hidden, padding
         memories = cache.memories = self.decoder.compress(hidden, padding)

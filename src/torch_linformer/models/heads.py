@@ -1,6 +1,6 @@
 """Task heads on the Linformer backbone."""
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.pooling import Pooler
-from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.linear import run_linear
 
 
 def classifier_dropout(config: LinformerConfig) -> float:
@@ -229,16 +229,15 @@ class LinformerLMHead(nn.Module):
         super().__init__()
         self.transforms = config.lm_head_transform
         if self.transforms:
-            self.dense = Linear(config.hidden_size, config.hidden_size)
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
             self.activation = ACT2FN[config.hidden_act]
             self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = Linear(config.hidden_size, config.vocab_size)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.transforms:
-            hidden = self.norm(self.activation(self.dense(hidden)))
-        scores: Tensor = self.decoder(hidden)
-        return scores
+            hidden = self.norm(self.activation(run_linear(self.dense, hidden)))
+        return run_linear(self.decoder, hidden)
 
 
 class VocabularyScores:
@@ -253,7 +252,7 @@ class VocabularyScores:
         return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head.decoder = cast(Linear, new_embeddings)
+        self.lm_head.decoder = new_embeddings
 
 
 class LinformerForMaskedLM(VocabularyScores, LabelledModel):

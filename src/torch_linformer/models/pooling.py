@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.linear import run_linear
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
@@ -41,14 +41,14 @@ class Pooler(nn.Module):
         super().__init__()
         self.pooling = config.pooling
         self.out_features = config.hidden_size * (2 if config.pooling == "mean_max" else 1)
-        self.dense: Linear | None = None
+        self.dense: nn.Linear | None = None
         if config.classifier_hidden_act is not None:
-            self.dense = Linear(self.out_features, config.hidden_size)
+            self.dense = nn.Linear(self.out_features, config.hidden_size)
             self.activation = ACT2FN[config.classifier_hidden_act]
             self.out_features = config.hidden_size
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         pooled = pool(hidden, attention_mask, self.pooling)
         if self.dense is not None:
-            pooled = self.activation(self.dense(pooled))
+            pooled = self.activation(run_linear(self.dense, pooled))
         return pooled

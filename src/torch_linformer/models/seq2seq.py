@@ -16,7 +16,7 @@ from torch_linformer.models.decoder import LinformerDecoderModel
 from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.decoder import LinformerDecoder
-from torch_linformer.nn.linear import Linear
+from torch_linformer.nn.linear import run_linear
 
 IGNORED = -100  # a label that takes no part in the loss
 
@@ -41,7 +41,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         self.decoder = LinformerDecoderModel(config)
         # Not a LinformerLMHead: device maps take its "lm_head.decoder" for a part of "decoder".
         self.lm_head_transform = _transform(cast(LinformerConfig, config.decoder))
-        self.lm_head = Linear(self.decoder.config.hidden_size, self.decoder.config.vocab_size)
+        self.lm_head = nn.Linear(self.decoder.config.hidden_size, self.decoder.config.vocab_size)
         if config.share_embeddings:
             own = "embeddings.word_embeddings.weight"
             self._tied_weights_keys = {**self._tied_weights_keys, f"encoder.{own}": f"decoder.{own}"}
@@ -59,7 +59,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = cast(Linear, new_embeddings)
+        self.lm_head = new_embeddings
 
     @property
     def _shares_embeddings(self) -> bool:
@@ -168,7 +168,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(self.lm_head_transform(outputs.last_hidden_state[:, kept]))
+        logits = run_linear(self.lm_head, self.lm_head_transform(outputs.last_hidden_state[:, kept]))
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
@@ -192,5 +192,5 @@ def _transform(config: LinformerConfig) -> nn.Module:
         return nn.Identity()
     width = config.hidden_size
     return nn.Sequential(
-        Linear(width, width), ACT2FN[config.hidden_act], nn.LayerNorm(width, eps=config.layer_norm_eps)
+        nn.Linear(width, width), ACT2FN[config.hidden_act], nn.LayerNorm(width, eps=config.layer_norm_eps)
     )

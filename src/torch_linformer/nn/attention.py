@@ -7,11 +7,13 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.functional.causal import attend_causally, check_window
+from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.keys_and_values import KeysAndValues
+from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.past import FullState, Past
 from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
 
@@ -23,8 +25,8 @@ class LinformerAttention(FullAttention):
         \bar K = s E^\top (m \odot (X W_k + b_k)), \quad \bar V = s F^\top (m \odot (X W_v + b_v)), \quad
         \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
 
-    Padding is exact: a padded batch gives each row's real tokens what the row alone would give, and whatever
-    stands at padding, NaN included, changes nothing. This holds for trailing padding: position i uses row i of E.
+    Padding is exact, wherever it stands: a padded batch gives each row's real tokens what the row alone would give, and
+    whatever stands at padding, NaN included, changes nothing. Row i of E belongs to the i-th real token.
 
     Where the heads share a linear map, :math:`E^\top (X W + b) = (E^\top X) W + (E^\top 1) b` lets the sequence be
     compressed before the channels are mixed; the order with fewer multiplications is taken.
@@ -151,6 +153,15 @@ class LinformerAttention(FullAttention):
             if projection is not None:
                 projection.resize_max_len(max_len, mode)
 
+    @property
+    def order_matters(self) -> bool:
+        # Running means count the real tokens themselves.
+        return not self.causal or self.window is not None
+
+    @property
+    def looks_around(self) -> bool:
+        return self.causal or self.window is not None
+
     def attend_to(
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
     ) -> tuple[Tensor, Tensor | None]:
@@ -162,7 +173,7 @@ class LinformerAttention(FullAttention):
         first, last = max(0, start - self.window // 2), start + query.shape[1] + self.window // 2
         near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
         output_BHND, weights = attend_with_window(
-            self._split_heads(self.q_proj(query), self.num_heads),
+            self._split_heads(run_linear(self.q_proj, query), self.num_heads),
             repeat_heads(keys, self.num_heads),
             repeat_heads(values, self.num_heads),
             repeat_heads(near_keys, self.num_heads),
@@ -174,7 +185,7 @@ class LinformerAttention(FullAttention):
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
-        output = self.out_proj(output_BHND.transpose(1, 2).flatten(2))
+        output = run_linear(self.out_proj, output_BHND.transpose(1, 2).flatten(2))
         return output, None if weights is None else keys_and_values.over_all_slots(weights)
 
     def _attend_to_past(
@@ -208,10 +219,11 @@ class LinformerAttention(FullAttention):
         self,
         key: Tensor,
         value: Tensor,
-        padding: Tensor | None,
+        padding: Padding | None,
         shared_projection: SequenceProjection | None,
     ) -> KeysAndValues:
         proj_k, proj_v = self._projections(shared_projection)
+        padding = None if padding is None else padding.justified
         near = super()._keys_and_values(key, value, padding, None) if self.window else None
         if self._compresses_first(proj_k, proj_v, key.shape[1], value is key):
             slots_k = proj_k(key, padding, all_slots=False)
@@ -238,9 +250,13 @@ class LinformerAttention(FullAttention):
                 slots_v.add(chunk, near.values[:, :, chunk])
                 continue
             x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
-            slots_k.add(chunk, x if before_channels else self._split_heads(self.k_proj(x), self.num_kv_heads))
+            slots_k.add(
+                chunk, x if before_channels else self._split_heads(run_linear(self.k_proj, x), self.num_kv_heads)
+            )
             if not one_for_both:
-                slots_v.add(chunk, x if before_channels else self._split_heads(self.v_proj(x), self.num_kv_heads))
+                slots_v.add(
+                    chunk, x if before_channels else self._split_heads(run_linear(self.v_proj, x), self.num_kv_heads)
+                )
         keys = slots_k.total()
         values = keys if one_for_both else slots_v.total()
         if before_channels:
@@ -260,7 +276,7 @@ class LinformerAttention(FullAttention):
         proj_k: SequenceProjection,
         proj_v: SequenceProjection,
         key: Tensor,
-        padding: Tensor | None,
+        padding: Padding | None,
     ) -> tuple[Tensor, Tensor]:
         """Keys and values ``(B, H, K, D)`` from the slots ``(B, K, C)`` of the inputs themselves."""
         ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
@@ -274,7 +290,7 @@ class LinformerAttention(FullAttention):
         values: Tensor,
         projection: SequenceProjection,
         sequence: Tensor,
-        padding: Tensor | None,
+        padding: Padding | None,
         near: KeysAndValues | None,
     ) -> KeysAndValues:
         """The slots that a sequence reaches, so that a short text pays for no more, and what is near."""
@@ -306,10 +322,10 @@ class LinformerAttention(FullAttention):
 
 
 def _project_slots(
-    linear: nn.Linear, slots: Tensor, projection: SequenceProjection, ones: Tensor, padding: Tensor | None
+    linear: nn.Linear, slots: Tensor, projection: SequenceProjection, ones: Tensor, padding: Padding | None
 ) -> Tensor:
     """``(Eᵀ X) W + (Eᵀ m) bᵀ``; the linear map is called whole, so adapters wrapped around it take part."""
-    mapped: Tensor = linear(slots)
+    mapped = run_linear(linear, slots)
     if linear.bias is None:
         return mapped
     mass: Tensor = projection(ones, padding, all_slots=False)

@@ -6,12 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.projection import (
-    check_length,
-    project_sequence,
-    scale_to_length,
-    zero_padding,
-)
+from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.projection import check_length, compress, scale_to_length
 from torch_linformer.nn.projection import DENSE, SequenceProjection
 
 PositionWise = Callable[[Tensor], Tensor]
@@ -40,9 +36,9 @@ def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
 
 
 class Chunks:
-    """A sequence ``(B, N, C)`` read ``size`` positions at a time, with zeros at padding."""
+    """A sequence ``(B, N, C)``, padding behind its real tokens, read ``size`` positions at a time with zeros there."""
 
-    def __init__(self, sequence: Tensor, padding: Tensor | None, size: int) -> None:
+    def __init__(self, sequence: Tensor, padding: Padding | None, size: int) -> None:
         self.sequence, self.padding, self.size = sequence, padding, size
         self.length = sequence.shape[1]
 
@@ -52,10 +48,11 @@ class Chunks:
 
     def read(self, chunk: slice) -> Tensor:
         """One chunk."""
-        return zero_padding(self.sequence[:, chunk], self.padding_of(chunk))
+        piece, padding = self.sequence[:, chunk], self.padding_of(chunk)
+        return piece if padding is None else padding.clean(piece)
 
-    def padding_of(self, chunk: slice) -> Tensor | None:
-        return None if self.padding is None else self.padding[:, chunk]
+    def padding_of(self, chunk: slice) -> Padding | None:
+        return None if self.padding is None else Padding.unmoved(self.padding.trailing[:, chunk])
 
 
 class SlotsOfChunks:
@@ -69,13 +66,14 @@ class SlotsOfChunks:
     def add(self, chunk: slice, piece: Tensor) -> None:
         """Take ``piece``, ``(B, m, C)`` or ``(B, H, m, D)``: the positions of ``chunk``."""
         padding = self.chunks.padding_of(chunk)
+        mask = None if padding is None else padding.trailing
         if self.projection.projection not in DENSE:
             reached = self.projection.reached(piece.shape[-2])
-            self._parts.append(self.projection.slots_of_windows(piece, reached, padding))
+            self._parts.append(self.projection.slots_of_windows(piece, reached, mask))
             return
         assert self.projection.weight is not None
         rows = self.projection.weight[..., chunk, :]
-        slots = project_sequence(piece, rows, key_padding_mask=padding, length_scaling=False)
+        slots = compress(piece, rows, mask, length_scaling=False)
         self._dtype = slots.dtype
         # Roundings of a sum grow with its terms: this one is kept in no less than float32.
         slots = slots.to(torch.promote_types(slots.dtype, torch.float32))
@@ -87,7 +85,8 @@ class SlotsOfChunks:
             return torch.cat(self._parts, dim=-2)
         slots = self._parts[0]
         if self.projection.length_scaling:
-            slots = scale_to_length(slots, self.projection.max_len, self.chunks.length, self.chunks.padding)
+            mask = None if self.chunks.padding is None else self.chunks.padding.trailing
+            slots = scale_to_length(slots, self.projection.max_len, self.chunks.length, mask)
         return slots.to(self._dtype)
 
 

@@ -12,6 +12,7 @@ from torch_linformer.nn.attention import check_sharing
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
 from torch_linformer.nn.encoder import k_per_layer
 from torch_linformer.nn.keys_and_values import KeysAndValues
+from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 
@@ -48,7 +49,7 @@ class Decoder(nn.Module):
             if module is not None:
                 cast(Any, module).reset_parameters()
 
-    def compress(self, memory: Tensor, memory_key_padding_mask: Tensor | None = None) -> list[KeysAndValues]:
+    def compress(self, memory: Tensor, memory_key_padding_mask: KeyPaddingMask = None) -> list[KeysAndValues]:
         """What each layer reads of a memory, for :meth:`forward` at every step of a generation.
 
         Its size does not depend on the target: with Linformer attention 2·K·C numbers a layer and row.
@@ -64,8 +65,8 @@ class Decoder(nn.Module):
         memory: Tensor | Sequence[KeysAndValues],
         tgt_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        tgt_key_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: KeyPaddingMask = None,
+        memory_key_padding_mask: KeyPaddingMask = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
         need_weights: bool = False,

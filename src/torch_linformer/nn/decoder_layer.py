@@ -6,13 +6,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.chunks import Chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.padding import bool_padding_mask
+from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 
@@ -55,7 +56,7 @@ class DecoderLayer(TransformerLayer):
     def compress(
         self,
         memory: Tensor,
-        memory_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: KeyPaddingMask = None,
         shared_projection: SequenceProjection | None = None,
     ) -> KeysAndValues:
         """What this layer reads of a memory, to be given to :meth:`forward` in its place at every step of a generation.
@@ -78,8 +79,8 @@ class DecoderLayer(TransformerLayer):
         memory: Tensor | KeysAndValues,
         tgt_mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
-        tgt_key_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: KeyPaddingMask = None,
+        memory_key_padding_mask: KeyPaddingMask = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
         shared_projection: SequenceProjection | None = None,
@@ -93,7 +94,8 @@ class DecoderLayer(TransformerLayer):
             memory: ``(B, M, memory_dim)`` likewise, or what :meth:`compress` made of it.
             tgt_mask: None or the causal mask; the layer is causal in any case.
             memory_mask: must be None.
-            tgt_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
+            tgt_key_padding_mask: ``(B, N)``, bool (True at padding) or float (0, and −1000 or less at padding), on any
+                side and between real tokens.
             memory_key_padding_mask: ``(B, M)`` likewise; None beside a compressed memory, which holds it already.
             tgt_is_causal: True promises that ``tgt_mask`` is the causal mask; else it is compared.
             memory_is_causal: must be False.
@@ -116,20 +118,21 @@ class DecoderLayer(TransformerLayer):
             memory = self.compress(memory, memory_key_padding_mask, shared_projection)
         elif memory_key_padding_mask is not None:
             raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
+        padding = self.read_padding(tgt, tgt_key_padding_mask)
         if runs_in_chunks(self.chunk_size) and not need_weights:
-            return self._forward_in_chunks(tgt, memory, tgt_key_padding_mask, past)
+            return self._forward_in_chunks(tgt, memory, padding, past)
         options = {"need_weights": need_weights, "average_attn_weights": False}
 
         def attend(x: Tensor) -> tuple[Tensor, Tensor | None]:
             read: tuple[Tensor, Tensor | None]
-            read = self.self_attn(x, x, x, key_padding_mask=tgt_key_padding_mask, past=past, **options)
+            read = self.self_attn(x, x, x, key_padding_mask=padding, past=past, **options)
             return read
 
         def attend_to_memory(x: Tensor) -> tuple[Tensor, Tensor | None]:
             read: tuple[Tensor, Tensor | None] = self.multihead_attn(x, memory, **options)
             return read
 
-        return self._couple(self.clean(tgt, tgt_key_padding_mask), attend, attend_to_memory)
+        return self._couple(self.clean(tgt, padding), attend, attend_to_memory)
 
     def _couple(self, x: Tensor, attend: Attend, attend_to_memory: Attend) -> Tensor:
         """The three branches with their residual connections and norms; shapes are kept."""
@@ -143,12 +146,12 @@ class DecoderLayer(TransformerLayer):
         return output
 
     def _forward_in_chunks(
-        self, tgt: Tensor, memory: KeysAndValues, tgt_key_padding_mask: Tensor | None, past: Past | None
+        self, tgt: Tensor, memory: KeysAndValues, padding: Padding | None, past: Past | None
     ) -> Tensor:
         """One pass over the target, whose read part is the past."""
         assert self.chunk_size is not None
         batched = self.self_attn.to_batch_first(tgt)
-        target = Chunks(batched, bool_padding_mask(tgt_key_padding_mask, batched), self.chunk_size)
+        target = Chunks(batched if padding is None else padding.justify(batched), padding, self.chunk_size)
         behind = Past() if past is None else past
 
         def couple(chunk: slice) -> Tensor:
@@ -160,6 +163,7 @@ class DecoderLayer(TransformerLayer):
 
         parts = ((chunk, (couple(chunk),)) for chunk in target.cut_at(1))
         (output,) = write_chunks(parts, target.length, [None], dim=1)
+        output = output if padding is None else padding.restore(output)
         return self.self_attn.from_batch_first(output, tgt.dim() == 2)
 
     def _feed_forward_of_chunk(self, x: Tensor) -> Tensor:
@@ -171,7 +175,7 @@ def _check_tgt_mask(mask: Tensor | None, is_causal: bool | None, length: int) ->
     """Raise ``ValueError`` for a mask of the target that is not the causal one."""
     if mask is None or is_causal:
         return
-    hidden = mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min
+    hidden = mask if mask.dtype == torch.bool else mask <= LOWEST
     expected = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
     causal = mask.shape == expected.shape and torch.equal(hidden, expected)
     if not causal or (mask.dtype != torch.bool and mask.masked_fill(hidden, 0).any()):

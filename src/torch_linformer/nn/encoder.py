@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import check_sharing
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
+from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import run_reversible, stream_of
@@ -57,7 +59,7 @@ class Encoder(nn.Module):
         self,
         src: Tensor,
         mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
+        src_key_padding_mask: KeyPaddingMask = None,
         is_causal: bool = False,
         need_weights: bool = False,
         need_layers: bool = False,
@@ -71,7 +73,7 @@ class Encoder(nn.Module):
         """
         options: dict[str, Any] = {
             "src_mask": mask,
-            "src_key_padding_mask": src_key_padding_mask,
+            "src_key_padding_mask": self._read_padding(src, src_key_padding_mask),
             "is_causal": is_causal,
             "shared_projection": self.shared_projection,
             "need_weights": need_weights,
@@ -93,6 +95,14 @@ class Encoder(nn.Module):
             return output
         dim = cast("EncoderLayer", self.layers[0]).sequence_dim(src)
         return map_chunks(self.norm, src, self.chunk_size, dim, overwrite=overwrite)
+
+    def _read_padding(self, src: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
+        """The padding, read once for all layers."""
+        if key_padding_mask is None or len(self.layers) == 0:
+            return None
+        attentions = [cast("EncoderLayer", layer).self_attn for layer in self.layers]
+        ordered = any(attention.order_matters for attention in attentions)
+        return read_padding(key_padding_mask, attentions[0].to_batch_first(src), ordered=ordered)
 
     def _run(self, layer: nn.Module, src: Tensor, options: dict[str, Any]) -> Tensor:
         # Transformers' own switch makes the layer do the same by itself: once is enough.

@@ -6,12 +6,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.padding import Padding, reorder
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.chunks import Chunks, runs_in_chunks, write_chunks
 from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.padding import bool_padding_mask
+from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
 from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
@@ -50,7 +51,7 @@ class EncoderLayer(TransformerLayer):
         self,
         src: Tensor,
         src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
+        src_key_padding_mask: KeyPaddingMask = None,
         is_causal: bool = False,
         shared_projection: SequenceProjection | None = None,
         need_weights: bool = False,
@@ -63,7 +64,8 @@ class EncoderLayer(TransformerLayer):
         Args:
             src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
             src_mask: must be None; a causal layer takes the causal one with ``is_causal=True``.
-            src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (−inf at padding).
+            src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (0, and −1000 or less at padding), on any
+                side and between real tokens.
             is_causal: must be False, but in a causal layer.
             shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
             need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
@@ -76,11 +78,12 @@ class EncoderLayer(TransformerLayer):
         """
         streams = (src,) if second_stream is None else (src, second_stream)
         plain = self.self_attn.causal if is_causal else src_mask is None
+        padding = self.read_padding(src, src_key_padding_mask)
         if runs_in_chunks(self.chunk_size) and not need_weights and plain:
-            return self._forward_in_chunks(streams, src_key_padding_mask, shared_projection, overwrite, past)
+            return self._forward_in_chunks(streams, padding, shared_projection, overwrite, past)
         if second_stream is None:
-            streams = (self.clean(src, src_key_padding_mask),)
-        attend = self._attention(src_mask, src_key_padding_mask, is_causal, shared_projection, need_weights, past)
+            streams = (self.clean(src, padding),)
+        attend = self._attention(src_mask, padding, is_causal, shared_projection, need_weights, past)
         return _alone(self._couple(streams, attend))
 
     def branches(self, src: Tensor, **options: Any) -> ReversibleLayer:
@@ -110,7 +113,7 @@ class EncoderLayer(TransformerLayer):
     def _forward_in_chunks(
         self,
         streams: tuple[Tensor, ...],
-        src_key_padding_mask: Tensor | None,
+        padding: Padding | None,
         shared_projection: SequenceProjection | None,
         overwrite: bool,
         past: Past | None,
@@ -121,7 +124,8 @@ class EncoderLayer(TransformerLayer):
         """
         assert self.chunk_size is not None
         batched = [self.self_attn.to_batch_first(x) for x in streams]
-        padding = bool_padding_mask(src_key_padding_mask, batched[0])
+        if padding is not None and padding.order is not None:
+            batched, overwrite = [reorder(x, padding.order, dim=1) for x in batched], True
         sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
         attend: Callable[[slice, Tensor], tuple[Tensor, Tensor | None]]
         if self.self_attn.causal:
@@ -145,12 +149,13 @@ class EncoderLayer(TransformerLayer):
         parts = ((chunk, couple(chunk)) for chunk in sequences[0].cut_at(1))
         kept: list[Tensor | None] = [*batched] if overwrite else [None] * len(batched)
         outputs = write_chunks(parts, batched[0].shape[1], [None, *kept] if len(kept) == 2 else kept, dim=1)
+        outputs = outputs if padding is None else [padding.restore(x) for x in outputs]
         return _alone(tuple(self.self_attn.from_batch_first(x, streams[0].dim() == 2) for x in outputs))
 
     def _attention(
         self,
         src_mask: Tensor | None,
-        src_key_padding_mask: Tensor | None,
+        src_key_padding_mask: KeyPaddingMask,
         is_causal: bool,
         shared_projection: SequenceProjection | None,
         need_weights: bool,

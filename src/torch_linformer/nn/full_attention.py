@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
-from torch_linformer.functional.projection import zero_padding
+from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn.chunks import Chunks, map_chunks, runs_in_chunks
 from torch_linformer.nn.keys_and_values import KeysAndValues
-from torch_linformer.nn.linear import Linear
-from torch_linformer.nn.padding import bool_padding_mask
+from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.past import FullState, Past, positions_behind
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -56,10 +56,10 @@ class FullAttention(nn.Module):
         check_rotary_dim(rotary_dim, self.head_dim, causal)
         factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         kv_width = num_kv_heads * self.head_dim
-        self.q_proj = Linear(embed_dim, num_heads * self.head_dim, **factory)
-        self.k_proj = Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
-        self.v_proj = Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
-        self.out_proj = Linear(num_heads * self.head_dim, embed_dim, **factory)
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, **factory)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,7 +73,7 @@ class FullAttention(nn.Module):
         query: Tensor,
         key: Tensor | KeysAndValues,
         value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
+        key_padding_mask: KeyPaddingMask = None,
         need_weights: bool = False,
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
@@ -87,7 +87,9 @@ class FullAttention(nn.Module):
             query: ``(B, N, C)``, or ``(N, B, C)`` with ``batch_first=False``, or ``(N, C)`` unbatched.
             key: ``(B, M, kdim)`` likewise; or what :meth:`compress` made of keys, values and their padding.
             value: ``(B, M, vdim)`` likewise; ``key`` by default.
-            key_padding_mask: ``(B, M)``, bool (True at padding) or float (−inf at padding).
+            key_padding_mask: ``(B, M)``, bool (True at padding) or float (0, and −1000 or less at padding), on any side
+                and between real tokens. What stands at padding, NaN too, changes nothing; of ``query`` that holds
+                where its padding is the keys'.
             need_weights: also return the attention weights, computed without SDPA.
             attn_mask: must be None; no (N, M) mask can be applied. A causal module takes the causal one with
                 ``is_causal=True``, and does not look at it.
@@ -107,19 +109,23 @@ class FullAttention(nn.Module):
         if past is not None and not self.causal:
             raise ValueError("past belongs to causal attention: here every position sees those behind it too")
         unbatched = query.dim() == 2
+        queries = self.to_batch_first(query)
         if isinstance(key, KeysAndValues):
-            self._check_compressed(query, key, value, key_padding_mask)
-            output, weights = self.attend_to(key, self.to_batch_first(query), need_weights)
+            self._check_compressed(queries, key, value, key_padding_mask)
+            output, weights = self.attend_to(key, queries, need_weights)
         else:
-            self_attention = query is key
-            query = self.to_batch_first(query)
-            key, value, padding = self._read(query, key, value, key_padding_mask)
-            query = key if self_attention else query
+            source = queries if key is query else self.to_batch_first(key)
+            other = source if value is None or value is key else self.to_batch_first(value)
+            keys, values, padding = self._read(queries, source, other, key_padding_mask)
+            queries = self._clean_queries(queries, source, keys, padding)
             if self.causal:
-                output, weights = self.attend_causally(query, key, value, padding, past, need_weights)
+                output, weights = self.attend_causally(queries, keys, values, padding, past, need_weights)
             else:
-                keys_and_values = self._keys_and_values(key, value, padding, shared_projection)
-                output, weights = self.attend_to(keys_and_values, query, need_weights)
+                keys_and_values = self._keys_and_values(keys, values, padding, shared_projection)
+                output, weights = self.attend_to(keys_and_values, queries, need_weights)
+            if padding is not None and self.looks_around:
+                output = padding.restore(output)
+                weights = None if weights is None else padding.restore(weights)
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
         if unbatched and weights is not None:
@@ -130,7 +136,7 @@ class FullAttention(nn.Module):
         self,
         key: Tensor,
         value: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
+        key_padding_mask: KeyPaddingMask = None,
         shared_projection: SequenceProjection | None = None,
     ) -> KeysAndValues:
         """Slots of a memory (its positions in ordinary attention), for any number of calls with other queries.
@@ -139,12 +145,20 @@ class FullAttention(nn.Module):
         Arguments are those of :meth:`forward`.
 
         Raises:
-            ValueError: for a causal module, shapes that do not fit, or M over ``max_len``.
+            ValueError: for a causal module, shapes that do not fit, M over ``max_len``, or a mask where there is a
+                window: the queries would have to move with the keys.
         """
         if self.causal:
             raise ValueError("a causal attention has no slots of a whole memory: build one with causal=False")
-        key, value, padding = self._read(None, key, value, key_padding_mask)
-        return self._keys_and_values(key, value, padding, shared_projection)
+        if self.looks_around and isinstance(key_padding_mask, Tensor):
+            raise ValueError(
+                "compress() of an attention with a window takes no key_padding_mask: a window counts real tokens, and "
+                "the queries, which are not known yet, would have to be counted too; call the attention itself"
+            )
+        source = self.to_batch_first(key)
+        other = source if value is None or value is key else self.to_batch_first(value)
+        keys, values, padding = self._read(None, source, other, key_padding_mask)
+        return self._keys_and_values(keys, values, padding, shared_projection)
 
     def attend_to(
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
@@ -162,7 +176,7 @@ class FullAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """:meth:`attend_to` for all queries at once."""
         keys, values, slot_padding = keys_and_values[:3]
-        queries_BHND = self._split_heads(self.q_proj(query), self.num_heads)
+        queries_BHND = self._split_heads(run_linear(self.q_proj, query), self.num_heads)
         output_BHND, weights = attend(
             queries_BHND,
             keys,
@@ -171,26 +185,25 @@ class FullAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
-        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+        return run_linear(self.out_proj, output_BHND.transpose(1, 2).flatten(2)), weights
 
     def attend_causally(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        padding: Tensor | None,
+        padding: Padding | None,
         past: Past | None,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Output and weights of every position ``(B, N, C)`` over those up to its own, and over the past."""
-        if query.shape[1] != key.shape[1]:
-            raise ValueError(
-                f"causal attention is self-attention: query and key must have one length, got {query.shape[1]} and "
-                f"{key.shape[1]}"
-            )
-        heads = self.heads_of(query, key, value, padding, past)
-        output_BHND, weights = self._attend_to_past(*heads, padding, past, need_weights)
-        return self.out_proj(output_BHND.transpose(1, 2).flatten(2)), weights
+        """Output and weights of every position ``(B, N, C)`` over those up to its own, and over the past.
+
+        The sequences are justified by ``padding``, where there is padding.
+        """
+        mask = None if padding is None else padding.trailing
+        heads = self.heads_of(query, key, value, mask, past)
+        output_BHND, weights = self._attend_to_past(*heads, mask, past, need_weights)
+        return run_linear(self.out_proj, output_BHND.transpose(1, 2).flatten(2)), weights
 
     def heads_of(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None, past: Past | None = None
@@ -199,12 +212,12 @@ class FullAttention(nn.Module):
 
         Inputs are ``(B, ·, C)``. Keys and values of fewer heads are repeated for the heads of the queries.
         """
-        queries = self._split_heads(self.q_proj(query), self.num_heads)
-        keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
+        queries = self._split_heads(run_linear(self.q_proj, query), self.num_heads)
+        keys = self._split_heads(run_linear(self.k_proj, key), self.num_kv_heads)
         if self.rotary_dim > 0:
             positions = positions_behind(past, padding, key.shape[1], key.device)
             queries, keys = (rotate(x, positions, self.rotary_dim) for x in (queries, keys))
-        values = self._split_heads(self.v_proj(value), self.num_kv_heads)
+        values = self._split_heads(run_linear(self.v_proj, value), self.num_kv_heads)
         return queries, repeat_heads(keys, self.num_heads), repeat_heads(values, self.num_heads)
 
     def _attend_to_past(
@@ -235,21 +248,22 @@ class FullAttention(nn.Module):
         keys, values = [], []
         for chunk in chunks.cut_at(1):
             x = chunks.read(chunk) if norm is None else norm(chunks.read(chunk))
-            keys.append(self._split_heads(self.k_proj(x), self.num_kv_heads))
-            values.append(self._split_heads(self.v_proj(x), self.num_kv_heads))
-        return KeysAndValues(torch.cat(keys, dim=2), torch.cat(values, dim=2), chunks.padding)
+            keys.append(self._split_heads(run_linear(self.k_proj, x), self.num_kv_heads))
+            values.append(self._split_heads(run_linear(self.v_proj, x), self.num_kv_heads))
+        mask = None if chunks.padding is None else chunks.padding.trailing
+        return KeysAndValues(torch.cat(keys, dim=2), torch.cat(values, dim=2), mask)
 
     def _keys_and_values(
         self,
         key: Tensor,
         value: Tensor,
-        padding: Tensor | None,
+        padding: Padding | None,
         shared_projection: SequenceProjection | None,
     ) -> KeysAndValues:
-        """Keys and values ``(B, H, ·, D)`` from the zero-padded inputs, and which of them get no attention."""
-        keys = self._split_heads(self.k_proj(key), self.num_kv_heads)
-        values = self._split_heads(self.v_proj(value), self.num_kv_heads)
-        return KeysAndValues(keys, values, padding)
+        """Keys and values ``(B, H, ·, D)`` from the justified inputs, and which of them get no attention."""
+        keys = self._split_heads(run_linear(self.k_proj, key), self.num_kv_heads)
+        values = self._split_heads(run_linear(self.v_proj, value), self.num_kv_heads)
+        return KeysAndValues(keys, values, None if padding is None else padding.trailing)
 
     def _split_heads(self, x: Tensor, heads: int) -> Tensor:
         return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
@@ -266,23 +280,51 @@ class FullAttention(nn.Module):
             return x.squeeze(0)
         return x if self.batch_first else x.transpose(0, 1)
 
+    @property
+    def order_matters(self) -> bool:
+        """Whether it matters which real token a key is, so that padding in front of it or between must be moved."""
+        return False
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether query i stands at the position of key i, and sees that of it which is causal, or near."""
+        return self.causal
+
     def _read(
-        self, query: Tensor | None, key: Tensor, value: Tensor | None, key_padding_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys and values ``(B, M, C)`` with zeros at padding, one tensor where they came as one, and the padding."""
-        source = self.to_batch_first(key)
-        other = source if value is None or value is key else self.to_batch_first(value)
-        self._check_inputs(query, source, other)
-        padding = bool_padding_mask(key_padding_mask, source)
-        cleaned = zero_padding(source, padding)
-        return cleaned, cleaned if other is source else zero_padding(other, padding), padding
+        self, query: Tensor | None, key: Tensor, value: Tensor, key_padding_mask: KeyPaddingMask
+    ) -> tuple[Tensor, Tensor, Padding | None]:
+        """Keys and values ``(B, M, C)`` with the real tokens first and zeros at padding, and the padding."""
+        self._check_inputs(query, key, value)
+        padding = read_padding(key_padding_mask, key, ordered=self.order_matters)
+        if padding is None:
+            return key, value, None
+        keys = padding.justify(key)
+        return keys, keys if value is key else padding.justify(value), padding
+
+    def _clean_queries(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding | None) -> Tensor:
+        """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them."""
+        if self.looks_around and query.shape[1] != key.shape[1] and (self.causal or padding is not None):
+            kind = "causal attention is self-attention" if self.causal else "a window counts the real tokens of both"
+            raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
+        if padding is None:
+            return query
+        if query is key and (self.looks_around or padding.order is None):
+            return keys
+        if self.looks_around:
+            return padding.justify(query)
+        if query is key:
+            return padding.clean(query)
+        if query.shape != key.shape:
+            return query
+        # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.
+        same = ((query == key) | (query.isnan() & key.isnan())).all(dim=-1)
+        return zero_padding(query, same & padding.mask)
 
     def _check_compressed(
-        self, query: Tensor, keys_and_values: KeysAndValues, value: Tensor | None, key_padding_mask: Tensor | None
+        self, query: Tensor, keys_and_values: KeysAndValues, value: Tensor | None, key_padding_mask: KeyPaddingMask
     ) -> None:
         if value is not None or key_padding_mask is not None:
             raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
-        query = self.to_batch_first(query)
         self._check_width("query", query, self.q_proj)
         made = keys_and_values.keys.shape
         if made[0] != query.shape[0]:

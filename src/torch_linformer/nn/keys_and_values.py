@@ -34,7 +34,7 @@ class KeysAndValues(NamedTuple):
         return self._replace(keys=keys, values=values, padding=padding, near=near)
 
     def over_all_slots(self, weights: Tensor) -> Tensor:
-        """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; behind them may stand those of a window."""
+        """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; after them may stand a window's."""
         reached = self.keys.shape[2]
         if reached == self.num_slots:
             return weights

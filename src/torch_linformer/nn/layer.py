@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.projection import zero_padding
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks
 from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.linear import Linear
-from torch_linformer.nn.padding import bool_padding_mask
+from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 
 class TransformerLayer(nn.Module):
@@ -34,10 +34,10 @@ class TransformerLayer(nn.Module):
         check_chunk_size(chunk_size)
         d_model = self_attn.embed_dim
         self.self_attn = self_attn
-        self.linear1 = Linear(d_model, dim_feedforward, bias, device, dtype)
-        self.linear_gate = Linear(d_model, dim_feedforward, bias, device, dtype) if gated else None
+        self.linear1 = nn.Linear(d_model, dim_feedforward, bias, device, dtype)
+        self.linear_gate = nn.Linear(d_model, dim_feedforward, bias, device, dtype) if gated else None
         self.dropout = nn.Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias, device, dtype)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, bias, device, dtype)
         self.activation = resolve_activation(activation)
         self.chunk_size = chunk_size
 
@@ -46,13 +46,15 @@ class TransformerLayer(nn.Module):
             if isinstance(module, FullAttention | nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
 
-    def clean(self, x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    def read_padding(self, x: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
+        """The padding of ``x`` as the self-attention needs it, read once for all that the layer does."""
+        return read_padding(key_padding_mask, self.self_attn.to_batch_first(x), ordered=self.self_attn.order_matters)
+
+    def clean(self, x: Tensor, padding: Padding | None) -> Tensor:
         """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
-        batched = self.self_attn.to_batch_first(x)
-        padding = bool_padding_mask(key_padding_mask, batched)
         if padding is None:
             return x
-        return self.self_attn.from_batch_first(zero_padding(batched, padding), x.dim() == 2)
+        return self.self_attn.from_batch_first(padding.clean(self.self_attn.to_batch_first(x)), x.dim() == 2)
 
     def sequence_dim(self, x: Tensor) -> int:
         """The dimension of ``x`` along which the sequence runs."""
@@ -67,8 +69,7 @@ class TransformerLayer(nn.Module):
         raise NotImplementedError
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.linear1(x))
+        hidden = self.activation(run_linear(self.linear1, x))
         if self.linear_gate is not None:
-            hidden = hidden * self.linear_gate(x)
-        output: Tensor = self.linear2(self.dropout(hidden))
-        return output
+            hidden = hidden * run_linear(self.linear_gate, x)
+        return run_linear(self.linear2, self.dropout(hidden))

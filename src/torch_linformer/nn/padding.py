@@ -3,19 +3,49 @@
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.projection import check_padding_mask
+from torch_linformer.functional.padding import Padding, check_padding_mask
+
+# Added to a score it leaves no weight, not even in float64: exp(-1000) is 0. The −1e4 of older code is rounded to more
+# in bfloat16, so the bound lies well above it.
+LOWEST = -1e3
+
+KeyPaddingMask = Tensor | Padding | None
 
 
-def bool_padding_mask(key_padding_mask: Tensor | None, key: Tensor) -> Tensor | None:
-    """Bool ``(B, M)`` for ``key`` ``(B, M, C)`` from a bool or float mask, checked.
+def read_padding(key_padding_mask: KeyPaddingMask, key: Tensor, *, ordered: bool) -> Padding | None:
+    """The padding of ``key`` ``(B, M, C)`` from a mask ``(B, M)``, checked; what was read before stays as it is.
 
-    In a float mask −inf is padding, and so is the lowest finite number, which some libraries write for it.
+    Args:
+        key_padding_mask: bool (True at padding) or float: 0 at real tokens, and −1000 or less at padding.
+        key: the keys.
+        ordered: real tokens may have to be moved: their place among each other matters to who attends.
+
+    Raises:
+        ValueError: for another dtype or shape, and for a float mask with other numbers.
     """
-    if key_padding_mask is None:
-        return None
-    if key_padding_mask.is_floating_point():
-        key_padding_mask = key_padding_mask <= torch.finfo(key_padding_mask.dtype).min
-    if key_padding_mask.dim() == 1:
-        key_padding_mask = key_padding_mask.unsqueeze(0)
-    check_padding_mask(key_padding_mask, key.shape[0], key.shape[1])
-    return key_padding_mask
+    if key_padding_mask is None or isinstance(key_padding_mask, Padding):
+        return key_padding_mask
+    mask = key_padding_mask
+    if mask.is_floating_point():
+        mask = _hidden_by(mask)
+    if mask.dim() == 1:
+        mask = mask.unsqueeze(0)
+    check_padding_mask(mask, key.shape[0], key.shape[1])
+    return Padding.of(mask) if ordered else Padding.unmoved(mask)
+
+
+def _hidden_by(mask: Tensor) -> Tensor:
+    """Bool: where a float mask hides; it must be 0 elsewhere.
+
+    On a GPU nothing waits for the answer: other numbers end in its assertion, as an index out of range does.
+    """
+    hidden = mask <= LOWEST
+    message = (
+        f"key_padding_mask of {mask.dtype} must be 0 at real tokens and -inf, or any number up to {LOWEST:g}, at "
+        "padding; it holds other numbers, which cannot be added to scores here. A bool mask has True at padding"
+    )
+    try:
+        torch._assert_async((hidden | (mask == 0)).all(), message)
+    except RuntimeError as error:
+        raise ValueError(message) from error
+    return hidden

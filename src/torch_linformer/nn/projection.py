@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torch_linformer.functional.padding import reorder
 from torch_linformer.functional.projection import (
     average_windows,
     check_length,
-    check_padding_mask,
+    compress,
     convolve_windows,
     empty_windows,
     max_windows,
-    project_sequence,
 )
+from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 Projection = Literal["linear", "random", "conv", "mean", "max"]
 Sharing = Literal["none", "headwise", "kv", "layerwise"]
@@ -114,20 +115,21 @@ class SequenceProjection(nn.Module):
         """Multiplications to project ``length`` positions of ``width`` channels (counted once for all heads)."""
         return length * width * (self.k if self.projection in DENSE else 1)
 
-    def forward(self, sequence: Tensor, key_padding_mask: Tensor | None = None, *, all_slots: bool = True) -> Tensor:
-        """Slots of ``sequence``; ``key_padding_mask`` is bool ``(B, M)``, True at padding.
+    def forward(self, sequence: Tensor, key_padding_mask: KeyPaddingMask = None, *, all_slots: bool = True) -> Tensor:
+        """Slots of ``sequence``; ``key_padding_mask`` ``(B, M)`` as in :class:`LinformerAttention`.
 
-        With ``all_slots=False`` those alone that it reaches: see :meth:`reached`.
+        With ``all_slots=False`` only those that it reaches: see :meth:`reached`.
         """
         check_length(sequence.shape[-2], self.max_len)
-        check_padding_mask(key_padding_mask, sequence.shape[0], sequence.shape[-2])
+        padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
+        mask = None
+        if padding is not None:
+            sequence, mask = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.trailing
         if self.projection not in DENSE:
             num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
-            return self.slots_of_windows(sequence, num_slots, key_padding_mask)
+            return self.slots_of_windows(sequence, num_slots, mask)
         assert self.weight is not None
-        return project_sequence(
-            sequence, self.weight, key_padding_mask=key_padding_mask, length_scaling=self.length_scaling
-        )
+        return compress(sequence, self.weight, mask, self.length_scaling)
 
     def slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
         """The first ``num_slots`` windows; ``sequence`` may be a stretch of a longer one, from a window's start."""
@@ -144,7 +146,7 @@ class SequenceProjection(nn.Module):
         return self.k if self.projection in DENSE or torch.compiler.is_compiling() else -(-length // self.window)
 
     def slot_padding_mask(
-        self, sequence: Tensor, key_padding_mask: Tensor | None = None, *, all_slots: bool = True
+        self, sequence: Tensor, key_padding_mask: KeyPaddingMask = None, *, all_slots: bool = True
     ) -> Tensor | None:
         """Bool ``(B or 1, K)``, True at slots without a real token; None where no slot can be without one.
 
@@ -155,7 +157,9 @@ class SequenceProjection(nn.Module):
         if self.projection in DENSE or (not every and key_padding_mask is None and length > 0):
             return None
         num_slots = self.k if every else self.reached(length)
-        return empty_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
+        padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
+        mask = None if padding is None else padding.trailing
+        return empty_windows(sequence, self.window, num_slots, key_padding_mask=mask)
 
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
