@@ -11,6 +11,7 @@ from torch_linformer.nn.chunks import write_chunks
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.past import Past
 
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6
@@ -143,8 +144,7 @@ def test_sums_over_many_chunks_do_not_round_to_half_precision():
     torch.nn.init.ones_(layer.norm1.bias)
     torch.nn.init.zeros_(layer.norm1.weight)
     found = []
-    attend = attention.attend_to
-    attention.attend_to = lambda memory, query, start: (found.append(memory[1]), attend(memory, query, start=start))[1]
+    attention.register_forward_pre_hook(lambda module, args: found.append(args[1].values))
     layer(torch.randn(1, 4099, 8).bfloat16())
     # A bfloat16 sum of ones stops at 256.
     expected = attention.v_proj(torch.full((1, 1, 8), 4099.0).bfloat16())
@@ -184,23 +184,43 @@ def test_nothing_is_as_large_as_the_hidden_states_but_they(pair, memory, sharing
     assert len(large.places() - projections - {src.untyped_storage().data_ptr()}) == (0 if sets == 1 else sets)
 
 
+@pytest.mark.parametrize("memory", ["none", "reversible"])
+@pytest.mark.parametrize("watched", ["layers.0", "layers.1", "layers.1.norm1", "norm"])
 @torch.no_grad()
-def test_layers_after_the_first_write_over_their_input_unless_it_is_read(pair):
-    _, chunked = pair(chunk_size=8, norm_first=True)
+def test_nothing_that_a_hook_has_seen_is_written_over(pair, memory, watched):
+    _, chunked = pair(chunk_size=8, norm_first=True, memory=memory)
     src, seen = torch.randn(1, LENGTH, WIDTH, **DOUBLE), []
-    for layer in chunked.layers:
-        layer.register_forward_hook(lambda module, args, output: seen.extend([args[0], output]))
 
-    def places(**options):
-        seen.clear()
-        seen.append(chunked(src, **options))
-        return [tensor.data_ptr() for tensor in (src, *seen)]
+    def keep(module, args, output):
+        outputs = output if isinstance(output, tuple) else (output,)
+        seen.extend((tensor, tensor.clone()) for tensor in (*args, *outputs))
 
-    given, first_in, first_out, *later = places()
-    assert given == first_in != first_out and set(later) == {first_out}
-    given, *all_others = places(need_layers=True)
-    assert len({given, *all_others}) == 4, "the input, the two layers and the norm"
-    assert len(set(places(overwrite=True))) == 1
+    chunked.get_submodule(watched).register_forward_hook(keep)
+    for overwrite in (False, True):
+        chunked(src, overwrite=overwrite)
+    assert len(seen) >= 4
+    assert all(torch.equal(tensor, before) for tensor, before in seen)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 4}, {"causal": True}, {"batch_first": False}], ids=str)
+@torch.no_grad()
+def test_hooks_of_the_attention_see_its_chunks_and_may_change_them(pair, options):
+    whole, chunked = pair(chunk_size=8, **options)
+    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    src = src if options.get("batch_first", True) else src.transpose(0, 1)
+    for model in (whole, chunked):
+        model.layers[1].self_attn.register_forward_hook(lambda module, args, output: (output[0] * 2, output[1]))
+    assert_close(chunked(src), whole(src))
+
+
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@torch.no_grad()
+def test_a_past_is_refused_where_nothing_is_causal(pair, chunk_size):
+    _, model = pair(chunk_size=chunk_size)
+    with pytest.raises(ValueError, match=r"^past belongs to causal attention"):
+        model(torch.randn(1, LENGTH, WIDTH, **DOUBLE), pasts=[Past(), Past()])
+    with pytest.raises(ValueError, match=r"^past belongs to causal attention"):
+        model.layers[0](torch.randn(1, LENGTH, WIDTH, **DOUBLE), past=Past())
 
 
 def test_a_buffer_of_another_precision_is_left_alone():

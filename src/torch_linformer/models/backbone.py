@@ -19,7 +19,7 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
-from torch_linformer.nn.chunks import runs_in_chunks
+from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.encoder import Encoder, LinformerEncoder, Memory
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
@@ -291,7 +291,7 @@ class LinformerModel(LinformerBackbone):
             need_weights=need_weights,
             need_layers=need_layers,
             # In chunks the embeddings are a tensor of their own, whatever was given.
-            overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers,
+            overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers and not is_watched(self.embeddings),
             pasts=None if past_key_values is None else past_key_values.pasts,
         )
         if past_key_values is not None:

@@ -4,6 +4,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.functional.causal import attend_causally, check_window
@@ -165,6 +166,7 @@ class LinformerAttention(FullAttention):
     def attend_to(
         self, keys_and_values: KeysAndValues, query: Tensor, need_weights: bool = False, start: int = 0
     ) -> tuple[Tensor, Tensor | None]:
+        keys_and_values = self._biased(keys_and_values)
         if self.window is None:
             output, weights = super().attend_to(keys_and_values, query, need_weights)
             return output, None if weights is None else keys_and_values.over_all_slots(weights)
@@ -199,12 +201,13 @@ class LinformerAttention(FullAttention):
     ) -> tuple[Tensor, Tensor | None]:
         before = None if past is None else past.state
         assert not isinstance(before, FullState)
+        slot_weights, score_bias = (None, None) if self.running is None else self.running(keys)
         output, weights, state = attend_causally(
             queries,
             keys,
             values,
-            None if self.running is None else self.running(keys),
-            score_bias=None if self.running is None else self.running.score_bias,
+            slot_weights,
+            score_bias=score_bias,
             window=self.window,
             padding_mask=padding,
             state=before,
@@ -294,11 +297,17 @@ class LinformerAttention(FullAttention):
         near: KeysAndValues | None,
     ) -> KeysAndValues:
         """The slots that a sequence reaches, so that a short text pays for no more, and what is near."""
-        if self.slot_bias_k is not None and self.slot_bias_v is not None:
-            reached = keys.shape[2]
-            keys, values = keys + self.slot_bias_k[:, :reached], values + self.slot_bias_v[:, :reached]
         slot_padding = projection.slot_padding_mask(sequence, padding, all_slots=False)
         return KeysAndValues(keys, values, slot_padding, near, projection.k)
+
+    def _biased(self, slots: KeysAndValues) -> KeysAndValues:
+        """With the biases, added where they are used: slots of chunks are made outside this module's own call."""
+        if self.slot_bias_k is None or self.slot_bias_v is None:
+            return slots
+        reached = slots.keys.shape[2]
+        return slots._replace(
+            keys=slots.keys + self.slot_bias_k[:, :reached], values=slots.values + self.slot_bias_v[:, :reached]
+        )
 
     def _compresses_first(
         self, proj_k: SequenceProjection, proj_v: SequenceProjection, length: int, same_source: bool
@@ -324,12 +333,15 @@ class LinformerAttention(FullAttention):
 def _project_slots(
     linear: nn.Linear, slots: Tensor, projection: SequenceProjection, ones: Tensor, padding: Padding | None
 ) -> Tensor:
-    """``(Eᵀ X) W + (Eᵀ m) bᵀ``; the linear map is called whole, so adapters wrapped around it take part."""
-    mapped = run_linear(linear, slots)
+    """``(Eᵀ X) W + (Eᵀ m) bᵀ``, where b is what the map makes of a zero, called once for both.
+
+    So adapters around the map take part, and its parameters are read by nobody else.
+    """
     if linear.bias is None:
-        return mapped
+        return run_linear(linear, slots)
+    mapped, bias = torch.split(run_linear(linear, F.pad(slots, (0, 0, 0, 1))), [slots.shape[1], 1], dim=1)
     mass: Tensor = projection(ones, padding, all_slots=False)
-    return mapped + (mass - 1) * linear.bias
+    return mapped + (mass - 1) * bias
 
 
 def check_causal(k: int, max_len: int, window: int | None, projection: str | None, slot_bias: bool) -> None:

@@ -61,14 +61,14 @@ class CausalProjection(nn.Module):
         shortest = min(SHORTEST, self.longest)
         return torch.linspace(math.log(shortest), math.log(self.longest), self.k)
 
-    def forward(self, keys: Tensor) -> SlotWeights:
-        """The weights of tokens with these keys ``(B, H, N, D)``."""
+    def forward(self, keys: Tensor) -> tuple[SlotWeights, Tensor]:
+        """The weights of tokens with these keys ``(B, H, N, D)``, and what is added to the scores of the slots."""
         logits = keys @ self.address.to(keys.dtype)
         # Sums of many positive weights: in half precision they would stand still.
         accurate = torch.promote_types(logits.dtype, torch.float32)
         weights = torch.exp(CONTRAST * torch.tanh(logits.to(accurate) / CONTRAST))
         decay = torch.exp(-self.log_time.to(accurate)).clamp(max=FASTEST)
-        return SlotWeights(decay, weights)
+        return SlotWeights(decay, weights), self.score_bias
 
     def extra_repr(self) -> str:
         return f"k={self.k}, num_heads={self.address.shape[0]}, longest={self.longest}"

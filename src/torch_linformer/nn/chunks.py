@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.projection import check_length, compress, scale_to_length
+from torch_linformer.functional.projection import check_length, scale_to_length
 from torch_linformer.nn.projection import DENSE, SequenceProjection
 
 PositionWise = Callable[[Tensor], Tensor]
@@ -22,6 +22,11 @@ def check_chunk_size(chunk_size: int | None) -> None:
 def runs_in_chunks(chunk_size: int | None) -> bool:
     """Whether inference goes chunk by chunk. A graph over all lengths cannot have as many steps as chunks."""
     return chunk_size is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether a hook sees what goes through ``module`` or a module in it, and may keep it."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def cut(length: int, size: int) -> Iterator[slice]:
@@ -65,15 +70,10 @@ class SlotsOfChunks:
 
     def add(self, chunk: slice, piece: Tensor) -> None:
         """Take ``piece``, ``(B, m, C)`` or ``(B, H, m, D)``: the positions of ``chunk``."""
-        padding = self.chunks.padding_of(chunk)
-        mask = None if padding is None else padding.trailing
+        slots = self.projection(piece, self.chunks.padding_of(chunk), all_slots=False, chunk=chunk)
         if self.projection.projection not in DENSE:
-            reached = self.projection.reached(piece.shape[-2])
-            self._parts.append(self.projection.slots_of_windows(piece, reached, mask))
+            self._parts.append(slots)
             return
-        assert self.projection.weight is not None
-        rows = self.projection.weight[..., chunk, :]
-        slots = compress(piece, rows, mask, length_scaling=False)
         self._dtype = slots.dtype
         # Roundings of a sum grow with its terms: this one is kept in no less than float32.
         slots = slots.to(torch.promote_types(slots.dtype, torch.float32))

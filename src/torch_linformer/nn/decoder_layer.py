@@ -155,11 +155,12 @@ class DecoderLayer(TransformerLayer):
         behind = Past() if past is None else past
 
         def couple(chunk: slice) -> Tensor:
-            return self._couple(
-                target.read(chunk),
-                lambda x: self.self_attn.attend_causally(x, x, x, target.padding_of(chunk), behind),
-                lambda x: self.multihead_attn.attend_to(memory, x),
+            coupled = self._couple(
+                self.self_attn.from_batch_first(target.read(chunk), unbatched=False),
+                lambda x: self.self_attn(x, x, x, key_padding_mask=target.padding_of(chunk), past=behind),
+                lambda x: self.multihead_attn(x, memory),
             )
+            return self.self_attn.to_batch_first(coupled)
 
         parts = ((chunk, (couple(chunk),)) for chunk in target.cut_at(1))
         (output,) = write_chunks(parts, target.length, [None], dim=1)

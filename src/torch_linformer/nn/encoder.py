@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import check_sharing
-from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
+from torch_linformer.nn.chunks import check_chunk_size, is_watched, map_chunks, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.past import Past
@@ -81,13 +81,16 @@ class Encoder(nn.Module):
         each_past = [None] * len(self.layers) if pasts is None else pasts
         if len(each_past) != len(self.layers):
             raise ValueError(f"pasts must be one Past a layer, {len(self.layers)} in all, got {len(each_past)}")
+        # What a layer returned is ours, unless a hook has it too.
+        ours = runs_in_chunks(self.chunk_size) and not need_layers and not is_watched(self)
+        overwrite = overwrite and ours
         if self.memory == "reversible":
-            src = self._run_streams(src, options, need_layers, each_past)
-            overwrite = not need_layers
+            src = self._run_streams(src, options, need_layers, each_past, ours)
+            overwrite = ours
         else:
             for layer, past in zip(self.layers, each_past, strict=True):
                 src = self._run(layer, src, {**options, "overwrite": overwrite, "past": past})
-                overwrite = not need_layers  # what a layer returned is ours
+                overwrite = ours
         if self.norm is None:
             return src
         if not runs_in_chunks(self.chunk_size):
@@ -114,7 +117,7 @@ class Encoder(nn.Module):
         return cast(Tensor, layer(src, **options))
 
     def _run_streams(
-        self, src: Tensor, options: dict[str, Any], need_layers: bool, pasts: Sequence[Past | None]
+        self, src: Tensor, options: dict[str, Any], need_layers: bool, pasts: Sequence[Past | None], ours: bool
     ) -> Tensor:
         """The mean of the two streams behind the last layer."""
         layers = [cast("EncoderLayer", layer) for layer in self.layers]
@@ -125,7 +128,7 @@ class Encoder(nn.Module):
         if plain or not torch.is_grad_enabled():
             first = second = src
             for index, layer in enumerate(layers):
-                overwrite = index > 0 and not need_layers
+                overwrite = index > 0 and ours
                 src, first, second = layer(
                     first, second_stream=second, overwrite=overwrite, past=pasts[index], **options
                 )

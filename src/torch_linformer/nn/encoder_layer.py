@@ -1,6 +1,5 @@
 """The layer of the encoder, with the signature of ``torch.nn.TransformerEncoderLayer``."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -127,24 +126,24 @@ class EncoderLayer(TransformerLayer):
         if padding is not None and padding.order is not None:
             batched, overwrite = [reorder(x, padding.order, dim=1) for x in batched], True
         sequences = [Chunks(x, padding, self.chunk_size) for x in batched]
-        attend: Callable[[slice, Tensor], tuple[Tensor, Tensor | None]]
-        if self.self_attn.causal:
+        attention, keys_and_values = self.self_attn, None
+        if attention.causal:
             past = Past() if past is None else past
-
-            def attend(chunk: slice, query: Tensor) -> tuple[Tensor, Tensor | None]:
-                return self.self_attn.attend_causally(query, query, query, sequences[-1].padding_of(chunk), past)
-
         else:
             norm = self.norm1 if self.norm_first else None
-            keys_and_values = self.self_attn.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
-
-            def attend(chunk: slice, query: Tensor) -> tuple[Tensor, Tensor | None]:
-                return self.self_attn.attend_to(keys_and_values, query, start=chunk.start)
+            keys_and_values = attention.keys_and_values_of_chunks(sequences[-1], norm, shared_projection)
 
         def couple(chunk: slice) -> tuple[Tensor, ...]:
-            return self._couple(
-                tuple(x.read(chunk) for x in sequences), lambda query: self.dropout1(attend(chunk, query)[0])
-            )
+            def attend(x: Tensor) -> Tensor:
+                if keys_and_values is None:
+                    output, _ = attention(x, x, x, key_padding_mask=sequences[-1].padding_of(chunk), past=past)
+                else:
+                    output, _ = attention(x, keys_and_values, past=past, start=chunk.start)
+                attended: Tensor = self.dropout1(output)
+                return attended
+
+            pieces = tuple(attention.from_batch_first(x.read(chunk), unbatched=False) for x in sequences)
+            return tuple(attention.to_batch_first(x) for x in self._couple(pieces, attend))
 
         parts = ((chunk, couple(chunk)) for chunk in sequences[0].cut_at(1))
         kept: list[Tensor | None] = [*batched] if overwrite else [None] * len(batched)

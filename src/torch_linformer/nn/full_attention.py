@@ -80,6 +80,7 @@ class FullAttention(nn.Module):
         is_causal: bool = False,
         shared_projection: SequenceProjection | None = None,
         past: Past | None = None,
+        start: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend; shapes, masks and result as in :class:`torch.nn.MultiheadAttention`.
 
@@ -97,6 +98,7 @@ class FullAttention(nn.Module):
             is_causal: must be False, but on a causal module.
             shared_projection: the map to slots, handed over by an encoder with ``sharing="layerwise"``.
             past: of a causal module: what it has read so far, to which this call adds ``query``.
+            start: the first query's position, where ``key`` is what :meth:`compress` made and there is a window.
 
         Returns:
             The output, shaped as ``query``, and None or the weights: ``(B, N, K)``, or ``(B, H, N, K)`` not
@@ -108,11 +110,13 @@ class FullAttention(nn.Module):
         self._refuse_masks(attn_mask, is_causal)
         if past is not None and not self.causal:
             raise ValueError("past belongs to causal attention: here every position sees those behind it too")
+        if start and not isinstance(key, KeysAndValues):
+            raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
         unbatched = query.dim() == 2
         queries = self.to_batch_first(query)
         if isinstance(key, KeysAndValues):
             self._check_compressed(queries, key, value, key_padding_mask)
-            output, weights = self.attend_to(key, queries, need_weights)
+            output, weights = self.attend_to(key, queries, need_weights, start)
         else:
             source = queries if key is query else self.to_batch_first(key)
             other = source if value is None or value is key else self.to_batch_first(value)

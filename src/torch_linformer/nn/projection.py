@@ -115,10 +115,19 @@ class SequenceProjection(nn.Module):
         """Multiplications to project ``length`` positions of ``width`` channels (counted once for all heads)."""
         return length * width * (self.k if self.projection in DENSE else 1)
 
-    def forward(self, sequence: Tensor, key_padding_mask: KeyPaddingMask = None, *, all_slots: bool = True) -> Tensor:
+    def forward(
+        self,
+        sequence: Tensor,
+        key_padding_mask: KeyPaddingMask = None,
+        *,
+        all_slots: bool = True,
+        chunk: slice | None = None,
+    ) -> Tensor:
         """Slots of ``sequence``; ``key_padding_mask`` ``(B, M)`` as in :class:`LinformerAttention`.
 
-        With ``all_slots=False`` only those that it reaches: see :meth:`reached`.
+        With ``all_slots=False`` only those that it reaches: see :meth:`reached`. ``chunk`` says that ``sequence`` is
+        those positions of a longer one: slots of windows begin at its first, which must begin a window, and dense ones
+        are its share of a sum, which s does not scale.
         """
         check_length(sequence.shape[-2], self.max_len)
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
@@ -127,12 +136,14 @@ class SequenceProjection(nn.Module):
             sequence, mask = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.trailing
         if self.projection not in DENSE:
             num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
-            return self.slots_of_windows(sequence, num_slots, mask)
+            return self._slots_of_windows(sequence, num_slots, mask)
         assert self.weight is not None
+        if chunk is not None:
+            return compress(sequence, self.weight[..., chunk, :], mask, length_scaling=False)
         return compress(sequence, self.weight, mask, self.length_scaling)
 
-    def slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
-        """The first ``num_slots`` windows; ``sequence`` may be a stretch of a longer one, from a window's start."""
+    def _slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
+        """The first ``num_slots`` windows."""
         if self.projection == "mean":
             return average_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
         if self.projection == "max":
