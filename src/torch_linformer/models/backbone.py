@@ -98,6 +98,8 @@ class LinformerPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
     _no_split_modules = ["CheckpointedLayer", "LinformerLayer"]  # noqa: RUF012 - transformers reads it from the class
+    # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
+    _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class
     _supports_sdpa = True
     _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
         "hidden_states": CheckpointedLayer,

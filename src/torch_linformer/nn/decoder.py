@@ -82,7 +82,7 @@ class Decoder(nn.Module):
         keeps_inputs_alone = self.memory == "checkpoint" and torch.is_grad_enabled() and pasts is None
         x = tgt
         for layer, memory_of_layer, past in zip(self.layers, memories, each_past, strict=True):
-            # By position: some ways to checkpoint carry no gradients to what comes by name.
+            # Tensors by position: some ways to checkpoint carry no gradients to what comes by name.
             inputs = (
                 x,
                 memory_of_layer,
@@ -92,15 +92,17 @@ class Decoder(nn.Module):
                 memory_key_padding_mask,
                 tgt_is_causal,
                 memory_is_causal,
-                self.shared_projection,
-                need_weights,
-                past,
             )
+            options: dict[str, Any] = {
+                "shared_projection": self.shared_projection,
+                "need_weights": need_weights,
+                "past": past,
+            }
             switched = getattr(layer, "gradient_checkpointing", False) and layer.training
             if keeps_inputs_alone and not switched:
-                x = cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False))
+                x = cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False, **options))
             else:
-                x = layer(*inputs)
+                x = layer(*inputs, **options)
         return x if self.norm is None else cast(Tensor, self.norm(x))
 
 

@@ -1,0 +1,84 @@
+"""Weights that are brought to memory only while the module that owns them runs: the model stays the one it is."""
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+from torch.testing import assert_close
+
+from torch_linformer.models import (
+    LinformerForCausalLM,
+    LinformerForConditionalGeneration,
+    LinformerForSequenceClassification,
+    LinformerModel,
+    LinformerSeq2SeqConfig,
+)
+
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+LONG = {"max_position_embeddings": 97, "k": 3}  # the sequence is compressed before the channels are mixed
+KINDS = [
+    *((LinformerModel, {"projection": projection, "chunk_size": 5}) for projection in PROJECTIONS),
+    *((LinformerModel, {"projection": projection, **LONG}) for projection in PROJECTIONS),
+    *((LinformerModel, {"sharing": sharing, **LONG}) for sharing in ("none", "kv", "layerwise")),
+    (LinformerModel, {"sharing": "layerwise", "chunk_size": 5}),
+    (LinformerModel, {"attention": "full", "chunk_size": 5}),
+    (LinformerModel, {"window": 5}),
+    (LinformerModel, {"window": 5, "chunk_size": 5}),
+    (LinformerModel, {"slot_bias": True}),
+    (LinformerModel, {"slot_bias": True, "chunk_size": 5}),
+    (LinformerModel, {"memory": "reversible", "norm_first": True}),
+    (LinformerModel, {"memory": "reversible", "norm_first": True, "chunk_size": 5, **LONG}),
+    (LinformerForCausalLM, {}),
+    (LinformerForCausalLM, {"k": 0}),
+    (LinformerForCausalLM, {"chunk_size": 5}),
+    (LinformerForSequenceClassification, {}),
+]
+
+
+def from_disk(model, folder):
+    """What `device_map="auto"` makes of it where the memory is too small for it."""
+    model.save_pretrained(folder / "saved")
+    kilobytes = sum(x.nbytes for x in model.state_dict().values()) // 2000
+    options = {"device_map": "auto", "max_memory": {"cpu": f"{kilobytes}KB"}, "offload_folder": folder / "offloaded"}
+    loaded = type(model).from_pretrained(folder / "saved", dtype=torch.float64, **options)
+    assert "disk" in loaded.hf_device_map.values()
+    return loaded
+
+
+WAYS = {
+    "cpu_offload": lambda model, folder: cpu_offload(model, execution_device="cpu"),
+    "disk_offload": lambda model, folder: disk_offload(model, folder, execution_device="cpu"),
+    "device_map": from_disk,
+}
+
+
+ways = pytest.mark.parametrize("way", WAYS)
+
+
+@ways
+@pytest.mark.parametrize(("model_class", "fields"), KINDS, ids=lambda value: getattr(value, "__name__", str(value)))
+@torch.no_grad()
+def test_an_offloaded_model_is_the_model(build, token_ids, tmp_path, way, model_class, fields):
+    model = build(model_class, **fields)
+    inputs = {"input_ids": token_ids(2, 23), "attention_mask": torch.arange(23) < torch.tensor([[23], [17]])}
+    expected = model(**inputs)[0]
+    offloaded = WAYS[way](model, tmp_path)
+    assert any(parameter.is_meta for parameter in offloaded.parameters())
+    assert_close(offloaded(**inputs)[0], expected)
+
+
+@ways
+@pytest.mark.parametrize("chunk_size", [None, 5])
+@pytest.mark.parametrize("memory_sharing", ["headwise", "layerwise"])
+@torch.no_grad()
+def test_an_offloaded_encoder_decoder_is_the_model(tiny, token_ids, tmp_path, way, memory_sharing, chunk_size):
+    encoder, decoder = tiny(chunk_size=chunk_size), tiny(causal=True, window=3, chunk_size=chunk_size)
+    config = LinformerSeq2SeqConfig(
+        encoder=encoder, decoder=decoder, memory_sharing=memory_sharing, bos_token_id=1, eos_token_id=2
+    )
+    torch.manual_seed(0)
+    model, ids = LinformerForConditionalGeneration(config).double().eval(), token_ids(2, 23)
+    inputs = {"input_ids": ids, "decoder_input_ids": ids[:, :11]}
+    expected = model(**inputs).logits
+    offloaded = WAYS[way](model, tmp_path)
+    assert any(parameter.is_meta for parameter in offloaded.parameters())
+    assert_close(offloaded(**inputs).logits, expected)
