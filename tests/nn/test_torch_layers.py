@@ -197,3 +197,17 @@ def test_copies_compute_the_same_and_share_nothing(how):
     for tensor in [*other.parameters(), *other.buffers()]:
         tensor.data.add_(1.0)
     assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 3}, {"causal": True, "window": 3}], ids=str)
+@torch.no_grad()
+def test_it_takes_the_place_of_the_attention_in_torchs_own_layer(randomize, trailing_padding, options):
+    layer = randomize(nn.TransformerEncoderLayer(12, 4, 17, 0.0, batch_first=True)).eval()
+    layer.self_attn = randomize(LinformerAttention(12, 4, 13, 5, **options))
+    x, mask = torch.randn(2, 11, 12), trailing_padding([11, 7], 11)
+    attended, _ = layer.self_attn(x, x, x, mask)
+    between = layer.norm1(x + attended)
+    expected = layer.norm2(between + layer.linear2(layer.linear1(between).relu()))
+    assert_close(layer(x, src_key_padding_mask=mask), expected)
+    stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    assert_close(stack(x, src_key_padding_mask=mask)[0], stack(x[:1])[0])

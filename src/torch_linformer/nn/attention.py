@@ -16,7 +16,14 @@ from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.past import FullState, Past
-from torch_linformer.nn.projection import DENSE, PARAMETERLESS, Projection, SequenceProjection, Sharing
+from torch_linformer.nn.projection import (
+    DENSE,
+    PARAMETERLESS,
+    Projection,
+    SequenceProjection,
+    Sharing,
+    resize_maps,
+)
 
 
 class LinformerAttention(FullAttention):
@@ -149,10 +156,12 @@ class LinformerAttention(FullAttention):
                 nn.init.zeros_(slot_bias)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        for projection in (self.proj_k, self.proj_v):
-            if projection is not None:
-                projection.resize_max_len(max_len, mode)
+        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`.
+
+        Raises:
+            ValueError: as there, nothing being changed then; and where there is no E, in causal attention for one.
+        """
+        resize_maps(self, max_len, mode)
 
     @property
     def order_matters(self) -> bool:

@@ -14,7 +14,7 @@ from torch_linformer.nn.encoder import k_per_layer
 from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
 
 DecoderMemory = Literal["none", "checkpoint"]
 
@@ -202,11 +202,8 @@ class LinformerDecoder(Decoder):
         super().__init__(layers, norm, shared, memory=memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take memories up to ``memory_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        if self.shared_projection is not None:
-            self.shared_projection.resize_max_len(memory_len, mode)
-        for layer in self.layers:
-            cast("LinformerDecoderLayer", layer).resize_memory_len(memory_len, mode)
+        """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, memory_len, mode)
 
 
 def _memory_k_per_layer(

@@ -15,7 +15,7 @@ from torch_linformer.nn.keys_and_values import KeysAndValues
 from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
 
 Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
@@ -291,9 +291,8 @@ class LinformerDecoderLayer(DecoderLayer):
         )
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take memories up to ``memory_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        assert isinstance(self.multihead_attn, LinformerAttention)
-        self.multihead_attn.resize_max_len(memory_len, mode)
+        """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, memory_len, mode)
 
 
 def memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:

@@ -14,7 +14,7 @@ from torch_linformer.nn.chunks import check_chunk_size, is_watched, map_chunks, 
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
 from torch_linformer.nn.reversible import run_reversible, stream_of
 
 Memory = Literal["none", "checkpoint", "reversible"]
@@ -244,11 +244,8 @@ class LinformerEncoder(Encoder):
         super().__init__(layers, norm, shared, memory=memory, chunk_size=chunk_size)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        if self.shared_projection is not None:
-            self.shared_projection.resize_max_len(max_len, mode)
-        for layer in self.layers:
-            cast("LinformerEncoderLayer", layer).resize_max_len(max_len, mode)
+        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, max_len, mode)
 
 
 def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: Sharing, name: str = "k") -> list[int]:

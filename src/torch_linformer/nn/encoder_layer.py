@@ -13,7 +13,7 @@ from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing
+from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
 from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
 
 
@@ -290,6 +290,5 @@ class LinformerEncoderLayer(EncoderLayer):
         )
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`."""
-        assert isinstance(self.self_attn, LinformerAttention)
-        self.self_attn.resize_max_len(max_len, mode)
+        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, max_len, mode)

@@ -24,6 +24,11 @@ class FullAttention(nn.Module):
     It is the twin that comparisons need; the arguments mean what they mean there.
     """
 
+    # torch.nn.TransformerEncoderLayer asks its attention for this before it computes ordinary attention by a kernel of
+    # its own, in inference: None tells it to call the attention that it was given.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
+
     def __init__(
         self,
         embed_dim: int,

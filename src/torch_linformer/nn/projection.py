@@ -172,6 +172,18 @@ class SequenceProjection(nn.Module):
         mask = None if padding is None else padding.trailing
         return empty_windows(sequence, self.window, num_slots, key_padding_mask=mask)
 
+    def check_resize(self, max_len: int, mode: str) -> None:
+        """Raise ``ValueError`` where :meth:`resize_max_len` would."""
+        if mode not in ("interpolate", "keep"):
+            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        if max_len < self.k:
+            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+        if self.projection not in PARAMETERLESS and "weight" not in {**self._parameters, **self._buffers}:
+            raise ValueError(
+                "the weight of this projection is computed from other parameters (a parametrization, weight_norm): "
+                "remove that, resize_max_len, and put it back"
+            )
+
     @torch.no_grad()
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Let a trained map take sequences up to ``max_len``, longer or shorter than before; K stays.
@@ -179,11 +191,12 @@ class SequenceProjection(nn.Module):
         ``interpolate`` stretches E (or the kernel) over the new length, for documents of the same kind cut finer
         or coarser. ``keep`` keeps the first rows and draws new ones: with ``length_scaling`` an input that
         fitted before gives the same slots as before. The optimizer must be made anew: the parameter is new.
+
+        Raises:
+            ValueError: for an unknown ``mode``, ``max_len`` below K, or an E that is computed from other parameters
+                (``torch.nn.utils.parametrize``, weight norm).
         """
-        if mode not in ("interpolate", "keep"):
-            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
-        if max_len < self.k:
-            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+        self.check_resize(max_len, mode)
         old, old_span = self.weight, self._span
         self.max_len = max_len
         if old is None:
@@ -211,6 +224,20 @@ class SequenceProjection(nn.Module):
             self.register_buffer("weight", weight)
         else:
             self.weight = nn.Parameter(weight, requires_grad=requires_grad)
+
+
+def resize_maps(owner: nn.Module, max_len: int, mode: Literal["interpolate", "keep"]) -> None:
+    """:meth:`SequenceProjection.resize_max_len` of every map in ``owner``, or of none where one of them refuses."""
+    maps = [module for module in owner.modules() if isinstance(module, SequenceProjection)]
+    if not maps:
+        raise ValueError(
+            f"nothing to resize: this {type(owner).__name__} owns no map of a whole sequence. A causal one reads any "
+            "length, and one with projection=None is given its map"
+        )
+    for module in maps:
+        module.check_resize(max_len, mode)
+    for module in maps:
+        module.resize_max_len(max_len, mode)
 
 
 def resize_rows(rows: Tensor, size: int, mode: str, std: float) -> Tensor:
