@@ -216,9 +216,18 @@ def test_an_output_folder_with_something_else(refused, workplace, classifier_run
     (workplace / "taken").mkdir()
     (workplace / "taken" / "thesis.doc").touch()
     assert of_training(refused, output="taken") == "--output taken: is not empty and holds no run; name another folder"
-    assert of_training(refused, output="good.csv").startswith("--output good.csv: is not empty and holds no run")
+    assert of_training(refused, output="good.csv") == "--output good.csv: is a file; name a folder"
     shutil.copytree(classifier_run.folder, "run")
     assert of_training(refused, output="run").startswith("--output run: holds another run (--data ")
+
+
+@pytest.mark.parametrize("output", ["good.csv/run", "/proc/run"])
+@pytest.mark.parametrize("command", ["train", "adapt"])
+def test_an_output_folder_that_cannot_be_made_is_found_before_the_data_is_read(refused, command, output):
+    arguments = ["adapt", "nowhere"] if command == "adapt" else ["train"]
+    message = refused(*arguments, "--data", "nowhere.csv", "--output", output)
+    assert message.startswith(f"--output {output}: cannot be written to (")
+    assert message.endswith("); name another folder")
 
 
 def test_a_run_refused_for_its_data_can_be_corrected(refused, workplace, write_csv):

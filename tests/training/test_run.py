@@ -2,6 +2,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import shutil
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from torch_linformer.training import run as run_module
@@ -208,7 +209,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     assert sorted(os.listdir(output)) == FILES
     assert f"{newest} is incomplete: skipped" in shown or damage == "none"
     if moment == "4":
-        assert f"no checkpoint in {output}: starting afresh" in shown
+        assert f"no run in {output} yet: starting afresh" in shown
     else:
         assert f"going on from {output}{os.sep}checkpoint-" in shown
         assert (f"going on from {newest}" in shown) == (damage == "none")
@@ -252,6 +253,45 @@ def test_checkpoints_of_a_run_that_was_killed_while_they_were_removed(model_copy
     assert sorted(os.listdir(model_copy)) == FILES
 
 
+# Runs that come to nothing
+
+
+def test_a_run_that_diverges_at_once_leaves_nothing(train_quickly, tmp_path):
+    message = refusal(tmp_path / "runs" / "a", train_quickly, learning_rate=1e30)
+    assert message == "the training diverged at step 1 of 40: the loss is nan; lower --learning-rate, now 1e+30"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_that_diverges_later_keeps_checkpoints_from_before(train_quickly, tmp_path):
+    options = {"learning_rate": 200.0, "embeddings": "random"}
+    message = refusal(tmp_path / "run", train_quickly, **options)
+    step = re.fullmatch(
+        r"the training diverged at step (\d+) of 40: the loss is nan; lower --learning-rate, now 200 and name another "
+        rf"--output: {tmp_path / 'run'} keeps checkpoints of before",
+        message,
+    )
+    assert step and int(step[1]) > 4
+    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert left[-1] == "run.json" and left[:-1] and all(name.startswith("checkpoint-") for name in left[:-1])
+    for name in left[:-1]:
+        assert all(weight.isfinite().all() for weight in load_file(tmp_path / "run" / name / "model.safetensors").values())
+    assert refusal(tmp_path / "run", train_quickly, resume=True, **options) == message  # the same, step by step
+
+
+def test_a_last_step_that_leaves_nothing_finite_is_no_end(train_quickly, tmp_path):
+    message = refusal(tmp_path / "run", train_quickly, learning_rate=1e18, embeddings="random", max_steps=1)
+    assert message.startswith("the training diverged at step 1 of 1: the validation loss is nan; lower")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_that_is_not_finite_is_not_gone_on_with(classifier_run, train_quickly, tmp_path):
+    output = shutil.copytree(classifier_run.moments / "12", tmp_path / "run")
+    path = output / "checkpoint-8" / "model.safetensors"
+    save_file({name: weight * math.nan for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    assert "diverged at step 9 of 40: the loss is nan" in refusal(output, train_quickly, resume=True)
+    assert not (output / "checkpoint-12").exists() and not (output / "model.safetensors").exists()
+
+
 # Folders that are taken
 
 
@@ -287,7 +327,7 @@ def test_a_folder_with_something_else(tmp_path, train_quickly):
         assert refusal(tmp_path, train_quickly, resume=resume) == message
     assert os.listdir(tmp_path) == ["thesis.doc"]
     taken = tmp_path / "thesis.doc"
-    assert refusal(taken, train_quickly) == f"--output {taken}: is not empty and holds no run; name another folder"
+    assert refusal(taken, train_quickly) == f"--output {taken}: is a file; name a folder"
 
 
 def test_a_folder_with_a_damaged_run_file(model_copy, train_quickly):
@@ -300,6 +340,14 @@ def test_an_empty_folder_is_free(tmp_path, quick):
     assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
     (tmp_path / ".keep").touch()  # nothing a person would see
     assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_run_killed_before_its_first_checkpoint_does_not_keep_its_folder(classifier_run, train_quickly, tmp_path):
+    output = shutil.copytree(classifier_run.moments / "4", tmp_path / "killed")
+    assert sorted(os.listdir(output)) == [".lock", "run.json"]
+    train_quickly(output, seed=4, max_steps=1)
+    assert read_json(output / "run.json")["seed"] == 4
 
 
 def test_a_mistake_in_the_data_does_not_take_the_folder(tmp_path, train_quickly, write_csv):

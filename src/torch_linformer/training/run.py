@@ -24,7 +24,7 @@ from torch_linformer.training.parts import Parts, load_parts
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention
 from torch_linformer.training.reading.sources import find_source
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
-from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
+from torch_linformer.training.run_folder import RUN_FILE, identity, open_run, run_folder
 from torch_linformer.training.screen import Screen, attention_of
 from torch_linformer.training.settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.tasks import Task, new_task
@@ -66,15 +66,25 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         Interrupted: on Ctrl-C, once a checkpoint is left.
     """
     screen = screen or Screen()
+    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    with run_folder(output):
+        checkpoint = open_run(output, identity(settings), resume, screen)
+        if (output / "metrics.json").exists():
+            screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
+            remove_checkpoints(output)
+            return output
+        outcome = _trained(settings, output, checkpoint, command, screen)
+        write_outcome(outcome, output)
+        remove_checkpoints(output)
+        show_outcome(outcome, output, screen)
+        return output
+
+
+def _trained(settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: Screen) -> Outcome:
+    """Everything between a folder that was opened and what is written into it in the end."""
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
-    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     run = identity(settings)
-    checkpoint = open_run(output, run, resume, screen)
-    if (output / "metrics.json").exists():
-        screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
-        remove_checkpoints(output)
-        return output
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
@@ -85,13 +95,13 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         add_latent_semantics(model, data.train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
 
-    write_json(output / RUN_FILE, run)  # not before: a mistake in the data leaves no folder
+    write_json(output / RUN_FILE, run)
     trainer = _trainer(settings, output, data, model, device, precision)
     spent = fit(trainer, output, checkpoint, screen)
     data.task.finish(model)
     scores = trainer.scores_of(data.test)
     screen.say("measuring the floor and a training step beside full attention")
-    outcome = Outcome(
+    return Outcome(
         settings=settings,
         command=command,
         parts=data.parts,
@@ -107,10 +117,6 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         device=device,
         precision=precision,
     )
-    write_outcome(outcome, output)
-    remove_checkpoints(output)
-    show_outcome(outcome, output, screen)
-    return output
 
 
 def _with_the_first_model(settings: TrainSettings) -> TrainSettings:

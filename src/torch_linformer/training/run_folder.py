@@ -4,18 +4,37 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torch_linformer.reporting.files import is_taken
 from torch_linformer.training.checkpoints import last_whole_checkpoint
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.folder_lock import held
 from torch_linformer.training.options import flag
 from torch_linformer.training.screen import Screen
 
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
+
+
+@contextmanager
+def run_folder(output: Path) -> Iterator[None]:
+    """The folder of a run, which no other process may use meanwhile; a run that fails early leaves none.
+
+    Raises:
+        InputError: it cannot be made, or another process is at work in it.
+    """
+    if output.is_file():
+        raise InputError(f"--output {output}: is a file; name a folder")
+    with held(output):
+        try:
+            yield
+        finally:
+            if _holds_nothing(output):
+                (output / RUN_FILE).unlink(missing_ok=True)
 
 
 def open_run(
@@ -29,12 +48,12 @@ def open_run(
         InputError: the folder holds something else, or this run and ``resume`` is not asked for.
     """
     run_file = output / RUN_FILE
-    if not run_file.exists():
-        if is_taken(output):
-            raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
+    if _holds_nothing(output):
         if resume:
             screen.say(f"no run in {output} yet: starting afresh")
         return None
+    if not run_file.exists():
+        raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
     try:
         found = json.loads(run_file.read_text(encoding="utf-8"))
     except ValueError:
@@ -53,6 +72,11 @@ def open_run(
         afresh = f"no checkpoint in {output}: starting afresh"
         screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
     return checkpoint
+
+
+def _holds_nothing(output: Path) -> bool:
+    """Whether a folder has nothing to lose: a run that was killed before its first checkpoint left its name alone."""
+    return all(path.name == RUN_FILE or path.name.startswith(".") for path in output.glob("*"))
 
 
 def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:

@@ -1,5 +1,6 @@
 """The Trainer of transformers with what a long, interruptible run needs beside it."""
 
+import math
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from torch_linformer.training.checkpoints import Spent, read_spent, seal
+from torch_linformer.training.checkpoints import Spent, checkpoints, read_spent, seal
+from torch_linformer.training.errors import InputError
 from torch_linformer.training.screen import Screen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
@@ -64,7 +66,8 @@ class LengthGroupedSampler(Sampler[int]):
 class RunTrainer(Trainer):
     """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens.
 
-    Batches have an ``attention_mask``, and the documents a column ``length``.
+    Batches have an ``attention_mask``, and the documents a column ``length``. A run that diverges ends with an
+    ``InputError``, and no weights of then are saved.
     """
 
     def __init__(self, *, minutes: float | None = None, **kwargs: Any) -> None:
@@ -105,11 +108,43 @@ class RunTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
-        return super().training_step(model, inputs, *args, **kwargs)
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        # The loss of a batch with nothing to learn is NaN too, and harmless; fp16 skips steps of its own accord.
+        if not self.args.fp16 and not loss.isfinite() and not _all_finite(p.grad for p in model.parameters()):
+            raise self.diverged(f"the loss is {loss:g}", self.state.global_step + 1)
+        return loss
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        loss, logits, labels = super().prediction_step(*args, **kwargs)
+        trained = self.state.global_step > 0  # and not only scored
+        if trained and loss is not None and not loss.isfinite() and not _all_finite(logits):
+            raise self.diverged(f"the validation loss is {loss:g}", self.state.global_step)
+        return loss, logits, labels
+
+    def check_weights(self) -> None:
+        """Raise ``InputError`` where a weight is not finite: there is nothing to go on with."""
+        if not _all_finite(cast(nn.Module, self.model).parameters()):
+            raise self.diverged("weights are no longer finite", self.state.global_step)
+
+    def diverged(self, what: str, step: int) -> InputError:
+        """What is said of a run that came to nothing."""
+        output = Path(str(self.args.output_dir))
+        elsewhere = f" and name another --output: {output} keeps checkpoints of before" if checkpoints(output) else ""
+        return InputError(
+            f"the training diverged at step {step} of {self.state.max_steps}: {what}; "
+            f"lower --learning-rate, now {self.args.learning_rate:g}{elsewhere}"
+        )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         return LengthGroupedSampler(dataset["length"][:], self.args.train_batch_size, self.args.seed)
+
+
+def _all_finite(tensors: Any) -> bool:
+    """Of a tensor, or of any number of them, None among them."""
+    if tensors is None or isinstance(tensors, Tensor):
+        return tensors is None or bool(tensors.isfinite().all())
+    return all(map(_all_finite, tensors))
 
 
 def run_arguments(
@@ -222,6 +257,8 @@ class RunCallback(TrainerCallback):
             control.should_evaluate = control.should_save = control.should_training_stop = True
         if self.interrupted or self._checkpoint_is_due():
             control.should_save = True
+        if control.should_save:
+            self.trainer.check_weights()
         if self.screen.is_due():
             spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
             seconds_left = spent.seconds * (1 - done) / done
@@ -241,6 +278,9 @@ class RunCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.screen.evaluated(state.global_step, metrics or {})
+        best = f"eval_{args.metric_for_best_model}"
+        if math.isnan((metrics or {}).get(best, 0.0)):
+            raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)

@@ -23,7 +23,7 @@ from torch_linformer.training.checkpoints import Spent, remove_checkpoints
 from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention, measure_in_turn
-from torch_linformer.training.run_folder import RUN_FILE, identity, open_run
+from torch_linformer.training.run_folder import RUN_FILE, identity, open_run, run_folder
 from torch_linformer.training.screen import Screen, attention_of
 from torch_linformer.training.trainer import fit, run_arguments
 
@@ -56,26 +56,32 @@ def run_adaptation(
     resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source}
-    checkpoint = open_run(output, run, resume, screen, RESULT)
-    if (output / RESULT).exists():
-        screen.say(f"{output} holds this adaptation already, and it is finished; remove the folder to make it again")
+    with run_folder(output):
+        checkpoint = open_run(output, run, resume, screen, RESULT)
+        if (output / RESULT).exists():
+            screen.say(
+                f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
+            )
+            remove_checkpoints(output)
+            return output
+        adaptation = _begun(source, settings, screen)
+        write_json(output / RUN_FILE, run)
+        outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
+        write_adapted(outcome, output)
         remove_checkpoints(output)
+        show_adapted(outcome, output, screen)
         return output
+
+
+def _begun(source: str, settings: AdaptSettings, screen: Screen) -> "Adaptation":
+    """A student and its teacher with the texts that both read."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-
     original = load_source(source, settings.task, settings.seed, settings.trust_remote_code)
     train, test, notes = read_documents(original.use, settings)
     for note in notes:
         screen.say(note)
-    adaptation = Adaptation(original, train, test, settings, screen)
-    write_json(output / RUN_FILE, run)  # not before: a mistake in the texts leaves no folder
-    spent = adaptation.distil(output, checkpoint)
-    outcome = adaptation.outcome(spent, command)
-    write_adapted(outcome, output)
-    remove_checkpoints(output)
-    show_adapted(outcome, output, screen)
-    return output
+    return Adaptation(original, train, test, settings, screen)
 
 
 class Adaptation:
