@@ -103,6 +103,28 @@ def test_cells(value, expected):
     assert tables.format_cell(value) == expected
 
 
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (4527 / 2895, "1.6× more memory"),
+        (2895 / 4527, "1.6× less memory"),
+        (0.5, "2.0× less memory"),
+        (1.03, "1.0×"),
+        (0.97, "1.0×"),
+        (0.001, "1,000× less memory"),
+        (0.0, tables.MISSING),
+        (math.nan, tables.MISSING),
+    ],
+)
+def test_a_comparison_says_which_side_is_better(ratio, expected):
+    assert tables.format_comparison(ratio, "more memory", "less memory") == expected
+
+
+def test_comparisons_stand_right_among_numbers():
+    rows = [["2,895", "1.6× more memory"], ["1.0×", "12× less memory"]]
+    assert right_aligned(["", "a", "b"], [["x", *row] for row in rows]) == [False, True, True]
+
+
 def test_columns_of_numbers_stand_right_and_the_first_column_never_does():
     rows = [
         ["2019", "1,399", "92.3 %", "3 min 12 s", "1.39 GB", "6.9×", "2 × AMD", "3.11.7", "1e-05"],

@@ -11,7 +11,7 @@ from rich.text import Text
 MISSING = "–"  # no value is not zero
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 _QUANTITY = r"-?[\d,]*\.?\d+(e[-+]\d+)?( ?[%×]| [A-Za-zµ]{1,3})?"
-_NUMBER = re.compile(rf"{_QUANTITY}( {_QUANTITY})?")
+_NUMBER = re.compile(rf"{_QUANTITY}( {_QUANTITY})?|[\d,.]+×( [a-z]+)+")
 
 
 def format_count(value: float) -> str:
@@ -35,6 +35,20 @@ def format_ratio(value: float) -> str:
         return MISSING
     decimals = 2 if abs(value) < 0.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:,.{decimals}f}×"
+
+
+def format_comparison(ratio: float, above: str, below: str) -> str:
+    """A ratio in words that leave no doubt which side is better: 1.6× more memory, 1.2× slower; 1.0× if neither is.
+
+    Args:
+        ratio: what is compared over what it is compared with.
+        above: what a ratio above 1 means, such as "more memory".
+        below: what one below 1 means, such as "less memory".
+    """
+    if not (math.isfinite(ratio) and ratio > 0):
+        return MISSING
+    factor = format_ratio(max(ratio, 1 / ratio))
+    return factor if factor == "1.0×" else f"{factor} {above if ratio > 1 else below}"
 
 
 def format_duration(seconds: float) -> str:

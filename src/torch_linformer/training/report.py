@@ -14,7 +14,14 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts, package_versions
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
-from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_ratio, format_score
+from torch_linformer.reporting.tables import (
+    MISSING,
+    format_comparison,
+    format_count,
+    format_duration,
+    format_percent,
+    format_score,
+)
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.folder import reader_config
 from torch_linformer.training.options import flag
@@ -127,14 +134,18 @@ def _cost_rows(outcome: Outcome) -> list[Sequence[object]]:
         else:
             rows.append((name, format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)))
     if ours and full:
-        rows.append(
-            (
-                "ratio",
-                format_ratio(ours.tokens_per_second / full.tokens_per_second),
-                format_ratio(ours.peak_memory_mb / full.peak_memory_mb),
-            )
-        )
+        rows.append(("this model beside it", *compare_costs(ours, full)))
     return rows
+
+
+def compare_costs(ours: Cost | None, full: Cost | None) -> tuple[str, str]:
+    """Speed and memory of a model beside those of its twin with full attention, in words; a dash where one failed."""
+    if ours is None or full is None:
+        return MISSING, MISSING
+    return (
+        format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower"),
+        format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory"),
+    )
 
 
 def _report(outcome: Outcome) -> str:

@@ -11,13 +11,13 @@ from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.machine import machine_facts
 from torch_linformer.reporting.plots import learning_curve
-from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_ratio, format_score
+from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_score
 from torch_linformer.training.adaptation.settings import AdaptSettings
 from torch_linformer.training.adaptation.source import Source, copy_sentence_modules
 from torch_linformer.training.checkpoints import Spent
 from torch_linformer.training.options import flag
 from torch_linformer.training.probe import Cost
-from torch_linformer.training.report import machine_rows
+from torch_linformer.training.report import compare_costs, machine_rows
 from torch_linformer.training.run_folder import write_model
 from torch_linformer.training.screen import Screen, attention_of
 
@@ -163,10 +163,11 @@ def _cells(cost: Cost | None) -> tuple[str, str]:
 def _cost_table(adapted: Adapted) -> Table:
     rows: list[tuple[str, ...]] = []
     for length, (ours, full) in adapted.costs.items():
-        times = format_ratio(ours.tokens_per_second / full.tokens_per_second) if ours and full else MISSING
         (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
-        rows.append((format_count(length), speed, full_speed, times, memory, full_memory))
-    return Table(("tokens", "ours, tokens/s", "full attention", "times", "ours, MB", "full attention, MB"), rows)
+        faster, more = compare_costs(ours, full)
+        rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
+    columns = ("tokens", "ours, tokens/s", "full attention", "ours is", "ours, MB", "full attention, MB", "ours takes")
+    return Table(columns, rows)
 
 
 def _report(adapted: Adapted) -> str:
