@@ -137,9 +137,18 @@ def test_a_damaged_parquet_file(refused, workplace):
     assert of_training(refused, "a.parquet").startswith("a.parquet: not a readable Parquet file (")
 
 
-def test_a_missing_label(refused, write_csv):
-    write_csv("a.csv", [*ROWS, ("no label here", "")])
-    assert of_training(refused, "a.csv") == "a.csv, row 31: no label in column 'label'; fill it in or remove the row"
+@pytest.mark.parametrize("cell", ["", " ", "NaN", "nan"])
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_a_missing_label(refused, write_csv, cell, task):
+    rows = [(text, i % 2) for i, (text, _) in enumerate(ROWS)]
+    write_csv("a.csv", [*rows, ("no label here", cell)])
+    message = of_training(refused, "a.csv", task=task)
+    assert message == "a.csv, row 31: no label in column 'label'; fill it in or remove the row"
+
+
+def test_numbers_as_labels(refused, write_csv):
+    write_csv("a.csv", [(text, i / 7) for i, (text, _) in enumerate(ROWS)])
+    assert of_training(refused, "a.csv").startswith("a.csv: 30 different numbers as the labels of 30 documents: --task")
 
 
 # Options

@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 
 import pytest
@@ -100,3 +101,55 @@ def test_columns_named_once_serve_every_part(tmp_path, write_csv):
     settings = TrainSettings(data=data, test=held_out, text_column="body", label_column="second")
     parts = load_parts(settings)
     assert parts.test["text"][:] == [row[1] for row in rows] and parts.names == ["x", "y"]
+
+
+# What is said of the scores
+
+
+def test_a_file_twice_is_said_and_counted(numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    said = "warning: {} documents {} have the text of one {}: scores on them say little about new texts"
+    assert load_parts(TrainSettings(data=data)).warnings == []
+    assert load_parts(TrainSettings(data=data, validation=data)).warnings == [
+        said.format("16 of the 20", "for validation", "to train on"),
+        said.format("4 of the 4", "held out", "for validation"),
+    ]
+    assert load_parts(TrainSettings(data=data, test=data)).warnings == [
+        said.format("18 of the 20", "held out", "to train on"),
+        said.format("2 of the 20", "held out", "for validation"),
+    ]
+
+
+def test_a_text_in_two_parts(tmp_path, write_csv, numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    held_out = write_csv(tmp_path / "b.csv", [("a.csv 3", "y"), ("new", "x"), ("newer", "x")])
+    (warning,) = load_parts(TrainSettings(data=data, test=held_out, validation=numbered("c.csv", "xy"))).warnings
+    assert warning.startswith("warning: 1 of the 3 documents held out have the text of one to train on: ")
+
+
+def test_labels_that_contradict_each_other(tmp_path, write_csv):
+    rows = [(f"text {i}", "xy"[i % 2]) for i in range(40)]
+    data = write_csv(tmp_path / "a.csv", [*rows, *[("text 0", "y")] * 2, ("text 1", "x"), ("text 2", "x")])
+    warnings = load_parts(TrainSettings(data=data)).warnings
+    assert warnings[-1] == (
+        "warning: the same text with different labels: 2 such texts in 5 documents; no model can be right about all "
+        "of them"
+    )
+
+
+def test_another_question_about_a_context_is_another_document(tmp_path):
+    rows = [{"context": "wet mud", "question": f"is it {i}?", "answers": "mud"} for i in range(20)]
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load_parts(TrainSettings(data=str(data), task="qa")).warnings == []
+    (warning,) = load_parts(TrainSettings(data=str(data), task="qa", test=str(data), validation="0.01")).warnings[:1]
+    assert "19 of the 20 documents held out" in warning
+
+
+def test_numbers_as_labels_want_a_regression(numbered):
+    message = r"a\.csv: 79 different numbers as the labels of 80 documents: --task regress learns numbers, --task cl"
+    with pytest.raises(InputError, match=message):
+        load_parts(TrainSettings(data=numbered("a.csv", ["0.5", *(f"{i / 100}" for i in range(1, 80))])))
+    load_parts(TrainSettings(data=numbered("b.csv", [str(i % 5) for i in range(80)])))
+    with pytest.raises(InputError, match="cannot split 80 documents"):
+        load_parts(TrainSettings(data=numbered("c.csv", [f"label {i}" for i in range(80)])))

@@ -41,3 +41,12 @@ def test_the_table_of_an_adaptation_says_it_too():
     table = _cost_table(Finished())
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_what_makes_the_scores_doubtful_stands_wherever_they_stand(train_quickly, quick, tmp_path):
+    shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
+    (warning,) = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    assert " documents held out have the text of one to train on: " in warning
+    for name in ("report.html", "README.md"):
+        assert warning in (tmp_path / "run" / name).read_text(encoding="utf-8")

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
+from torch_linformer.training.overlap import overlap_warnings
 from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.reading.documents import (
     Documents,
     check_labels,
+    check_repeated,
     label_names,
     load_documents,
     parse_part,
@@ -19,13 +21,17 @@ from torch_linformer.training.tasks import TASKS
 
 @dataclass(frozen=True)
 class Parts:
-    """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says."""
+    """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says.
+
+    ``warnings`` are what is said of the scores too, wherever they stand.
+    """
 
     train: Dataset
     validation: Dataset
     test: Dataset
     names: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def load_parts(settings: TrainSettings) -> Parts:
@@ -40,12 +46,15 @@ def load_parts(settings: TrainSettings) -> Parts:
     notes = list(documents.notes)
     least = TASKS[settings.task].least_labels
     names = label_names(documents.dataset, least) if least else []
+    if settings.task == "classify":
+        check_repeated(names, documents.dataset, settings.data)
     train, test = _part(settings, documents.dataset, "test", notes)
     train, validation = _part(settings, train, "validation", notes)
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
-    return Parts(train, validation, test, names, notes)
+    warnings = overlap_warnings({"to train on": train, "for validation": validation, "held out": test})
+    return Parts(train, validation, test, names, notes, warnings)
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:

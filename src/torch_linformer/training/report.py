@@ -161,7 +161,7 @@ def _report(outcome: Outcome) -> str:
     sections = [
         Section(
             heading="Data",
-            text="\n\n".join(outcome.parts.notes),
+            text="\n\n".join((*outcome.parts.notes, *outcome.parts.warnings)),
             columns=("part", "documents"),
             rows=[(part, count) for part, count in outcome.metrics["documents"].items()],
         ),
@@ -246,6 +246,7 @@ def _model_card(outcome: Outcome) -> str:
     model_class = type(outcome.model).__name__
     columns = " | ".join(("", *_score_columns(outcome)))
     rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
+    warnings = "".join(f"\n{warning}\n" for warning in outcome.parts.warnings)
     return f"""---
 library_name: transformers
 pipeline_tag: {outcome.task.pipeline_tag}
@@ -262,7 +263,7 @@ Scores on {len(outcome.parts.test):,} held-out documents:
 |{columns} |
 |---{"|---" * len(outcome.task.headline)}|
 {rows}
-
+{warnings}
 ```python
 import torch_linformer
 from transformers import AutoTokenizer

@@ -139,7 +139,7 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
 def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -> Prepared:
     """Read the documents, learn or load the tokenizer, and make the examples of the three parts."""
     parts = load_parts(settings)
-    for note in parts.notes:
+    for note in (*parts.notes, *parts.warnings):
         screen.say(note)
     tokenizer = _tokenizer(settings, parts, checkpoint)
     task = new_task(settings, tokenizer, parts.names, parts.train)

@@ -31,7 +31,13 @@ def test_numbers(value, number):
     assert read(SCORED, text="a", label=value) == {"text": "a", "label": number}
 
 
-@pytest.mark.parametrize("value", [None, "", "many", math.nan, math.inf, "inf", [1]])
+@pytest.mark.parametrize("value", [None, "", "NaN", math.nan])
+def test_a_number_that_is_missing(value):
+    message = "t, row 9: no label in column 'label'; fill it in or remove the row"
+    assert refusal(SCORED, text="a", label=value) == message
+
+
+@pytest.mark.parametrize("value", ["many", math.inf, "inf", [1]])
 def test_what_is_no_number(value):
     assert refusal(SCORED, text="a", label=value).startswith("t, row 9: column 'label' holds ")
     assert read(SCORED, text=" ", label=value)["text"] == ""  # the row is skipped anyway
@@ -53,6 +59,8 @@ def test_what_is_no_number(value):
         ("", []),
         (None, []),
         (" , ", []),
+        ("NaN", []),
+        (math.nan, []),
     ],
 )
 def test_several_labels(value, labels):
@@ -64,6 +72,7 @@ def test_a_column_for_each_label():
     values = {"text": "x", "rude": "1", "loud": "0", "late": True}
     assert read(SEVERAL, columns, **values)["label"] == ["rude", "late"]
     assert read(SEVERAL, columns, **{**values, "rude": None, "late": 0.0})["label"] == []
+    assert read(SEVERAL, columns, **{**values, "rude": "NaN", "late": math.nan})["label"] == []
     assert refusal(SEVERAL, columns, **{**values, "loud": "maybe"}) == (
         "t, row 9: column 'loud' holds 'maybe'; a column for one label holds 0 or 1"
     )

@@ -13,6 +13,7 @@ from torch_linformer.training.adaptation.settings import AdaptSettings
 from torch_linformer.training.adaptation.teacher import Marks
 from torch_linformer.training.adaptation.uses import Embeddings, Labels
 from torch_linformer.training.errors import InputError
+from torch_linformer.training.overlap import overlap_warnings
 from torch_linformer.training.reading.columns import Named
 from torch_linformer.training.reading.documents import (
     Documents,
@@ -58,12 +59,13 @@ def read_documents(use: Embeddings, settings: AdaptSettings) -> tuple[Dataset, D
     held_out = parse_part(settings.test)
     if isinstance(held_out, float):
         documents = _load(str(settings.data), use, settings, labelled=True)
-        parts = split_documents(documents.dataset, held_out, settings.seed, stratified=not use.several)
-        return *parts, list(documents.notes)
+        train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not use.several)
+        return train, test, [*documents.notes, *overlap_warnings({"to learn from": train, "held out": test})]
     documents, others = (
         _load(path, use, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
     )
-    return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes)]
+    warnings = overlap_warnings({"to learn from": documents.dataset, "held out": others.dataset})
+    return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes), *warnings]
 
 
 def _load(path: str, use: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:

@@ -159,13 +159,24 @@ def read_label(row: Row, column: str) -> str:
         value = int(value)
     if isinstance(value, int):  # a truth value is one too
         return str(value)
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        raise InputError(f"{row.where}: no label in column {column!r}; fill it in or remove the row")
+    if is_missing(value):
+        raise missing_label(row, column)
     if not isinstance(value, str):
         raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}, no label; expected text or a whole number"
+            f"{row.where}: column {column!r} holds {value!r:.40}, no label; expected text or a whole number (--task "
+            "regress learns any number)"
         )
     return value.strip()
+
+
+def missing_label(row: Row, column: str | None) -> InputError:
+    """Say in one line that a row has no label."""
+    return InputError(f"{row.where}: no label in column {column!r}; fill it in or remove the row")
+
+
+def is_missing(value: object) -> bool:
+    """Whether a label's cell says nothing: it is empty, or what pandas and NumPy write for nothing."""
+    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan"))
 
 
 def _choose(
@@ -193,10 +204,11 @@ def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
 
 def _is_text(rows: Sequence[Row], name: str) -> bool:
     values = [row.values[name] for row in rows if row.values.get(name) is not None]
-    return all(isinstance(value, str) for value in values) and not all(_is_number(value) for value in values)
+    return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a cell holds a number, or nothing."""
     try:
         float(str(value) or 0)
     except ValueError:

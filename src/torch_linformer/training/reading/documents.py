@@ -25,13 +25,14 @@ from torch_linformer.training.reading import conll, files, squad, tables
 from torch_linformer.training.reading import corpus as corpus_module
 from torch_linformer.training.reading import readers as readers_module
 from torch_linformer.training.reading import records as records_module
-from torch_linformer.training.reading.columns import NOT_NAMED, USUAL, Columns, Named, find_columns
+from torch_linformer.training.reading.columns import NOT_NAMED, USUAL, Columns, Named, find_columns, is_number
 from torch_linformer.training.reading.readers import ReadReport
 from torch_linformer.training.reading.records import LABELLED, Record
 from torch_linformer.training.reading.sources import Source, find_source
 
 _SAMPLE_ROWS = 100  # rows looked at to tell the columns apart
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
+_FEW = 10  # documents, of which each may well have a label of its own
 _LISTED_LABELS = 20  # labels an error message lists
 
 
@@ -182,6 +183,15 @@ def check_labels(names: list[str], dataset: Dataset, source: str) -> None:
             raise InputError(
                 f"{source}: {_count(number)} with label {label!r}, which no training document has ({known})"
             )
+
+
+def check_repeated(names: list[str], dataset: Dataset, source: str) -> None:
+    """Raise an `InputError` if most of the documents of `dataset` have a label of their own, and it is a number."""
+    if len(dataset) >= _FEW and 2 * len(names) > len(dataset) and all(map(is_number, names)):
+        raise InputError(
+            f"{source}: {len(names):,} different numbers as the labels of {_count(len(dataset))}: "
+            "--task regress learns numbers, --task classify needs several documents of each label"
+        )
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from torch_linformer.training.reading.columns import (
     USUAL,
     Columns,
     UsualNames,
+    is_missing,
+    missing_label,
     read_label,
     read_text,
 )
@@ -132,6 +134,8 @@ def join_words(words: Iterable[str]) -> dict[str, Any]:
 
 def _number(row: Row, column: str | None) -> float:
     value = row.values.get(column or "")
+    if is_missing(value):
+        raise missing_label(row, column)
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -146,7 +150,7 @@ def _number(row: Row, column: str | None) -> float:
 def _labels(row: Row, column: str) -> list[str]:
     """A list as it is; a cell of text cut at commas, semicolons and bars; nothing is no label."""
     value = row.values.get(column)
-    if value is None:
+    if is_missing(value):
         return []
     if isinstance(value, str):
         value = _SEPARATORS.split(value)
@@ -160,7 +164,7 @@ def _labels(row: Row, column: str) -> list[str]:
 def _holds(row: Row, column: str) -> bool:
     """Whether a row has the label that a column of 0 and 1 is named after."""
     value = row.values.get(column)
-    word = str(value).strip().lower()
+    word = "" if is_missing(value) else str(value).strip().lower()
     if word not in _TRUE + _FALSE:
         raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}; a column for one label holds 0 or 1")
     return word in _TRUE
