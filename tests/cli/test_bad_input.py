@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from torch_linformer.cli.app import run
+from torch_linformer.cli.app import explain, run
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.training.folder import load_config, load_tokenizer
 
@@ -164,6 +164,7 @@ def test_numbers_as_labels(refused, write_csv):
         ({"sharing": "everything"}, "--sharing must be one of none, headwise, kv, layerwise, got 'everything'"),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
         ({"precision": "fp16"}, "--precision fp16 needs a CUDA device, not cpu; use bf16 or fp32"),
+        ({"max_length": "100000000000000"}, "--max-length 100000000000000: numbering the tokens of one text takes 800 TB"),
         ({"max_length": "2"}, "--max-length must be at least 4, got 2"),
         ({"batch_size": "-1"}, "--batch-size must be a number above 0, got -1"),
         ({"learning_rate": "nan"}, "--learning-rate must be a number above 0, got nan"),
@@ -417,6 +418,18 @@ def test_bytes_that_are_not_utf8_empty_documents_and_short_ones(workplace, capfd
 
 
 # How it is said
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [lambda: torch.empty(2**60), lambda: bytearray(2**60)],
+    ids=["torch", "Python"],
+)
+def test_not_enough_memory(fail):
+    with pytest.raises((RuntimeError, MemoryError)) as raised:
+        fail()
+    assert explain(raised.value).startswith("not enough memory: lower --batch-size or --max-length")
+
 
 
 def test_debug_shows_where(capsys):

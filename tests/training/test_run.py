@@ -385,7 +385,8 @@ def test_models_of_several_layers_train_and_load(train_quickly, monkeypatch, tmp
 
 @pytest.mark.usefixtures("no_fresh_process")
 def test_minutes_end_the_run(train_quickly, tmp_path):
-    train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
+    shown = train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
+    assert re.search(r"^step 1/~\d{1,4}: ", shown, re.MULTILINE)
     assert sorted(os.listdir(tmp_path / "run")) == FILES
     assert 1 <= read_json(tmp_path / "run" / "metrics.json")["train_seconds"] < 30
 

@@ -3,6 +3,8 @@
 import importlib.util
 import sys
 
+from torch_linformer.cli.streams import open_closed_streams
+
 REQUIRED = (
     "typer",
     "rich",
@@ -19,6 +21,7 @@ REQUIRED = (
 
 def main() -> None:
     """Entry point of the ``linformer`` command."""
+    open_closed_streams()
     missing = [name for name in REQUIRED if not _is_installed(name)]
     if missing:
         extra = "bench" if sys.argv[1:2] == ["bench"] else "train"

@@ -24,6 +24,8 @@ from torch_linformer.cli.train import train
 USER_ERROR, INTERRUPTED = 2, 130
 # Writers in other languages report a full disk as text alone; the last two are torch.save, which does not say why.
 DISK_FULL = ("No space left on device", "PytorchStreamWriter failed writing", "unexpected pos ")
+# Of torch on a CPU, and on a GPU; both are RuntimeErrors.
+MEMORY_FULL = ("can't allocate memory", "not enough memory", "out of memory")
 
 app = typer.Typer(
     name="linformer",
@@ -62,6 +64,10 @@ def explain(error: BaseException) -> str:
     """One line that says what went wrong."""
     if _is_disk_full(error):
         return "the disk is full: make room, then run the same command again (train, adapt, bench: with --resume)"
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL)
+    ):
+        return "not enough memory: lower --batch-size or --max-length, or take a smaller model (--debug shows where)"
     if hasattr(error, "format_message"):  # how typer, whichever click it stands on, reports a wrong option
         return f"{error.format_message()} (add --help for what there is)"
     message = " ".join(str(error).split())

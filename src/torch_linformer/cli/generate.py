@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from torch_linformer.cli.options import Debug, Device, Model
+from torch_linformer.cli.streams import check_standard_output
 
 
 def generate(
@@ -44,6 +45,7 @@ def generate(
     from torch_linformer.training.generate import Choice, load_causal_model
     from torch_linformer.training.generate import generate as go_on
 
+    check_standard_output()
     choice = Choice(
         max_new_tokens=max_new_tokens,
         temperature=temperature,

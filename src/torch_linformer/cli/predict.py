@@ -19,6 +19,7 @@ from torch_linformer.cli.options import (
     Stride,
     TextColumn,
 )
+from torch_linformer.cli.streams import check_standard_output
 
 
 def predict(
@@ -53,6 +54,8 @@ def predict(
     from torch_linformer.training.predict import Predictor, open_output, predict_files
     from torch_linformer.training.reading.columns import Named
 
+    if output is None:
+        check_standard_output()
     device = resolve_device(device)
     predictor = Predictor(
         load_model(model),

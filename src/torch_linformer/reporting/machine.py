@@ -8,22 +8,27 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from torch_linformer.reporting.tables import format_bytes
 
 
 def machine_facts(device: str) -> dict[str, str]:
     """Name and value of what the speed of a computation on ``device`` depends on, as readers want to see it."""
+    import torch  # not above: options of a command are checked against the memory before torch is needed
+
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "memory": _memory(),
+        "memory": format_bytes(memory_bytes()),
         "threads": str(torch.get_num_threads()),
         "system": platform.platform(),
         "Python": platform.python_version(),
     }
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
@@ -73,7 +78,3 @@ def _processor() -> str:
     lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.exists() else []
     models = (value.strip() for key, _, value in (line.partition(":") for line in lines) if key.strip() == "model name")
     return next(models, platform.processor() or platform.machine())
-
-
-def _memory() -> str:
-    return format_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

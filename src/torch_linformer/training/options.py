@@ -5,9 +5,12 @@ import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from torch_linformer.reporting.machine import memory_bytes
+from torch_linformer.reporting.tables import format_bytes
 from torch_linformer.training.errors import InputError
 
 
@@ -22,7 +25,7 @@ def flag(name: str) -> str:
 
 
 def check_options(settings: Any, positive: Sequence[str]) -> None:
-    """Raise ``InputError`` for a choice there is not, a number that must be above 0 and is not, or a bad seed."""
+    """Raise ``InputError`` for a choice there is not, or a number that cannot be: not above 0, beyond any memory."""
     for item in dataclasses.fields(settings):
         value, choices = getattr(settings, item.name), item.metadata["choices"]
         if choices and value is not None and value not in choices:
@@ -31,6 +34,13 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
         value = getattr(settings, name)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+    for name in ("max_length", "max_target_length"):
+        needed, there = 8 * (getattr(settings, name, None) or 0), memory_bytes()
+        if needed > there:
+            raise InputError(
+                f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
+                f"{format_bytes(needed)}, and this machine has {format_bytes(there)}; take fewer tokens"
+            )
     if not 0 <= settings.seed < 2**32:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 
@@ -48,9 +58,12 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
     known = {item.name: item for item in dataclasses.fields(settings)}
-    options = {}
+    spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
+    options: dict[str, Any] = {}
     for key, value in values.items():
         name = "from_model" if key == "from" else key.replace("-", "_")
+        if name in options:
+            raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
         if name == "resume":  # no setting: it does not change what the run is
             if not isinstance(value, bool):
                 raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
@@ -58,7 +71,9 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         elif name in known:
             options[name] = _convert(value, known[name], f"--config {path}: {key}")
         else:
-            raise InputError(f"--config {path}: unknown option {key!r}; known: {', '.join(known)}, resume")
+            near = get_close_matches(key.replace("_", "-"), spelled, n=1)
+            there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
+            raise InputError(f"--config {path}: unknown option {key!r}; {there}")
     return options
 
 

@@ -36,8 +36,9 @@ class Screen(screen.Screen):
 
     def start(self, step: int, steps: int) -> None:
         self.steps = steps
-        steps_done = TextColumn("{task.completed}/{task.total} steps, {task.fields[line]}")
-        self.start_bar(TextColumn("training"), BarColumn(), steps_done, total=steps, completed=step)
+        self.start_bar(
+            TextColumn("training"), BarColumn(), TextColumn("{task.fields[line]}"), total=steps, completed=step
+        )
 
     def is_due(self) -> bool:
         """Whether it is time to show another step; asking the device for its counts costs time of its own."""
@@ -46,13 +47,20 @@ class Screen(screen.Screen):
             self.last_line = time.monotonic()
         return due
 
-    def step(self, step: int, loss: float | None, tokens_per_second: float, seconds_left: float) -> None:
+    def step(self, step: int, done: float, loss: float | None, tokens_per_second: float, seconds: float) -> None:
+        """A step, the share of the training that is ``done`` with it, and the ``seconds`` that this share took.
+
+        Where the clock will end the training before its last step, the number of steps is that which the time allows.
+        """
+        steps = min(self.steps, max(step, round(step / done)))
         shown_loss = "" if loss is None else f"loss {loss:.3f}, "
-        line = f"{shown_loss}{format_count(round(tokens_per_second))} tokens/s, {format_duration(seconds_left)} left"
+        left = format_duration(seconds * (1 - done) / done)
+        line = f"{shown_loss}{format_count(round(tokens_per_second))} tokens/s, {left} left"
+        of = f"{step}/{'~' if steps < self.steps else ''}{steps}"
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, line=line)
+            self.bar.update(self.task, completed=step, total=steps, line=f"{of} steps, {line}")
         else:
-            self.say(f"step {step}/{self.steps}: {line}")
+            self.say(f"step {of}: {line}")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")

@@ -261,8 +261,7 @@ class RunCallback(TrainerCallback):
             self.trainer.check_weights()
         if self.screen.is_due():
             spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
-            seconds_left = spent.seconds * (1 - done) / done
-            self.screen.step(state.global_step, self.loss, spent.tokens_per_second, seconds_left)
+            self.screen.step(state.global_step, done, self.loss, spent.tokens_per_second, spent.seconds)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
