@@ -137,6 +137,13 @@ def test_a_damaged_parquet_file(refused, workplace):
     assert of_training(refused, "a.parquet").startswith("a.parquet: not a readable Parquet file (")
 
 
+def test_a_parquet_file_that_unfolds_to_more_than_the_memory(refused):
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10**6, pyarrow.int32()), ["mud " * 250_000])
+    parquet.write_table(pyarrow.table({"text": texts, "label": ["x", "y"] * 500_000}), "a.parquet", compression="zstd")
+    message = of_training(refused, "a.parquet")
+    assert message.startswith("a.parquet: its 1,000,000 rows unfold to more than ")
+
+
 @pytest.mark.parametrize("cell", ["", " ", "NaN", "nan"])
 @pytest.mark.parametrize("task", ["classify", "regress"])
 def test_a_missing_label(refused, write_csv, cell, task):
@@ -164,7 +171,10 @@ def test_numbers_as_labels(refused, write_csv):
         ({"sharing": "everything"}, "--sharing must be one of none, headwise, kv, layerwise, got 'everything'"),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
         ({"precision": "fp16"}, "--precision fp16 needs a CUDA device, not cpu; use bf16 or fp32"),
-        ({"max_length": "100000000000000"}, "--max-length 100000000000000: numbering the tokens of one text takes 800 TB"),
+        (
+            {"max_length": "100000000000000"},
+            "--max-length 100000000000000: numbering the tokens of one text takes 800 TB",
+        ),
         ({"max_length": "2"}, "--max-length must be at least 4, got 2"),
         ({"batch_size": "-1"}, "--batch-size must be a number above 0, got -1"),
         ({"learning_rate": "nan"}, "--learning-rate must be a number above 0, got nan"),
@@ -429,7 +439,6 @@ def test_not_enough_memory(fail):
     with pytest.raises((RuntimeError, MemoryError)) as raised:
         fail()
     assert explain(raised.value).startswith("not enough memory: lower --batch-size or --max-length")
-
 
 
 def test_debug_shows_where(capsys):

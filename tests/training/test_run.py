@@ -274,7 +274,9 @@ def test_a_run_that_diverges_later_keeps_checkpoints_from_before(train_quickly, 
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left[-1] == "run.json" and left[:-1] and all(name.startswith("checkpoint-") for name in left[:-1])
     for name in left[:-1]:
-        assert all(weight.isfinite().all() for weight in load_file(tmp_path / "run" / name / "model.safetensors").values())
+        assert all(
+            weight.isfinite().all() for weight in load_file(tmp_path / "run" / name / "model.safetensors").values()
+        )
     assert refusal(tmp_path / "run", train_quickly, resume=True, **options) == message  # the same, step by step
 
 

@@ -17,8 +17,9 @@ def open_closed_streams() -> None:
             if nothing != number:
                 os.dup2(nothing, number)
                 os.close(nothing)
-            setattr(sys, name, open(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))
-            setattr(sys, f"__{name}__", getattr(sys, name))
+            way = "r" if name == "stdin" else "w"
+            stream = open(number, way, encoding="utf-8", closefd=False)  # noqa: SIM115 - open for as long as all is
+            setattr(sys, name, stream)
 
 
 def check_standard_output() -> None:

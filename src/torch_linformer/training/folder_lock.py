@@ -39,7 +39,7 @@ def _lock(output: Path) -> TextIO:
     while True:
         output.mkdir(parents=True, exist_ok=True)
         try:
-            file = open(output / LOCK_FILE, "a+", encoding="utf-8")
+            file = open(output / LOCK_FILE, "a+", encoding="utf-8")  # noqa: SIM115 - open for as long as it is held
         except FileNotFoundError:  # its holder has just ended and removed the folder
             continue
         try:

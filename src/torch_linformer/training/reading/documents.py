@@ -21,7 +21,7 @@ from datasets.utils import logging as datasets_logging
 
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading import columns as columns_module
-from torch_linformer.training.reading import conll, files, squad, tables
+from torch_linformer.training.reading import conll, files, parquet, squad, tables
 from torch_linformer.training.reading import corpus as corpus_module
 from torch_linformer.training.reading import readers as readers_module
 from torch_linformer.training.reading import records as records_module
@@ -212,7 +212,7 @@ def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, i
     """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
     # The two marks are stored with each row, so that the counts come out of a cached file as well.
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
-    modules = (columns_module, conll, corpus_module, files, readers_module, records_module, squad, tables)
+    modules = (columns_module, conll, corpus_module, files, parquet, readers_module, records_module, squad, tables)
     code = [inspect.getsource(module) for module in modules]
     try:
         with quiet():

@@ -4,17 +4,17 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, starmap
+from itertools import starmap
 from pathlib import Path
 from typing import BinaryIO
 
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.conll import conll_rows
 from torch_linformer.training.reading.files import BYTE_ORDER_MARK, CONLL_SUFFIXES, Row, opened
+from torch_linformer.training.reading.parquet import parquet_rows
 from torch_linformer.training.reading.squad import find_squad, squad_rows
 
 _LONGEST_CELL = 2**31 - 1  # the csv module refuses cells over 128 KiB unless told otherwise
-_PARQUET_BATCH = 64  # rows in memory at once; a row may be a book
 
 
 def table_reader(suffix: str) -> Callable[[Path], Iterator[Row]] | None:
@@ -27,7 +27,7 @@ def table_reader(suffix: str) -> Callable[[Path], Iterator[Row]] | None:
         case ".jsonl" | ".ndjson" | ".json":
             return _read_json
         case ".parquet":
-            return _read_parquet
+            return parquet_rows
         case _ if suffix in CONLL_SUFFIXES:
             return _read_conll
         case _:
@@ -103,21 +103,6 @@ def _parse_json(data: bytes, where: str, remedy: str) -> object:
         return json.loads(data.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not valid JSON ({error}); {remedy}") from None
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        with ParquetFile(path) as table:
-            batches = table.iter_batches(batch_size=_PARQUET_BATCH)
-            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-            for number, values in enumerate(rows, start=1):
-                yield Row(values, f"{path}, row {number}")
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
 
 
 def _read_conll(path: Path) -> Iterator[Row]:
