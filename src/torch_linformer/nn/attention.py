@@ -29,6 +29,9 @@ from torch_linformer.nn.projection import (
 class LinformerAttention(FullAttention):
     r"""Multi-head attention over K slots instead of M positions: O(N·K) time and memory.
 
+    Called as :class:`torch.nn.MultiheadAttention`, with three other defaults: ``batch_first=True``, so inputs are
+    ``(B, N, C)``; ``need_weights=False``; and ``value`` is ``key`` where it is left out.
+
     .. math::
         \bar K = s E^\top (m \odot (X W_k + b_k)), \quad \bar V = s F^\top (m \odot (X W_v + b_v)), \quad
         \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V

@@ -107,7 +107,7 @@ class Decoder(nn.Module):
 
 
 class LinformerDecoder(Decoder):
-    """A stack of :class:`LinformerDecoderLayer`, with a final norm when ``norm_first``.
+    """A stack of :class:`LinformerDecoderLayer`, with a final norm when ``norm_first``; causal, inputs ``(B, N, C)``.
 
     Args beyond those of the layer:
         num_layers: layers.

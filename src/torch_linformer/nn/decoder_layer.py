@@ -189,6 +189,9 @@ def _check_tgt_mask(mask: Tensor | None, is_causal: bool | None, length: int) ->
 class LinformerDecoderLayer(DecoderLayer):
     r"""``torch.nn.TransformerDecoderLayer`` with Linformer attention to the target and to the memory.
 
+    Two things differ: ``batch_first=True`` by default, so inputs are ``(B, N, C)``; and the layer is causal without a
+    ``tgt_mask``, where torch's sees the whole target unless it is given one.
+
     .. math:: x_1 = x + \mathrm{causal}(x), \quad x_2 = x_1 + \mathrm{attend}(x_1, \mathrm{memory}), \quad
         x_3 = x_2 + W_2\, \varphi(W_1 x_2)
 

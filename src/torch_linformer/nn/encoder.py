@@ -140,7 +140,7 @@ class Encoder(nn.Module):
 
 
 class LinformerEncoder(Encoder):
-    """A stack of :class:`LinformerEncoderLayer`, with a final norm when ``norm_first``.
+    """A stack of :class:`LinformerEncoderLayer`, with a final norm when ``norm_first``; inputs are ``(B, N, C)``.
 
     Args beyond those of the layer:
         num_layers: layers.

@@ -193,6 +193,8 @@ def _alone(outputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
 class LinformerEncoderLayer(EncoderLayer):
     """``torch.nn.TransformerEncoderLayer`` with Linformer attention; goes into ``torch.nn.TransformerEncoder``.
 
+    One default differs: ``batch_first=True``, so inputs are ``(B, N, C)``. Code that gives ``(N, B, C)`` needs
+    ``batch_first=False``, or rows of the batch are taken for positions and mixed.
     ``load_state_dict`` takes the weights of torch's layer (``strict=False``: only the projections are missing).
 
     Args:
