@@ -2,7 +2,12 @@
 
 import pytest
 import torch
+from torch.func import functional_call
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torch_linformer.nn import LinformerEncoder
 from torch_linformer.nn.encoder import Encoder
@@ -194,31 +199,55 @@ def test_random_numbers_go_on_as_if_nothing_had_been_computed_again(build):
     assert torch.equal(torch.get_rng_state(), expected)
 
 
-def saved_bytes(model, src):
-    """Bytes kept for the backward pass, the parameters left out."""
-    parameters = {parameter.data_ptr() for parameter in model.parameters()}
-    kept = {}
+class Living(TorchDispatchMode):
+    """Bytes of what functions returned and somebody still holds: now, and at the most.
 
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if tensor.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
+    Parameters are left out, and so are states of random numbers (5 kB a branch).
+    """
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+    def __init__(self, model):
+        super().__init__()
+        self.parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        self.storages, self.most = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype != torch.uint8:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() in self.parameters:
+                    continue
+                self.storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.most = max(self.most, self.now)
+        return result
+
+    @property
+    def now(self):
+        self.storages = {key: value for key, value in self.storages.items() if not value[0].expired()}
+        return sum(size for _, size in self.storages.values())
+
+
+def memory_of_a_step(model, src):
+    """Bytes that live between the forward and the backward pass, at the most, and afterwards."""
+    with Living(model) as living:
         output = model(src)
-        total = sum(size for size, _ in kept.values())
-    output.sum().backward()
-    return total
+        between = living.now
+        torch.autograd.grad(output.sum(), src)
+        del output
+        return between, living.most, living.now
 
 
+@pytest.mark.parametrize("chunk_size", [None, 4])
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
-def test_what_is_kept_does_not_grow_with_the_layers(build, sharing):
-    src = torch.randn(2, LENGTH, WIDTH)
-    four, sixteen = (saved_bytes(build(layers, 0.25, sharing=sharing), src) for layers in (4, 16))
+def test_what_is_kept_does_not_grow_with_the_layers(build, sharing, chunk_size):
+    src = torch.randn(2, LENGTH, WIDTH, requires_grad=True)
+    options = {"dropout": 0.25, "sharing": sharing, "chunk_size": chunk_size}
+    four, sixteen = (memory_of_a_step(build(layers, **options), src) for layers in (4, 16))
     assert four == sixteen
-    kept = saved_bytes(build(4, 0.25, sharing=sharing, memory="none"), src)
-    assert kept > 5 * four, "the other stacks keep what this one does not"
+    between, _, afterwards = four
+    assert between <= 6 * src.nbytes and afterwards == 0
+    kept = memory_of_a_step(build(4, 0.25, sharing=sharing, memory="none"), src)
+    assert kept[0] > 5 * between, "the other stacks keep what this one does not"
 
 
 def test_a_weight_changed_before_the_backward_pass_is_noticed(build):
@@ -230,28 +259,83 @@ def test_a_weight_changed_before_the_backward_pass_is_noticed(build):
         loss.backward()
 
 
-def test_a_second_backward_pass_gives_the_same_and_no_second_derivative(build):
-    model, src = build(dropout=0.25), torch.randn(2, LENGTH, WIDTH, requires_grad=True)
+def test_a_second_backward_pass_gives_the_same(build):
+    model, src = build(dropout=0.25, chunk_size=4), torch.randn(2, LENGTH, WIDTH, requires_grad=True)
     loss = model(src).square().sum()
     first = torch.autograd.grad(loss, src, retain_graph=True)
     assert_close(torch.autograd.grad(loss, src, retain_graph=True), first, rtol=0, atol=0)
-    (gradient,) = torch.autograd.grad(loss, src, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
 
 
-@pytest.mark.parametrize("asked", ["need_weights", "need_layers"])
+def test_second_derivatives_are_exact(build, gradients):
+    model, src = build(**DOUBLE, activation="gelu"), torch.randn(2, LENGTH, WIDTH, **DOUBLE, requires_grad=True)
+    found = []
+    for run in (model, lambda x: keep_everything(model, x)):
+        with sdpa_kernel(SDPBackend.MATH):  # the fused one has no second derivative
+            (gradient,) = torch.autograd.grad(run(src).square().sum(), src, create_graph=True)
+            found.append(gradients(gradient, [src, *model.layers.parameters()]))
+    assert_close(*found)
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.25}, {"sharing": "layerwise", "chunk_size": 4}], ids=str)
+def test_functional_call_computes_with_the_tensors_it_is_given(build, gradients, options):
+    model, src = build(**DOUBLE, **options), torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    lent = {name: (x * 1.5).detach().requires_grad_() for name, x in model.named_parameters()}
+    torch.manual_seed(3)
+    output = functional_call(model, lent, (src,))
+    found = gradients(output, [*lent.values()])
+    before = [parameter.clone() for parameter in model.parameters()]
+    with torch.no_grad():
+        for parameter, x in zip(model.parameters(), lent.values(), strict=True):
+            parameter.copy_(x)
+    torch.manual_seed(3)
+    expected = keep_everything(model, src)
+    assert_close((output, found), (expected, gradients(expected, [*model.parameters()])))
+    assert not any(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+
+
+def test_transforms_of_functions_take_it_with_everything_kept(build):
+    model, src = build(**DOUBLE), torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    found = torch.func.grad(lambda x: model(x).square().sum())(src)
+    src.requires_grad_()
+    assert_close(found, *torch.autograd.grad(keep_everything(model, src).square().sum(), src))
+
+
+@pytest.mark.parametrize("asked", ["need_weights", "need_layers", "overwrite"])
 def test_what_hooks_read_has_its_gradient(build, gradients, asked):
     model = build(**DOUBLE, dropout=0.25)
-    src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
-    means = []
+    src, means = torch.randn(2, LENGTH, WIDTH, **DOUBLE), []
+    expected = results(lambda x: keep_everything(model, x), src, model, gradients)
     for layer in model.layers:
         layer.register_forward_hook(lambda module, args, output: means.append(output[0]))
-    expected = results(lambda x: keep_everything(model, x), src, model, gradients)
     assert_close(results(lambda x: model(x, **{asked: True}), src, model, gradients), expected)
-    assert len(means) == 3 and all(mean.requires_grad for mean in means)
-    results(model, src, model, gradients)
-    assert len(means) == 3
+    assert len(means) == 3, "layers are called, and only their branches again"
+    found = results(lambda x: (model(x, **{asked: True}), means[-3] * means[-2])[1], src, model, torch_grad)
+    plain = results(lambda x: (model(x, need_weights=True), means[-3] * means[-2])[1], src, model, torch_grad)
+    assert_close(found, plain)
+
+
+def torch_grad(output, wanted):
+    """Gradients of the sum of squares, zeros where there are none."""
+    return torch.autograd.grad(output.square().sum(), wanted, materialize_grads=True)
+
+
+def test_a_hook_may_put_others_in_the_place_of_the_streams(build, gradients):
+    model, src = build(**DOUBLE), torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    model.layers[1].register_forward_hook(lambda module, args, output: (output[0], output[1] * 2, output[2] + 1))
+    expected = results(lambda x: model(x, need_weights=True), src, model, gradients)
+    assert_close(results(model, src, model, gradients), expected)
+    model.layers[0].register_forward_hook(lambda module, args, output: (output[0], output[1].mul_(2), output[2]))
+    with pytest.raises(RuntimeError, match="streams of a reversible stack have been modified by an inplace operation"):
+        results(model, src, model, gradients)
+
+
+def test_a_layer_that_is_not_the_same_when_computed_again_is_noticed(build):
+    model, calls = build(), []
+    model.layers[1].linear1.register_forward_hook(
+        lambda module, args, output: (calls.append(1), output if len(calls) == 1 else output.exp())[1]
+    )
+    with pytest.raises(RuntimeError, match="did something else when it was computed again.* take memory='none'"):
+        model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -293,4 +377,4 @@ def test_the_feed_forward_is_asked_for_nothing_twice_in_a_backward_pass(build):
     for layer in model.layers:
         layer.linear1.register_forward_hook(lambda module, args, output: calls.append(output.shape[1]))
     model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
-    assert calls == [4, 4, 3] * 4
+    assert calls == [4, 4, 3] * 2 + [3, 4, 4] * 2

@@ -1,6 +1,7 @@
 """The transformer encoder over Linformer attention, with the signature of ``torch.nn``."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -15,7 +16,7 @@ from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
-from torch_linformer.nn.reversible import run_reversible, stream_of
+from torch_linformer.nn.reversible import Reversal, can_reverse
 
 Memory = Literal["none", "checkpoint", "reversible"]
 
@@ -68,8 +69,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`; ``pasts`` has one a layer.
 
-        ``need_layers`` is for hooks that keep what the layers return: nothing is written over it, and a reversible
-        stack calls its layers one by one and keeps their activations (as with ``need_weights``).
+        ``need_layers`` is for hooks that keep what the layers return: nothing is written over it. With
+        ``need_weights``, and with ``pasts``, a reversible stack keeps the activations of its layers.
         """
         options: dict[str, Any] = {
             "src_mask": mask,
@@ -85,7 +86,9 @@ class Encoder(nn.Module):
         ours = runs_in_chunks(self.chunk_size) and not need_layers and not is_watched(self)
         overwrite = overwrite and ours
         if self.memory == "reversible":
-            src = self._run_streams(src, options, need_layers, each_past, ours)
+            compiled_training = torch.compiler.is_compiling() and self.training and torch.is_grad_enabled()
+            run = self._run_streams_uncompiled if compiled_training else self._run_streams
+            src = run(src, options, each_past, ours)
             overwrite = ours
         else:
             for layer, past in zip(self.layers, each_past, strict=True):
@@ -117,26 +120,30 @@ class Encoder(nn.Module):
         return cast(Tensor, layer(src, **options))
 
     def _run_streams(
-        self, src: Tensor, options: dict[str, Any], need_layers: bool, pasts: Sequence[Past | None], ours: bool
+        self, src: Tensor, options: dict[str, Any], pasts: Sequence[Past | None], overwrite: bool
     ) -> Tensor:
         """The mean of the two streams behind the last layer."""
         layers = [cast("EncoderLayer", layer) for layer in self.layers]
-        src = layers[0].clean(src, options["src_key_padding_mask"])
-        # What hooks read needs a graph of its own, and a compiler of inference sees a plain loop.
-        plain = options["need_weights"] or need_layers or (torch.compiler.is_compiling() and not self.training)
-        plain = plain or any(past is not None for past in pasts)  # a backward pass would add to it again
-        if plain or not torch.is_grad_enabled():
-            first = second = src
-            for index, layer in enumerate(layers):
-                overwrite = index > 0 and ours
-                src, first, second = layer(
-                    first, second_stream=second, overwrite=overwrite, past=pasts[index], **options
-                )
-            return src
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        branches = [layer.branches(src, **options) for layer in layers]
-        streams: tuple[Tensor, Tensor] = run_reversible(branches, stream_of(src), stream_of(src), parameters)
-        return ((streams[0] + streams[1]) / 2).to(src.dtype)
+        first = second = layers[0].clean(src, options["src_key_padding_mask"])
+        # What is computed again would record its weights, and add to its past, a second time.
+        once = options["need_weights"] or any(past is not None for past in pasts)
+        reversal = Reversal(self) if can_reverse() and not once else None
+        for index, layer in enumerate(layers):
+            # Past transformers' own switch: a checkpoint would keep the streams before each layer.
+            run = layer if reversal is None else partial(nn.Module.__call__, layer)
+            src, first, second = run(
+                first,
+                second_stream=second,
+                overwrite=overwrite and index > 0,
+                past=pasts[index],
+                reversal=reversal,
+                **options,
+            )
+        return src
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # the public one would load the compiler now
+    def _run_streams_uncompiled(self, *inputs: Any) -> Tensor:
+        return self._run_streams(*inputs)
 
 
 class LinformerEncoder(Encoder):

@@ -14,7 +14,7 @@ from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.past import Past
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
-from torch_linformer.nn.reversible import Branch, ReversibleLayer, stream_of
+from torch_linformer.nn.reversible import Branch, Reversal, stream_of
 
 
 class EncoderLayer(TransformerLayer):
@@ -57,6 +57,7 @@ class EncoderLayer(TransformerLayer):
         second_stream: Tensor | None = None,
         overwrite: bool = False,
         past: Past | None = None,
+        reversal: Reversal | None = None,
     ) -> Tensor | tuple[Tensor, ...]:
         """``(B, N, C)`` to ``(B, N, C)``.
 
@@ -72,6 +73,7 @@ class EncoderLayer(TransformerLayer):
                 two streams and the streams themselves.
             overwrite: ``src`` is not needed any more: inference in chunks may write the result into it.
             past: of a causal layer: what its attention has read so far, to which this call adds ``src``.
+            reversal: of a reversible stack in training: keeps nothing of this layer for the backward pass.
 
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
@@ -83,31 +85,38 @@ class EncoderLayer(TransformerLayer):
         if second_stream is None:
             streams = (self.clean(src, padding),)
         attend = self._attention(src_mask, padding, is_causal, shared_projection, need_weights, past)
-        return _alone(self._couple(streams, attend))
+        return _alone(self._couple(streams, attend, reversal))
 
-    def branches(self, src: Tensor, **options: Any) -> ReversibleLayer:
-        """The layer for a reversible stack; ``options`` are those of :meth:`forward`, up to ``need_weights``."""
-        attend = self._attention(**options, past=None)
-        return ReversibleLayer(
-            f=lambda x: attend(self.norm1(x.to(self.norm1.weight.dtype))),
-            g=lambda x: self._feed_forward_of_chunk(x.to(self.norm1.weight.dtype)),
-            chunk_size=self.chunk_size,
-            dim=self.sequence_dim(src),
-        )
-
-    def _couple(self, streams: tuple[Tensor, ...], attend: Branch) -> tuple[Tensor, ...]:
+    def _couple(
+        self, streams: tuple[Tensor, ...], attend: Branch, reversal: Reversal | None = None
+    ) -> tuple[Tensor, ...]:
         """Attention and feed-forward with their residual connections and norms; shapes are kept."""
         if len(streams) == 2:
-            dtype, (first, second) = self.norm1.weight.dtype, (stream_of(x) for x in streams)
-            first = first + attend(self.norm1(second.to(dtype)))
-            second = second + self._feed_forward_branch(first.to(dtype))
-            return ((first + second) / 2).to(dtype), first, second
+            return self._couple_streams(stream_of(streams[0]), stream_of(streams[1]), attend, reversal)
         (src,) = streams
         if self.norm_first:
             src = src + attend(self.norm1(src))
             return (src + self._feed_forward_branch(src),)
         src = self.norm1(src + attend(src))
         return (self.norm2(src + self._feed_forward_branch(src)),)
+
+    def _couple_streams(
+        self, first: Tensor, second: Tensor, attend: Branch, reversal: Reversal | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean of the two streams, and the streams."""
+        dtype = self.norm1.weight.dtype
+        if reversal is None:
+            first = first + attend(self.norm1(second.to(dtype)))
+            second = second + self._feed_forward_branch(first.to(dtype))
+        else:
+            first, second = reversal.run(
+                (first, second),
+                lambda x: attend(self.norm1(x.to(dtype))),
+                lambda x: self._feed_forward_of_chunk(x.to(dtype)),
+                self.chunk_size,
+                self.sequence_dim(first),
+            )
+        return ((first + second) / 2).to(dtype), first, second
 
     def _forward_in_chunks(
         self,

@@ -6,36 +6,24 @@ Two streams run through the layers. Layer l adds to each what it makes of the ot
 
 so :math:`x_2 = y_2 - g_l(y_1)` and :math:`x_1 = y_1 - f_l(x_2)`: the backward pass needs the last streams alone,
 however many layers there are. Source: arXiv 1707.04585, section 3.1.
+
+The graph is autograd's own, and every parameter a leaf of it; what is not kept are the tensors that its nodes save.
+The first node of a branch that asks for one in the backward pass has the branch computed again from its input.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from torch_linformer.nn.chunks import cut, take
 
 Branch = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class ReversibleLayer:
-    """The two branches of a layer, and the chunks (of dimension ``dim``) that the second can be cut into."""
-
-    f: Branch
-    g: Branch
-    chunk_size: int | None
-    dim: int
-
-    def chunks(self, *sequences: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        length = sequences[0].shape[self.dim]
-        for chunk in cut(length, self.chunk_size or max(length, 1)):
-            yield tuple(take(x, chunk, self.dim) for x in sequences)
+Streams = tuple[Tensor, Tensor]
 
 
 def stream_of(src: Tensor) -> Tensor:
@@ -43,78 +31,167 @@ def stream_of(src: Tensor) -> Tensor:
     return src.to(torch.promote_types(src.dtype, torch.float32))
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined]  # the public one would load the compiler now
-def run_reversible(
-    layers: Sequence[ReversibleLayer], first: Tensor, second: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """The streams behind the last layer, each shaped as ``first``; activations of no layer are kept.
+def can_reverse() -> bool:
+    """Whether what autograd saves can be computed later: there is a graph, and neither a compiler nor torch.func has it."""
+    transformed: bool = torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not transformed
 
-    ``parameters`` are all that f and g read and that need a gradient. The backward pass runs each branch once
-    more with the random numbers and the autocast of the forward pass, and so cannot itself be differentiated.
+
+class Reversal:
+    """One forward pass through the reversible layers of a stack, of which nothing but the last streams is kept.
+
+    The backward pass runs each branch once more, with the random numbers, the autocast and the parameters of the
+    forward pass.
     """
-    streams: tuple[Tensor, Tensor] = _Reversible.apply(layers, first, second, *parameters)  # type: ignore[no-untyped-call]
-    return streams
+
+    def __init__(self, stack: nn.Module) -> None:
+        self._parameters = _Parameters(stack)
+        self._stretch: _Stretch | None = None
+
+    def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
+        """The streams behind a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim`` at once."""
+        # A hook may have put other streams in the place of the ones a layer returned.
+        if self._stretch is None or not self._stretch.ends_with(streams):
+            self._stretch = _Stretch(self._parameters, dim)
+        return self._stretch.run(streams, f, g, chunk_size)
 
 
-class _Reversible(torch.autograd.Function):
-    # The parameters are inputs, so that their gradients are returned as any other's: whoever asked for them (DDP's
-    # hooks, torch.autograd.grad) gets them, and a change to one before the backward pass is noticed.
+@dataclass(frozen=True)
+class _Step:
+    """A branch that read a chunk of one stream, and was added to that chunk of the other, number ``to``."""
 
-    @staticmethod
-    def forward(
-        ctx: Any, layers: Sequence[ReversibleLayer], first: Tensor, second: Tensor, *parameters: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        ctx.layers, ctx.autocast, ctx.random = layers, _Autocast(first.device.type), []
-        for layer in layers:
-            before_f = _Random(first)
-            with ctx.autocast.again():
-                first = first + layer.f(second)
-                before_g = _Random(first)
-                pieces = [x2 + layer.g(y1) for y1, x2 in layer.chunks(first, second)]
-            second = torch.cat(pieces, layer.dim)
-            ctx.random.append((before_f, before_g))
-        ctx.save_for_backward(first, second, *parameters)
+    branch: Branch
+    to: int
+    chunk: slice
+    needs_grad: bool
+    random: "_Random"
+    autocast: "_Autocast"
+    saved: list[tuple[torch.Size, torch.dtype]] = field(default_factory=list)
+
+
+class _Stretch:
+    """Layers that follow one another: the steps they took, the streams they led to, and the way back."""
+
+    def __init__(self, parameters: "_Parameters", dim: int) -> None:
+        self.parameters, self.dim = parameters, dim
+        self.steps: list[_Step] = []
+        self.ends: list[Tensor] = []
+        self.versions: list[int] = []
+        # On the way back: the last step undone, the streams before it, chunks of the next ones, and what it saved.
+        self.undone = 0
+        self.streams: list[Tensor] = []
+        self.pieces: list[Tensor] = []
+        self.saved: dict[int, Tensor] = {}
+
+    def ends_with(self, streams: Streams) -> bool:
+        """Whether it led to these streams, which nobody has changed since."""
+        return self._ends_are_unchanged() and all(
+            x.data_ptr() == end.data_ptr() and x.shape == end.shape and x.stride() == end.stride()
+            for x, end in zip(streams, self.ends, strict=True)
+        )
+
+    def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None) -> Streams:
+        first, second = streams
+        length = first.shape[self.dim]
+        first = first + self._take_step(f, second, 0, slice(0, length))
+        chunks = list(cut(length, chunk_size or max(length, 1)))
+        # Not slices, each of which would have a gradient as long as the sequence.
+        pieces = torch.split(first, chunk_size or max(length, 1), self.dim)
+        added = [self._take_step(g, piece, 1, chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
+        second = second + (added[0] if len(added) == 1 else torch.cat(added, self.dim))
+        self.ends = [first.detach(), second.detach()]
+        self.versions = [end._version for end in self.ends]
         return first, second
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_first: Tensor, grad_second: Tensor) -> tuple[Tensor | None, ...]:
-        first, second, *parameters = ctx.saved_tensors
-        gradients = _Gradients(parameters)
-        for layer, (before_f, before_g) in zip(reversed(ctx.layers), reversed(ctx.random), strict=True):
-            with before_g.again(), ctx.autocast.again():
-                earlier = []
-                for y1, y2, grad in layer.chunks(first, second, grad_second):
-                    added, grad_y1 = gradients.through(layer.g, y1, grad)
-                    earlier.append((y2 - added, grad_y1))
-            second, grad = (torch.cat(pieces, layer.dim) for pieces in zip(*earlier, strict=True))
-            grad_first = grad_first + grad
-            with before_f.again(), ctx.autocast.again():
-                added, grad = gradients.through(layer.f, second, grad_first)
-            first, grad_second = first - added, grad_second + grad
-        return None, grad_first, grad_second, *gradients.sums
+    def _take_step(self, branch: Branch, x: Tensor, to: int, chunk: slice) -> Tensor:
+        step = _Step(branch, to, chunk, x.requires_grad, _Random(x), _Autocast(x.device.type))
+        index = len(self.steps)
+        self.steps.append(step)
+
+        def forget(tensor: Tensor) -> tuple[int, int]:
+            step.saved.append((tensor.shape, tensor.dtype))
+            return index, len(step.saved) - 1
+
+        with saved_tensors_hooks(forget, self._saved_again):
+            return branch(x)
+
+    def _saved_again(self, place: tuple[int, int]) -> Tensor:
+        """What a step saved in the forward pass, handed out once."""
+        index, number = place
+        if index != self.undone or number not in self.saved:
+            self._go_back_to(index)
+        return self.saved.pop(number)
+
+    def _go_back_to(self, index: int) -> None:
+        """Undo the steps down to this one; of those behind it nothing is kept."""
+        if index >= self.undone:  # a backward pass begins
+            if not self._ends_are_unchanged():
+                raise RuntimeError("the streams of a reversible stack have been modified by an inplace operation")
+            self.undone, self.streams, self.pieces = len(self.steps), [*self.ends], []
+        while self.undone > index:
+            self.undone -= 1
+            self._undo(self.steps[self.undone])
+
+    def _undo(self, step: _Step) -> None:
+        self.saved = {}
+        saved = self.saved
+        x = take(self.streams[1 - step.to], step.chunk, self.dim).detach().requires_grad_(step.needs_grad)
+
+        def keep(tensor: Tensor) -> int:
+            saved[len(saved)] = tensor.detach()
+            return len(saved) - 1
+
+        with step.random.again(), step.autocast.again(), self.parameters.again():
+            with torch.enable_grad(), saved_tensors_hooks(keep, saved.__getitem__):
+                added = step.branch(x).detach()
+        if [(tensor.shape, tensor.dtype) for tensor in saved.values()] != step.saved:
+            raise RuntimeError(
+                "a reversible layer did something else when it was computed again in the backward pass: what it does "
+                "may depend on nothing but its input, parameters and random numbers; take memory='none'"
+            )
+        with torch.no_grad():
+            self.pieces.append(take(self.streams[step.to], step.chunk, self.dim) - added)
+            if step.chunk.start == 0:  # the first chunk is the last to be undone
+                self.streams[step.to] = torch.cat(self.pieces[::-1], self.dim)
+                self.pieces = []
+
+    def _ends_are_unchanged(self) -> bool:
+        return [end._version for end in self.ends] == self.versions
 
 
-class _Gradients:
-    """Gradients to the parameters, summed over the branches that read them."""
+class _Parameters:
+    """The parameters and buffers of a module, now: ``torch.func.functional_call`` lends it others for a call."""
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = parameters
-        self.sums: list[Tensor | None] = [None] * len(parameters)
+    def __init__(self, module: nn.Module) -> None:
+        self.held = [
+            (tensors, name, tensor, tensor._version)
+            for part in module.modules()
+            for tensors in (part._parameters, part._buffers)
+            for name, tensor in tensors.items()
+            if tensor is not None
+        ]
 
-    def through(self, branch: Branch, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """What the branch makes of ``x``, and ``grad`` carried back through it to ``x``."""
-        x = x.detach().requires_grad_()
-        with torch.enable_grad():
-            added = branch(x)
-        to_x, *to_parameters = torch.autograd.grad(
-            added, [x, *self.parameters], grad.to(added.dtype), allow_unused=True
-        )
-        for index, one in enumerate(to_parameters):
-            if one is not None:
-                before = self.sums[index]
-                self.sums[index] = one if before is None else before + one
-        return added.detach(), to_x
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        lent = []
+        for tensors, name, then, version in self.held:
+            if then._version != version and isinstance(then, nn.Parameter):
+                raise RuntimeError(f"{name} of a reversible layer has been modified by an inplace operation")
+            now = tensors[name]
+            if now is not then and _takes_the_place_of(then, now):
+                lent.append((tensors, name, now))
+                tensors[name] = then
+        try:
+            yield
+        finally:
+            for tensors, name, now in lent:
+                tensors[name] = now
+
+
+def _takes_the_place_of(then: Tensor, now: Tensor | None) -> bool:
+    """False where a parameter was sharded and now is whole, or the other way round."""
+    plain = (Tensor, nn.Parameter)
+    return now is not None and type(then) in plain and type(now) in plain and then.shape == now.shape
 
 
 class _Random:
@@ -142,5 +219,5 @@ class _Autocast:
         self.dtype = torch.get_autocast_dtype(device_type)
 
     def again(self) -> torch.autocast:
-        # Without the cache: a weight cast where no gradients are recorded would serve where they are.
+        # Without the cache: a weight cast in a graph that is thrown away must not serve in another.
         return torch.autocast(self.device_type, self.dtype, self.enabled, cache_enabled=False)
