@@ -1,0 +1,80 @@
+"""Parameters sharded by ``fully_shard`` (FSDP2) are whole only while their module runs: the gradients stay the same."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.testing import assert_close
+
+from torch_linformer.nn import LinformerEncoder
+
+# FSDP2 warns of what linear maps return in float64.
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+DOUBLE = {"dtype": torch.float64}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_process(tmp_path_factory):
+    """A group of this process alone: parameters are sharded and gathered in one as in many."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def each(*kinds):
+    """Function: shard every module of these kinds by itself, the inner ones first, and what is left with the stack."""
+
+    def shard(model):
+        for module in reversed([*model.modules()]):
+            if isinstance(module, kinds) or module is model:
+                fully_shard(module)
+
+    return shard
+
+
+WAYS = {
+    "maps": each(nn.Linear),
+    "layers": each(LinformerEncoder.layer_class),
+    "layers and maps": each(LinformerEncoder.layer_class, nn.Linear, nn.LayerNorm),
+}
+
+
+def step(model, src):
+    """The loss and every gradient, whole, with the random numbers of a seed."""
+    torch.manual_seed(3)
+    loss = model(src).square().sum()
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return loss, {name: x.full_tensor() if isinstance(x, DTensor) else x for name, x in found.items()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"memory": "checkpoint", "sharing": "none", "projection": "conv"},
+        {"memory": "reversible"},
+        {"memory": "reversible", "sharing": "layerwise", "chunk_size": 16},
+        {"causal": True, "window": 3, "chunk_size": 16},
+        {"slot_bias": True, "window": 4, "chunk_size": 16},
+    ],
+    ids=str,
+)
+def test_a_sharded_stack_is_the_stack(randomize, options, way):
+    # Long enough for the sequence to be compressed before the channels are mixed.
+    model = randomize(LinformerEncoder(12, 4, 2, 17, 0.25, max_len=53, k=5, norm_first=True, **options, **DOUBLE))
+    sharded, src = copy.deepcopy(model), torch.randn(2, 47, 12, **DOUBLE)
+    WAYS[way](sharded)
+    expected = step(model, src)
+    for _ in range(2):
+        sharded.zero_grad()
+        assert_close(step(sharded, src), expected)
+    assert all(isinstance(parameter, DTensor) for parameter in sharded.layers.parameters())
+    with torch.no_grad():
+        assert_close(sharded.eval()(src), model.eval()(src))
