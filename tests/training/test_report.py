@@ -35,10 +35,7 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    class Finished:
-        costs = {4096: (Cost(9_000, 693), Cost(6_000, 587)), 8192: (None, Cost(1, 1))}
-
-    table = _cost_table(Finished())
+    table = _cost_table({4096: (Cost(9_000, 693), Cost(6_000, 587)), 8192: (None, Cost(1, 1))})
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 

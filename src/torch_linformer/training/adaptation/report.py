@@ -110,7 +110,7 @@ def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     screen.table(f"{adapted.texts[1]} texts held out", *_score_table(adapted))
     if adapted.tradeoff:
         screen.table("the same weights with other K", *_tradeoff_table(adapted))
-    screen.table("a forward pass", *_cost_table(adapted))
+    screen.table("a forward pass", *_cost_table(adapted.costs))
     screen.say(
         f"distilled in {format_duration(adapted.spent.seconds)} at "
         f"{format_count(adapted.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
@@ -160,9 +160,9 @@ def _cells(cost: Cost | None) -> tuple[str, str]:
     return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
 
 
-def _cost_table(adapted: Adapted) -> Table:
+def _cost_table(costs: dict[int, tuple[Cost | None, Cost | None]]) -> Table:
     rows: list[tuple[str, ...]] = []
-    for length, (ours, full) in adapted.costs.items():
+    for length, (ours, full) in costs.items():
         (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
         faster, more = compare_costs(ours, full)
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
@@ -191,7 +191,7 @@ def _report(adapted: Adapted) -> str:
             heading="Cost of a forward pass",
             text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
             "process of its own; memory is the peak of the process.",
-            **_cost_table(adapted)._asdict(),
+            **_cost_table(adapted.costs)._asdict(),
         ),
         Section(heading="Settings", columns=("", ""), rows=settings),
         Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(adapted.device)),
