@@ -14,9 +14,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
+from torch_linformer.models.arguments import known_arguments, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
+from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
@@ -152,60 +154,42 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = cast(nn.Embedding, value)
 
-    @can_return_tuple
-    def forward(
+    def _outputs(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values: LinformerCache | None = None,
-        use_cache: bool | None = None,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past_key_values: LinformerCache | None,
+        use_cache: bool | None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPast:
-        """Run a batch.
-
-        Args:
-            input_ids: ``(B, N)`` token ids.
-            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. After a past, columns of the past
-                may stand before these N.
-            token_type_ids: ``(B, N)``, 0 by default.
-            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
-                Rotary positions always do.
-            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
-            past_key_values: what a causal model has read so far; this call adds its input.
-            use_cache: return ``past_key_values``; by default a causal model does unless it is training.
-            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
-
-        Raises:
-            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
-                ``config.longest_input``, ``attention_mask`` does not fit, or a past is given to a model that is not
-                causal.
-        """
+    ) -> Any:
+        """:meth:`_run` of these arguments of ``forward``, with real tokens in front and one document a row."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
+        kwargs = without_unread(kwargs, position_ids)
+        batch, length = given.shape[:2]
+        documents = packed_rows(position_ids, batch) if attention_mask is None and length > 1 else None
+        if documents is not None:
+            length = documents.longest
+            if past_key_values is not None or (use_cache and self.config.causal):
+                raise ValueError(f"{SEVERAL}, but past_key_values hold one document a row: give use_cache=False")
+            use_cache = False
         cache = self._cache(past_key_values, use_cache)
-        attention_mask = self._check_sizes(given.shape[0], given.shape[1], attention_mask, cache)
-        first = cache is None or cache.tokens is None
+        attention_mask = self._check_sizes(batch, length, attention_mask, cache)
+        rows = documents if attention_mask is None else Padding.of(attention_mask == 0)
         kwargs.update(past_key_values=cache, return_dict=True)
-        if attention_mask is None:
+        if rows is None:
             return self._run(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        rows = Padding.of(attention_mask == 0)
+        # In ordinary attention without a past the keys are tokens of the same rows.
+        square = self.config.attention == "full" and (cache is None or cache.tokens is None)
         inputs = [
             None if x is None else rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
         ]
         outputs = self._run(inputs[0], rows.justified, *inputs[1:], **kwargs)
-        for name, value in outputs.items():
-            if isinstance(value, Tensor):
-                outputs[name] = rows.restore(value)
-            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
-                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-        # In ordinary attention without a past the keys are tokens of the same rows.
-        if outputs.attentions is not None and self.config.attention == "full" and first:
-            outputs["attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.attentions)
-        return outputs
+        return _put_back(outputs, rows, square)
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -273,6 +257,58 @@ class LinformerModel(LinformerBackbone):
         self.encoder = build_encoder(config)
         self.post_init()
 
+    @can_return_tuple
+    @known_arguments
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: LinformerCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Run a batch.
+
+        Args:
+            input_ids: ``(B, N)`` token ids.
+            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. After a past, columns of the past
+                may stand before these N.
+            token_type_ids: ``(B, N)``, 0 by default.
+            position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
+                Rotary positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1: every
+                one follows the one before it or is the lowest of its row) part a packed row into documents, and each
+                comes out as it does alone. Any other positions leave a row one document.
+            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
+            past_key_values: what a causal model has read so far; this call adds its input.
+            use_cache: return ``past_key_values``; by default a causal model does unless it is training, or rows are
+                packed.
+            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
+                documents that transformers' collators write beside ``position_ids`` are not read.
+
+        Raises:
+            TypeError: for an argument of another name.
+            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
+                ``config.longest_input``, ``attention_mask`` does not fit, a past is given to a model that is not
+                causal, or packed rows are to be kept in one.
+            RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
+        """
+        return cast(
+            BaseModelOutputWithPast,
+            self._outputs(
+                input_ids,
+                attention_mask,
+                token_type_ids,
+                position_ids,
+                inputs_embeds,
+                past_key_values,
+                use_cache,
+                **kwargs,
+            ),
+        )
+
     @merge_with_config_defaults
     @capture_outputs
     def _run(
@@ -299,3 +335,18 @@ class LinformerModel(LinformerBackbone):
         if past_key_values is not None:
             past_key_values.add_columns(hidden.shape[1])
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+
+
+def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:
+    """Outputs where their tokens stood before they were moved to ``rows``; ``square``: attentions are (N, N)."""
+    for name, value in outputs.items():
+        if isinstance(value, Tensor):
+            outputs[name] = rows.restore(value)
+        elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
+            outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+    if outputs.attentions is not None and square:
+        packed = isinstance(rows, PackedRows)
+        outputs["attentions"] = tuple(
+            rows.restore_keys(x) if packed else rows.restore(x.mT).mT for x in outputs.attentions
+        )
+    return outputs

@@ -8,11 +8,13 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.heads import LinformerLMHead, VocabularyScores
+from torch_linformer.models.loss import IGNORED, token_loss
 
 
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -37,6 +39,7 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         self.post_init()
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -48,14 +51,18 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         past_key_values: LinformerCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits, the cache, and the loss where ``labels`` are given; see the backbone for the other arguments.
 
         Args:
             labels: ``(B, N)``, usually ``input_ids``: they are shifted here. −100 takes no part in the loss, the mean
-                cross-entropy in float32.
+                cross-entropy in float32; the first token of a packed document needs it.
             logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+            shift_labels: ``(B, N)``, labels that are shifted already, instead of ``labels``.
+            num_items_in_batch: divide the sum of the cross-entropies by this instead of by the labels there are.
         """
         outputs = self.linformer(
             input_ids,
@@ -71,8 +78,10 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+        if shift_labels is None and labels is not None:
+            shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        if shift_labels is not None:
+            loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -10,9 +10,11 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.padding import Padding
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerBackbone
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.decoder import Decoder, DecoderMemory, LinformerDecoder
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
@@ -109,6 +111,7 @@ class LinformerDecoderModel(LinformerBackbone):
         self.resize_positions(max_len, mode)
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -129,9 +132,11 @@ class LinformerDecoderModel(LinformerBackbone):
             encoder_attention_mask: ``(B, M)``, nonzero at real tokens.
 
         Raises:
-            ValueError: as there; and if there is nothing to read, or ``encoder_attention_mask`` does not fit.
+            ValueError: as there; and if there is nothing to read, ``encoder_attention_mask`` does not fit, or a row
+                holds several targets.
         """
-        outputs = super().forward(
+        refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
+        outputs = self._outputs(
             input_ids,
             attention_mask,
             None,
@@ -141,13 +146,12 @@ class LinformerDecoderModel(LinformerBackbone):
             use_cache,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
-            return_dict=True,
             **kwargs,
         )
         if outputs.cross_attentions and encoder_attention_mask is not None and self.config.attention == "full":
             rows = Padding.of(encoder_attention_mask == 0)
             outputs["cross_attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.cross_attentions)
-        return outputs
+        return cast(BaseModelOutputWithPastAndCrossAttentions, outputs)
 
     @merge_with_config_defaults
     @capture_outputs

@@ -14,10 +14,15 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.loss import token_loss
+from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
 from torch_linformer.nn.linear import run_linear
+
+ONE_DOCUMENT = "this head reads one document a row; give each a row of its own"
 
 
 def classifier_dropout(config: LinformerConfig) -> float:
@@ -30,8 +35,10 @@ class LabelledModel(LinformerPreTrainedModel):
 
     linformer: LinformerModel
     output_class: type[SequenceClassifierOutput] | type[TokenClassifierOutput] | type[MaskedLMOutput]
+    scores_tokens = True  # and so takes rows of several documents
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -43,6 +50,8 @@ class LabelledModel(LinformerPreTrainedModel):
         **kwargs: Any,
     ) -> SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput:
         """Logits, and the loss where ``labels`` are given; the other arguments are those of the backbone."""
+        if not self.scores_tokens:
+            refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
@@ -60,7 +69,7 @@ class LabelledModel(LinformerPreTrainedModel):
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy, in float32, over the positions that are labelled: those of −100 are not."""
-        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+        return token_loss(logits, labels)
 
 
 class LinformerForSequenceClassification(LabelledModel):
@@ -76,6 +85,7 @@ class LinformerForSequenceClassification(LabelledModel):
     """
 
     output_class = SequenceClassifierOutput
+    scores_tokens = False
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -140,6 +150,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -155,6 +166,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
 
         A position beyond the input (an answer that was cut off) takes no part in the loss.
         """
+        refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
@@ -189,6 +201,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -208,6 +221,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         if given is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in inputs]
+        refuse_packed_rows(rows[3], rows[1], ONE_DOCUMENT)
         outputs = self.linformer(*rows, return_dict=True, **kwargs)
         pooled = self.pooler(outputs.last_hidden_state, rows[1])
         logits = self.classifier(self.dropout(pooled)).view(given.shape[:2])

@@ -3,22 +3,21 @@
 from typing import Any, Literal, cast
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
+from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.decoder import LinformerDecoderModel
 from torch_linformer.models.generation import GenerationWithOurCache
+from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.nn.decoder import LinformerDecoder
 from torch_linformer.nn.linear import run_linear
-
-IGNORED = -100  # a label that takes no part in the loss
 
 
 class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -107,6 +106,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
 
     @can_return_tuple
+    @known_arguments
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -123,6 +123,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Logits ``(B, T, vocab_size)``, the cache, and the loss where ``labels`` are given.
@@ -140,8 +141,10 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
             labels: ``(B, T)``, not shifted. −100 takes no part in the loss, the mean cross-entropy in float32.
             use_cache: return ``past_key_values``; by default the model does unless it is training.
             logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+            num_items_in_batch: divide the sum of the cross-entropies by this instead of by the labels there are.
 
         Raises:
+            TypeError: for an argument of another name.
             ValueError: as the two parts raise it; and if there is no target.
         """
         if encoder_outputs is None and (past_key_values is None or past_key_values.memories is None):
@@ -169,9 +172,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = run_linear(self.lm_head, self.lm_head_transform(outputs.last_hidden_state[:, kept]))
-        loss = None
-        if labels is not None:
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED)
+        loss = None if labels is None else token_loss(logits, labels, num_items_in_batch)
         encoded = BaseModelOutput() if encoder_outputs is None else encoder_outputs
         return Seq2SeqLMOutput(
             loss=loss,

@@ -1,0 +1,54 @@
+"""Arguments of ``forward`` that it does not name: those of transformers are taken, a misspelt one is refused."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What every model hands on to its backbone.
+HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
+# What collators write about packed rows for attention kernels, beside the position_ids that say it all.
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+# generate counts columns for models whose cache does not.
+UNREAD = (*BOUNDARIES, "cache_position")
+
+
+def known_arguments(forward: Callable[P, T]) -> Callable[P, T]:
+    """``forward``, which takes ``**kwargs``, but only names of transformers among them.
+
+    Raises:
+        TypeError: for another name, with the nearest right one.
+    """
+    signature = inspect.signature(forward)
+    named = [name for name in signature.parameters if name not in ("self", "kwargs")]
+    known = {*named, *HANDED_ON, *UNREAD}
+
+    @wraps(forward)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                _refuse(name, f"{type(args[0]).__name__}.forward()", [*named, *HANDED_ON])
+        return forward(*args, **kwargs)
+
+    return checked
+
+
+def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:
+    """``kwargs`` that are left for the layers; raises ``ValueError`` where packed rows are told by boundaries alone."""
+    boundaries = [name for name in BOUNDARIES if kwargs.get(name) is not None]
+    if boundaries and position_ids is None:
+        raise ValueError(
+            f"{boundaries[0]} without position_ids: packed documents are told apart by position_ids that begin again; "
+            "give them too (DataCollatorWithFlattening: return_position_ids=True)"
+        )
+    return {name: value for name, value in kwargs.items() if name not in UNREAD}
+
+
+def _refuse(name: str, function: str, known: list[str]) -> None:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    raise TypeError(f"{function} got an unexpected keyword argument {name!r}{hint}")
