@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
+PYTHON = sys.executable  # which `no_fresh_process` hides
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -95,6 +97,20 @@ class Page(HTMLParser):
 def read_page():
     """A function: the parts of a page of HTML, a :class:`Page`."""
     return Page
+
+
+@pytest.fixture
+def run_card(tmp_path):
+    """A function: run the Python of a model folder's card, exactly as it is printed, in a process of its own."""
+
+    def run(folder):
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "PATH OF THIS FOLDER").symlink_to(folder)
+        code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        return subprocess.run([PYTHON, "-c", code], cwd=tmp_path / "elsewhere", **options)
+
+    return run
 
 
 @pytest.fixture

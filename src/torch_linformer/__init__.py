@@ -2,11 +2,14 @@
 
 `torch_linformer.functional` holds the mathematics, `torch_linformer.nn` the modules; both need torch alone.
 The names below are Hugging Face Transformers models. They need the extra `hf` and are imported when first
-touched, so that importing this package stays instant.
+touched, so that importing this package stays instant. Transformers' Auto classes know them as soon as both packages
+are imported, in whichever order.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from torch_linformer.registration import register_models
 
 if TYPE_CHECKING:
     from torch_linformer.models import (
@@ -60,3 +63,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+register_models()

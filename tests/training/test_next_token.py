@@ -128,6 +128,12 @@ def test_the_folder_goes_on_with_text(clm_run):
     assert "pipeline_tag: text-generation" in card and "model.generate(" in card
 
 
+def test_the_code_of_the_card_goes_on_with_its_text(clm_run, run_card):
+    done = run_card(clm_run.folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Once upon a time")
+
+
 def test_it_learns_and_its_floor_stands_beside_it(clm_run, quick):
     metrics = json.loads((clm_run.folder / "metrics.json").read_text())
     assert 1 < metrics["perplexity"] < 40 and 0 < metrics["bits_per_byte"] < 4

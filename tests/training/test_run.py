@@ -20,8 +20,8 @@ from torch_linformer.training.run_folder import identity, open_run
 from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import SIZES, TrainSettings
 
-FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "report.html", "run.json"]
-FILES += ["tokenizer.json", "tokenizer_config.json"]
+FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "modeling_linformer.py", "report.html"]
+FILES += ["run.json", "tokenizer.json", "tokenizer_config.json"]
 
 
 def weights(folder):
@@ -120,6 +120,11 @@ def test_the_model_card(classifier_run, masked_run):
     card = (masked_run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: fill-mask" in card and "LinformerForMaskedLM.from_pretrained" in card
     assert f"| {read_json(masked_run.folder / 'metrics.json')['perplexity']:.4f} |" in card
+
+
+def test_the_code_of_the_card_runs(classifier_run, run_card):
+    done = run_card(classifier_run.folder)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_screen_tells_what_happens(classifier_run, quick):

@@ -1,17 +1,10 @@
 """Linformer on transformers: configuration, backbone and heads, registered with the Auto classes on import."""
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForMultipleChoice,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-)
+from typing import Any
 
+import transformers
+
+from torch_linformer.models.auto import AUTO_CLASSES
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.causal_lm import LinformerForCausalLM
@@ -26,16 +19,14 @@ from torch_linformer.models.heads import (
 from torch_linformer.models.seq2seq import LinformerForConditionalGeneration
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 
-AutoConfig.register(LinformerConfig.model_type, LinformerConfig)
-AutoConfig.register(LinformerSeq2SeqConfig.model_type, LinformerSeq2SeqConfig)
-AutoModel.register(LinformerConfig, LinformerModel)
-AutoModelForCausalLM.register(LinformerConfig, LinformerForCausalLM)
-AutoModelForMaskedLM.register(LinformerConfig, LinformerForMaskedLM)
-AutoModelForMultipleChoice.register(LinformerConfig, LinformerForMultipleChoice)
-AutoModelForQuestionAnswering.register(LinformerConfig, LinformerForQuestionAnswering)
-AutoModelForSeq2SeqLM.register(LinformerSeq2SeqConfig, LinformerForConditionalGeneration)
-AutoModelForSequenceClassification.register(LinformerConfig, LinformerForSequenceClassification)
-AutoModelForTokenClassification.register(LinformerConfig, LinformerForTokenClassification)
+for _config in (LinformerConfig, LinformerSeq2SeqConfig):
+    transformers.AutoConfig.register(_config.model_type, _config)
+    for _auto_name, _name in AUTO_CLASSES[_config.model_type].items():
+        if _auto_name != "AutoConfig":
+            _auto: Any = getattr(transformers, _auto_name)
+            _auto.register(_config, globals()[_name])
+            # The Trainer shifts the labels that it smooths for the causal language models of this list alone.
+            _auto._model_mapping._model_mapping[_config.model_type] = _name
 
 __all__ = [
     "LinformerCache",

@@ -15,6 +15,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
 from torch_linformer.models.arguments import known_arguments, without_unread
+from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
@@ -89,7 +90,7 @@ def build_encoder(config: LinformerConfig) -> Encoder:
     return Encoder(layers, norm, memory=cast(Memory, config.memory), chunk_size=config.chunk_size)
 
 
-class LinformerPreTrainedModel(PreTrainedModel):
+class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     """What every Linformer model shares: loading, initialisation, recording, length."""
 
     config: LinformerConfig
@@ -345,8 +346,7 @@ def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:
         elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
             outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
     if outputs.attentions is not None and square:
-        packed = isinstance(rows, PackedRows)
         outputs["attentions"] = tuple(
-            rows.restore_keys(x) if packed else rows.restore(x.mT).mT for x in outputs.attentions
+            rows.restore_keys(x) if isinstance(rows, PackedRows) else rows.restore(x.mT).mT for x in outputs.attentions
         )
     return outputs

@@ -6,6 +6,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from torch_linformer.functional.causal import check_window
+from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.nn.attention import check_causal
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.encoder import Memory, check_memory
@@ -21,7 +22,7 @@ CHOICES = {
 }
 
 
-class LinformerConfig(PreTrainedConfig):
+class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
     Args beyond the usual ones of transformers:

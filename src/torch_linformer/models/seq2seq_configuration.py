@@ -4,11 +4,12 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import CHOICES, LinformerConfig
 from torch_linformer.nn.decoder import check_decoder_memory
 
 
-class LinformerSeq2SeqConfig(PreTrainedConfig):
+class LinformerSeq2SeqConfig(OpenedByAutoClasses, PreTrainedConfig):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
     Args beyond the usual ones of transformers:

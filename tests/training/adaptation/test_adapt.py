@@ -38,6 +38,7 @@ FILES = [
     "config.json",
     "config_sentence_transformers.json",
     "model.safetensors",
+    "modeling_linformer.py",
     "modules.json",
     "report.html",
     "run.json",
@@ -175,7 +176,7 @@ def test_the_same_weights_are_compared_with_other_k(finished):
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer):
+def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer, run_card):
     path = save_source(tmp_path / "small", tokenizer, BertForMaskedLM)
     shown = adapt(tmp_path / "run", path=path, max_length=None)
     result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
@@ -189,6 +190,8 @@ def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer):
         given, wanted = (each(**batch).logits[batch["attention_mask"].bool()] for each in (model, teacher))
     assert F.cosine_similarity(given, wanted).mean() > 0.9
     assert "AutoModelForMaskedLM" in (tmp_path / "run" / "README.md").read_text()
+    done = run_card(tmp_path / "run")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("no_fresh_process")
@@ -237,6 +240,7 @@ def test_from_python_it_is_what_the_command_does(adapt, options, source, tokeniz
         "adaptation.json",
         "config.json",
         "model.safetensors",
+        "modeling_linformer.py",
         "report.html",
         "tokenizer.json",
         "tokenizer_config.json",

@@ -9,6 +9,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
+from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.pretrained import first_line, longest_input
 
@@ -24,7 +25,7 @@ def is_own_code(cls: type) -> bool:
 
 def names_own_code(config: PreTrainedConfig) -> bool:
     """Whether a configuration has a model opened by code in its folder."""
-    auto_map = getattr(config, "auto_map", None) or {}
+    auto_map = {} if isinstance(config, OpenedByAutoClasses) else getattr(config, "auto_map", None) or {}
     return is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
 
 
