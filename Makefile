@@ -5,6 +5,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
+TRANSFORMERS := $(shell sed -n 's/^transformers==//p' constraints.txt)
+THEIR_TESTS := .transformers_cache/$(TRANSFORMERS)/tests/__init__.py
 PIP_INSTALL := -m pip --quiet --disable-pip-version-check --no-input install --constraint constraints.txt
 
 # "whole" when the last install ran to its end and its Python finds the package in this very folder. Anything else
@@ -14,7 +16,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-clients check build clean
+.PHONY: help setup train test clients test-clients test-hf check build clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -44,11 +46,26 @@ test: setup  ## run the tests; options go in ARGS="..."
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
 
 # An environment of their own: what these packages print and patch is not to reach the other tests.
-test-clients: setup  ## test with the packages that users put our models into, in .venv-clients
+clients: setup
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) torch
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) --editable ".[dev,clients]"
+
+test-clients: clients test-hf  ## test with the packages that users put our models into, in .venv-clients; and test-hf
 	@$(CLIENTS)/bin/python -m pytest tests/clients -W default $(ARGS)
+
+test-hf: clients $(THEIR_TESTS)  ## run transformers' own tests of models on ours
+	@$(CLIENTS)/bin/python -m pytest tests/hf -W default --numprocesses=auto --maxprocesses=4 --dist=worksteal $(ARGS)
+
+# Out of the sdist of the version that is tested with, once; never copied into the repository.
+$(THEIR_TESTS): | clients
+	@echo "fetching the tests of transformers $(TRANSFORMERS)"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(CLIENTS)/bin/python -m pip --quiet --disable-pip-version-check --no-input download --no-deps \
+	  --no-binary transformers --dest $(@D) transformers==$(TRANSFORMERS)
+	@tar -xzf $(@D)/transformers-$(TRANSFORMERS).tar.gz -C $(@D)/.. --strip-components=1 transformers-$(TRANSFORMERS)/tests
+	@rm $(@D)/transformers-$(TRANSFORMERS).tar.gz
+	@touch $@
 
 check: setup  ## lint, formatting and types
 	@$(PY) -m ruff check .

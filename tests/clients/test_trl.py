@@ -12,7 +12,7 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTr
 
 from torch_linformer import LinformerConfig, LinformerForCausalLM
 
-WORDS = "[PAD] [BOS] [EOS] [UNK] wet grey mud sun warm sand sea the of and".split()
+WORDS = ["[PAD]", "[BOS]", "[EOS]", "[UNK]", "wet", "grey", "mud", "sun", "warm", "sand", "sea", "the", "of", "and"]
 TEXTS = ["wet grey mud and the sea", "sun warm sand"]
 
 

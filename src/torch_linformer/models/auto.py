@@ -53,9 +53,9 @@ class OpenedByAutoClasses(NotCopied):
         self.auto_map = {**ours, **(kwargs.pop("auto_map", None) or {})}
         super().__post_init__(**kwargs)  # type: ignore[misc]  # of transformers, behind this class
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields; parts of it are opened by nobody."""
-        fields: dict[str, Any] = super().to_dict()  # type: ignore[misc]
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What ``config.json`` holds; its parts are opened by nobody."""
+        fields: dict[str, Any] = super().to_diff_dict()  # type: ignore[misc]
         for part in self.sub_configs:  # type: ignore[attr-defined]
             fields[part].pop("auto_map", None)
         return fields

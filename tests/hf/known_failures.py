@@ -1,0 +1,25 @@
+"""What of transformers' own tests our models fail, and why. One that passes after all turns red.
+
+A name alone is that of the test in every class.
+"""
+
+CLASSES = 11  # of tests, all of which must be there before a name can be called unused
+
+EXPECTED = {
+    "test_retain_grad_hidden_states_attentions": (
+        "with a mask, the hidden states that are returned are copies beside the graph of the loss"
+    ),
+    "TestForCausalLM::test_causal_lm_loss_honors_shift_labels": "shift_labels is not known, and passed over in silence",
+    "TestForConditionalGeneration::test_model_base_model_prefix": (
+        "encoder and decoder are parts of one model; no model without its head stands around both"
+    ),
+    "TestForConditionalGeneration::test_resize_embeddings_untied": (
+        "untied, source and target have vocabularies of their own, and one number cannot say which is meant: refused"
+    ),
+    "TestForConditionalGeneration::test_resize_embeddings_untied_no_reinit_on_post_init": (
+        "refused for the same reason as test_resize_embeddings_untied"
+    ),
+    "TestSeq2SeqConfig::test_configuration[create_and_test_config_from_and_save_pretrained_composite]": (
+        "both parts are of one class: LinformerConfig.from_pretrained cannot know which is wanted; it gives the first"
+    ),
+}
