@@ -16,7 +16,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test clients test-clients test-hf check build clean
+.PHONY: help setup train test fuzz clients test-clients test-hf check build clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,14 @@ $(THEIR_TESTS): | clients
 	@tar -xzf $(@D)/transformers-$(TRANSFORMERS).tar.gz -C $(@D)/.. --strip-components=1 transformers-$(TRANSFORMERS)/tests
 	@rm $(@D)/transformers-$(TRANSFORMERS).tar.gz
 	@touch $@
+
+# A fresh seed each time, unless one is given.
+CASES := 10000
+SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+
+fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=... repeats a run
+	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
+	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
 
 check: setup  ## lint, formatting and types
 	@$(PY) -m ruff check .
