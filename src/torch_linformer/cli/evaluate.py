@@ -44,7 +44,8 @@ def evaluate(
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
     from torch_linformer.training.reading.columns import Named
-    from torch_linformer.training.screen import Screen, shown_scores
+    from torch_linformer.training.screen import Screen
+    from torch_linformer.training.summary import shown_scores
 
     screen = Screen()
     task, scores = score(

@@ -25,8 +25,9 @@ from torch_linformer.training.probe import Cost, Probe, measure_beside_full_atte
 from torch_linformer.training.reading.sources import find_source
 from torch_linformer.training.report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run, run_folder
-from torch_linformer.training.screen import Screen, attention_of
+from torch_linformer.training.screen import Screen
 from torch_linformer.training.settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
+from torch_linformer.training.summary import attention_of
 from torch_linformer.training.tasks import Task, new_task
 from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import fit, run_arguments

@@ -7,24 +7,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
 from torch_linformer.reporting import screen
-from torch_linformer.reporting.tables import format_count, format_duration, format_score
-from torch_linformer.training.folder import AnyConfig, reader_config
+from torch_linformer.reporting.tables import format_count, format_duration
+from torch_linformer.training.summary import shown_scores
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
-
-
-def shown_scores(scores: Mapping[str, float]) -> dict[str, str]:
-    """Scores as they are written, by names with hyphens."""
-    return {name.replace("_", "-"): format_score(value) for name, value in scores.items()}
-
-
-def attention_of(config: AnyConfig) -> str:
-    """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
-    config = reader_config(config)
-    if config.attention == "full":
-        return "causal full attention" if config.causal else "full attention"
-    kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"
-    return f"K {config.k}, {kind}" + (f", window {config.window}" if config.window else "")
 
 
 class Screen(screen.Screen):

@@ -31,7 +31,17 @@ SIZES = {
     "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
 }
 
-TASKS = ("classify", "multilabel", "regress", "token-classify", "qa", "mlm", "clm", "seq2seq")
+HEADLINES = {  # the scores that head the report of each task
+    "classify": ("accuracy", "macro_f1"),
+    "multilabel": ("micro_f1", "macro_f1"),
+    "regress": ("mse", "spearman"),
+    "token-classify": ("f1", "accuracy"),
+    "qa": ("exact_match", "f1"),
+    "mlm": ("perplexity", "bits_per_byte"),
+    "clm": ("perplexity", "bits_per_byte"),
+    "seq2seq": ("chrf", "rouge_l"),
+}
+TASKS = tuple(HEADLINES)
 OF_TEXT = ("mlm", "clm")  # tasks that learn from text alone, all of it
 OVERFLOW = ("cut", "windows")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")

@@ -19,7 +19,8 @@ from torch_linformer.training.options import flag
 from torch_linformer.training.probe import Cost
 from torch_linformer.training.report import compare_costs, machine_rows
 from torch_linformer.training.run_folder import write_model
-from torch_linformer.training.screen import Screen, attention_of
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.summary import attention_of
 
 RESULT = "adaptation.json"
 

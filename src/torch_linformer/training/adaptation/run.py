@@ -24,7 +24,8 @@ from torch_linformer.training.devices import resolve_device, resolve_precision
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.probe import Cost, Probe, measure_beside_full_attention, measure_in_turn
 from torch_linformer.training.run_folder import RUN_FILE, identity, open_run, run_folder
-from torch_linformer.training.screen import Screen, attention_of
+from torch_linformer.training.screen import Screen
+from torch_linformer.training.summary import attention_of
 from torch_linformer.training.trainer import fit, run_arguments
 
 EVALUATIONS = 10  # of the validation texts, over the whole distillation

@@ -13,6 +13,7 @@ from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.training.metrics import answer_metrics
 from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.reading.records import ASKED
+from torch_linformer.training.settings import HEADLINES
 from torch_linformer.training.tasks.task import Columns, Task, each_window
 
 _BEST = 20  # first and last tokens looked at in each window
@@ -32,7 +33,7 @@ class Answering(Task):
 
     record = ASKED
     model_class = LinformerForQuestionAnswering
-    best_metric, headline = "f1", ("exact_match", "f1")
+    best_metric, headline = "f1", HEADLINES["qa"]
     offsets, pipeline_tag = True, "question-answering"
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, *, typed: bool = True) -> None:

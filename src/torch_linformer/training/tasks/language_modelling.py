@@ -13,6 +13,7 @@ from torch_linformer.training.examples import Examples
 from torch_linformer.training.metrics import language_model_metrics
 from torch_linformer.training.packing import PackedRows
 from torch_linformer.training.reading.records import TEXT
+from torch_linformer.training.settings import HEADLINES
 from torch_linformer.training.tasks.task import IGNORED, Columns, Task
 from torch_linformer.training.windows import DocumentEncoder
 
@@ -28,7 +29,7 @@ class LanguageModelling(Task):
 
     record = TEXT
     best_metric, larger_is_better = "perplexity", False
-    headline = ("perplexity", "bits_per_byte")
+    headline = HEADLINES["mlm"]
     whole_words = False
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, *, packing: bool = True) -> None:

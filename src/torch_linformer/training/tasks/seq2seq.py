@@ -16,6 +16,7 @@ from torch_linformer.training.examples import Examples
 from torch_linformer.training.metrics import target_metrics
 from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.reading.records import PAIRED
+from torch_linformer.training.settings import HEADLINES
 from torch_linformer.training.tasks.task import IGNORED, Columns, Task
 from torch_linformer.training.windows import DocumentEncoder
 
@@ -38,7 +39,7 @@ class SequenceToSequence(Task):
     record = PAIRED
     model_class = LinformerForConditionalGeneration
     best_metric, larger_is_better = "perplexity", False
-    headline, validated = ("chrf", "rouge_l"), ("perplexity", "token_accuracy")
+    headline, validated = HEADLINES["seq2seq"], ("perplexity", "token_accuracy")
     pipeline_tag = "text2text-generation"
     usage = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")

@@ -14,6 +14,7 @@ from torch_linformer.training.floors import most_frequent_tag_floor
 from torch_linformer.training.metrics import tagging_metrics
 from torch_linformer.training.reading.documents import quiet
 from torch_linformer.training.reading.records import TAGGED
+from torch_linformer.training.settings import HEADLINES
 from torch_linformer.training.tasks.task import IGNORED, Columns, Task, each_window, pad_targets
 from torch_linformer.training.tasks.whole_documents import label_config
 
@@ -31,7 +32,7 @@ class Tagging(Task):
 
     record = TAGGED
     model_class = LinformerForTokenClassification
-    best_metric, headline = "f1", ("f1", "accuracy")
+    best_metric, headline = "f1", HEADLINES["token-classify"]
     offsets, least_labels, pipeline_tag = True, 2, "token-classification"
 
     @property

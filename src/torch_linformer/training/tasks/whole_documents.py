@@ -19,6 +19,7 @@ from torch_linformer.training.floors import (
 )
 from torch_linformer.training.metrics import classification_metrics, multilabel_metrics, regression_metrics
 from torch_linformer.training.reading.records import LABELLED, SCORED, SEVERAL
+from torch_linformer.training.settings import HEADLINES
 from torch_linformer.training.tasks.task import Columns, Task
 
 
@@ -55,7 +56,7 @@ class Classification(WholeDocuments):
 
     record = LABELLED
     # Accuracy alone says little of the rare labels, and on a few hundred documents it hardly moves.
-    best_metric, headline = "macro_f1", ("accuracy", "macro_f1")
+    best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2
 
     @property
@@ -85,7 +86,7 @@ class MultiLabel(WholeDocuments):
     """Any number of labels a document; one whose probability is above a half is predicted."""
 
     record = SEVERAL
-    best_metric, headline = "micro_f1", ("micro_f1", "macro_f1")
+    best_metric, headline = "micro_f1", HEADLINES["multilabel"]
     least_labels = 1
 
     @property
@@ -120,7 +121,7 @@ class Regression(WholeDocuments):
     """
 
     record = SCORED
-    best_metric, larger_is_better, headline = "mse", False, ("mse", "spearman")
+    best_metric, larger_is_better, headline = "mse", False, HEADLINES["regress"]
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, center: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(tokenizer)
