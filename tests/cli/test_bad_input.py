@@ -250,6 +250,18 @@ def test_an_output_folder_that_cannot_be_made_is_found_before_the_data_is_read(r
     assert message.endswith("); name another folder")
 
 
+def test_what_is_made_of_a_model_finds_an_impossible_output_first_too(refused, classifier_run):
+    said = "--output good.csv/out: cannot be written to, because of "
+    model = classifier_run.folder
+    for arguments in (
+        ["spectrum", "nowhere", "--data", "x"],
+        ["export", "nowhere", "--format", "torch"],
+        ["import", "nowhere", "--from", "lucidrains"],
+        ["evaluate", model, "--data", "x"],
+    ):
+        assert refused(*arguments, "--output", "good.csv/out").startswith(said)
+
+
 def test_a_run_refused_for_its_data_can_be_corrected(refused, workplace, write_csv):
     write_csv("a.csv", [*ROWS, ("no label here", "")])
     assert "no label in column" in of_training(refused, "a.csv", output="run")  # which leaves no folder "run"

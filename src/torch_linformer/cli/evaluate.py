@@ -43,10 +43,14 @@ def evaluate(
     """Score a trained model on documents of its task."""
     from torch_linformer.training.evaluate import evaluate as score
     from torch_linformer.training.evaluate import write_scores
+    from torch_linformer.training.new_folder import check_writable
     from torch_linformer.training.reading.columns import Named
     from torch_linformer.training.screen import Screen
     from torch_linformer.training.summary import shown_scores
 
+    path = output or Path(model) / "evaluation.json"
+    if Path(model).exists():  # or else that is what is to be said
+        check_writable(path)
     screen = Screen()
     task, scores = score(
         model,
@@ -59,7 +63,6 @@ def evaluate(
         precision=precision,
         screen=screen,
     )
-    path = output or Path(model) / "evaluation.json"
     write_scores(path, scores)
     shown = shown_scores({name: scores[name] for name in task.headline})
     screen.table(f"{scores['documents']:,} documents of {data}", tuple(shown), [tuple(shown.values())])
