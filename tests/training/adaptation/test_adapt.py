@@ -107,6 +107,13 @@ def test_the_folder_is_whole(finished):
     assert "SentenceTransformer" in (finished.folder / "README.md").read_text()
 
 
+@pytest.mark.parametrize("steps", [1, 40])
+def test_an_adaptation_that_diverges_leaves_nothing(adapt, tmp_path, steps):
+    with pytest.raises(InputError, match=rf"^the training diverged at step \d+ of {steps}: .*; lower --learning-rate, no"):
+        adapt(tmp_path / "run", steps=steps, learning_rate=1e30)
+    assert os.listdir(tmp_path) == []
+
+
 def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weather):
     tokenizer, model = AutoTokenizer.from_pretrained(finished.folder), AutoModel.from_pretrained(finished.folder)
     config = model.config
