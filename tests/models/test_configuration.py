@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq2SeqConfig
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from torch_linformer.models import LinformerConfig, LinformerModel
         ("projection", "linear, random, conv, mean, max"),
         ("sharing", "none, headwise, kv, layerwise"),
         ("position_embedding", "learned, sinusoidal, rotary, none"),
-        ("pooling", "mean, cls, max, mean_max"),
+        ("pooling", "mean, cls, last, max, mean_max"),
         ("memory", "none, checkpoint, reversible"),
     ],
 )
@@ -137,3 +137,30 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
 def test_label_names_stand_in_the_order_of_the_logits(tiny):
     assert tiny(id2label={2: "z", 0: "y", 1: "x"}).label_names == ["y", "x", "z"]
     assert tiny(num_labels=3).label_names == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_the_usual_names_are_numbers(tiny):
+    config = tiny(bos_token_id=1, eos_token_id=[2, 3])
+    assert (config.num_key_value_heads, config.bos_token_id, config.eos_token_id) == (3, 1, [2, 3])
+    assert (tiny().bos_token_id, tiny().eos_token_id) == (None, None)
+
+
+def test_an_encoder_decoder_has_the_usual_names_of_its_parts(tiny):
+    decoder = tiny(
+        causal=True,
+        hidden_size=20,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=41,
+        max_position_embeddings=31,
+    )
+    config = LinformerSeq2SeqConfig(encoder=tiny(), decoder=decoder, share_embeddings=False)
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    assert [getattr(config, name) for name in names] == [41, 20, 3, 4, 2]
+    assert config.max_position_embeddings == 29, "of the source"
+    assert config.get_text_config() is config.get_text_config(decoder=True) is decoder
+    assert not {*names, "max_position_embeddings"} & {*config.to_dict()}, "in the file they are of the parts"
+    for name in names:
+        with pytest.raises(ValueError, match=f"^{name} belongs to encoder and decoder: give encoder="):
+            LinformerSeq2SeqConfig(**{name: 4})

@@ -2,11 +2,11 @@
 
 from typing import Any, get_args
 
-from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from torch_linformer.functional.causal import check_window
 from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import check_causal
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.encoder import Memory, check_memory
@@ -18,11 +18,11 @@ CHOICES = {
     "sharing": get_args(Sharing),
     "position_embedding": ("learned", "sinusoidal", "rotary", "none"),
     "memory": get_args(Memory),
-    "pooling": ("mean", "cls", "max", "mean_max"),
+    "pooling": ("mean", "cls", "last", "max", "mean_max"),
 }
 
 
-class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
+class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
     Args beyond the usual ones of transformers:
@@ -43,8 +43,8 @@ class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
         position_embedding: ``learned``, ``sinusoidal``, ``none``, or for causal models ``rotary``; positions count real
             tokens.
         partial_rotary_factor: share of each head's channels that rotary positions turn.
-        pooling: what a classifier reads: ``mean``, ``cls`` (the first real token), ``max``, or ``mean_max`` (both,
-            side by side); padding takes no part.
+        pooling: what a classifier reads: ``mean``, ``cls`` (the first real token, of a model that is not causal),
+            ``last`` (the last real token), ``max``, or ``mean_max`` (both, side by side); padding takes no part.
         classifier_hidden_act: a dense layer with this activation between the pooling and the classifier, as BERT's
             pooler has one; None means none.
         embedding_norm: False leaves the norm of the embeddings out.
@@ -80,6 +80,8 @@ class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
     tie_word_embeddings: bool = True
     use_cache: bool = True
     classifier_dropout: float | None = None
@@ -109,6 +111,8 @@ class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
@@ -136,6 +140,10 @@ class LinformerConfig(OpenedByAutoClasses, PreTrainedConfig):
         check_memory(self.memory, self.norm_first)
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
+
+    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
+        one_each = self.num_key_value_heads == self.num_attention_heads and "num_attention_heads" in changes
+        return {"num_key_value_heads": None} if one_each and "num_key_value_heads" not in changes else {}
 
     @property
     def rotary_dim(self) -> int:

@@ -11,16 +11,17 @@ from torch_linformer.nn.linear import run_linear
 def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     """One vector a row from ``(B, N, C)``; padding takes no part, and a row of padding alone gives zeros.
 
-    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token.
+    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last.
     """
     every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
     real = every_token if attention_mask is None else attention_mask != 0
     if pooling == "mean_max":
         return torch.cat([pool(hidden, attention_mask, part) for part in ("mean", "max")], dim=-1)
     any_real = real.any(dim=-1, keepdim=True)
-    if pooling == "cls":
-        first = real.to(torch.uint8).argmax(dim=-1)
-        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), first]
+    if pooling in ("cls", "last"):
+        columns = torch.arange(hidden.shape[1], device=hidden.device)
+        column = real.to(torch.uint8).argmax(dim=-1) if pooling == "cls" else (real * columns).argmax(dim=-1)
+        pooled = hidden[torch.arange(hidden.shape[0], device=hidden.device), column]
         return pooled.masked_fill(~any_real, 0.0)
     padding = ~real.unsqueeze(-1)
     if pooling == "max":
@@ -35,10 +36,17 @@ class Pooler(nn.Module):
     r"""``(B, out_features)`` of ``(B, N, C)``: :math:`p` of :func:`pool`, or :math:`\mathrm{act}(p W^\top + b)`.
 
     The second where ``config.classifier_hidden_act`` names an activation; it has C numbers, whatever the pooling has.
+
+    Raises:
+        ValueError: for ``cls`` pooling of a causal model.
     """
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__()
+        if config.causal and config.pooling == "cls":
+            raise ValueError(
+                "pooling='cls' of a causal model reads the first token, which has seen no other: take pooling='last'"
+            )
         self.pooling = config.pooling
         self.out_features = config.hidden_size * (2 if config.pooling == "mean_max" else 1)
         self.dense: nn.Linear | None = None

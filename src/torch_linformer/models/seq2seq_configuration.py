@@ -1,15 +1,23 @@
 """Configuration of the encoder-decoder."""
 
-from typing import Any
-
-from transformers import PreTrainedConfig
+from typing import Any, cast
 
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import CHOICES, LinformerConfig
+from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.decoder import check_decoder_memory
 
+OF_THE_PARTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
 
-class LinformerSeq2SeqConfig(OpenedByAutoClasses, PreTrainedConfig):
+
+class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
     Args beyond the usual ones of transformers:
@@ -48,6 +56,9 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, PreTrainedConfig):
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name in OF_THE_PARTS:
+            if name in kwargs:
+                raise ValueError(f"{name} belongs to encoder and decoder: give encoder={{{name!r}: ...}}, decoder=...")
         encoder = self.encoder = _as_config("encoder", self.encoder)
         decoder = self.decoder = _as_config("decoder", self.decoder, causal=True)
         if encoder.causal:
@@ -68,6 +79,32 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, PreTrainedConfig):
         if self.decoder_start_token_id is None:
             raise ValueError("a target must begin with something: give decoder_start_token_id")
         super().__post_init__(**kwargs)
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the target, as width, layers and heads are those of the decoder."""
+        return cast(LinformerConfig, self.decoder).vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return cast(LinformerConfig, self.decoder).hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return cast(LinformerConfig, self.decoder).num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        return cast(LinformerConfig, self.decoder).num_attention_heads
+
+    @property
+    def num_key_value_heads(self) -> int | None:
+        return cast(LinformerConfig, self.decoder).num_key_value_heads
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Of the source: the longest input."""
+        return cast(LinformerConfig, self.encoder).max_position_embeddings
 
     def _check_memory(self, encoder: LinformerConfig) -> None:
         for name in ("projection", "sharing"):

@@ -15,7 +15,6 @@ def check_free(output: Path) -> None:
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise InputError(f"--output {output}: is not empty; name another folder")
 
-
     check_writable(output)
 
 

@@ -109,7 +109,9 @@ def test_the_folder_is_whole(finished):
 
 @pytest.mark.parametrize("steps", [1, 40])
 def test_an_adaptation_that_diverges_leaves_nothing(adapt, tmp_path, steps):
-    with pytest.raises(InputError, match=rf"^the training diverged at step \d+ of {steps}: .*; lower --learning-rate, no"):
+    with pytest.raises(
+        InputError, match=rf"^the training diverged at step \d+ of {steps}: .*; lower --learning-rate, no"
+    ):
         adapt(tmp_path / "run", steps=steps, learning_rate=1e30)
     assert os.listdir(tmp_path) == []
 

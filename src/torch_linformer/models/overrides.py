@@ -1,0 +1,53 @@
+"""``config.update_from_string("window=16,causal=true")``: the ``--config_overrides`` of transformers' scripts."""
+
+from dataclasses import fields
+from types import NoneType
+from typing import Any, get_args
+
+from transformers import PreTrainedConfig
+
+BOOLS = {**dict.fromkeys(("true", "1", "y", "yes"), True), **dict.fromkeys(("false", "0", "n", "no"), False)}
+
+
+class OverriddenByText(PreTrainedConfig):
+    """A configuration whose optional fields can be set from text too: their type is the declared one, not a value's."""
+
+    def update_from_string(self, update_str: str) -> None:
+        """Set fields from ``name=value,name=value``; ``none`` is a value of optional ones.
+
+        Raises:
+            ValueError: for an unknown name, a value of another type, or fields from which no model can be built; the
+                configuration is then as before.
+        """
+        types = {field.name: field.type for field in fields(self)}
+        changes: dict[str, Any] = {}
+        for part in update_str.split(","):
+            name, _, text = (x.strip() for x in part.partition("="))
+            if not hasattr(self, name):
+                raise ValueError(f"{type(self).__name__} has no field {name!r}: write name=value,name=value")
+            changes[name] = _read(name, text, types.get(name, type(getattr(self, name))))
+        changes.update(self._dependent(changes))
+        checked = type(self)(**{**self.to_dict(), **{name: changes[name] for name in changes if name in types}})
+        for name, value in changes.items():
+            setattr(self, name, getattr(checked, name) if name in types else value)
+
+    def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Fields that follow these, unless they are given: their defaults are made of them."""
+        return {}
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    """The value of a text for a field of this type; of several types the first that fits, text last."""
+    types = [hint, *get_args(hint)]
+    word = text.lower()
+    if bool in types and word in BOOLS:
+        return BOOLS[word]
+    if NoneType in types and word == "none":
+        return None
+    for kind in (int, float, str):
+        if kind in types:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    raise ValueError(f"{name} cannot be {text!r}: it is {getattr(hint, '__name__', hint)}")
