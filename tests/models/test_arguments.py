@@ -61,7 +61,7 @@ def test_a_misspelt_argument_is_refused(any_model, model_class, name, hint):
 
 
 def test_the_hint_is_of_the_model_that_was_called(build, token_ids):
-    with pytest.raises(TypeError, match="'label'. Did you mean 'labels'"):
+    with pytest.raises(TypeError, match=r"'label'\. Did you mean 'labels'\?"):
         build(LinformerForMaskedLM)(token_ids(2, 11), label=token_ids(2, 11))
 
 
@@ -103,5 +103,5 @@ def test_the_items_of_a_step_of_an_encoder_decoder(any_model, token_ids):
 
 
 def test_items_of_a_step_are_refused_where_the_loss_is_a_mean(build, token_ids):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'num_items_in_batch'$"):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'num_items_in_batch'$"):
         build(LinformerForMaskedLM)(token_ids(2, 11), labels=token_ids(2, 11), num_items_in_batch=3)

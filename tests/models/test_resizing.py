@@ -6,9 +6,12 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.models import (
+    LinformerForCausalLM,
+    LinformerForConditionalGeneration,
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
     LinformerModel,
+    LinformerSeq2SeqConfig,
 )
 
 MODELS = {
@@ -115,6 +118,7 @@ def test_every_projection_is_stretched(build, sharing, max_len):
     [
         ((6,), "max_len must be at least k = 7, got 6"),
         ((58, "stretch"), "mode must be 'interpolate' or 'keep', got 'stretch'"),
+        ((40.5,), r"max_len must be a whole number, got 40\.5"),
     ],
 )
 @torch.no_grad()
@@ -125,6 +129,38 @@ def test_a_refused_size_leaves_the_model_as_it_was(build, token_ids, fields, arg
         model.resize_max_len(*arguments)
     assert model.config.max_position_embeddings == 29
     assert torch.equal(model(token_ids(2, 29)).last_hidden_state, before)
+
+
+@pytest.mark.parametrize("arguments", [(6,), (58, "stretch"), (40.5,)])
+@pytest.mark.parametrize(("k", "memory_k"), [(7, 3), (3, 7)])
+@torch.no_grad()
+def test_a_refused_size_leaves_an_encoder_decoder_as_it_was(tiny, token_ids, k, memory_k, arguments):
+    config = LinformerSeq2SeqConfig(
+        encoder=tiny(k=k), decoder=tiny(causal=True), memory_k=memory_k, decoder_start_token_id=1
+    )
+    model = LinformerForConditionalGeneration(config).eval()
+    before, weights = config.to_dict(), {name: x.clone() for name, x in model.state_dict().items()}
+    for part in (model, model.encoder, model.decoder):
+        if (arguments, part, k) == ((6,), model.encoder, 3):
+            continue  # which k = 3 allows
+        with pytest.raises(ValueError, match=r"max_len must be|mode must be"):
+            part.resize_max_len(*arguments)
+    assert model.config.to_dict() == before
+    assert_close(model.state_dict(), weights, rtol=0, atol=0)
+    assert model(token_ids(2, 29), labels=token_ids(2, 29)).loss.isfinite()
+
+
+@torch.no_grad()
+def test_a_causal_model_has_only_its_learned_positions_to_resize(build, token_ids):
+    model = build(LinformerForCausalLM, position_embedding="learned")
+    before = model(token_ids(2, 29)).logits
+    model.resize_max_len(40, mode="keep")
+    assert_close(model(token_ids(2, 29)).logits, before, rtol=0, atol=0)
+    assert model(token_ids(2, 40)).logits.isfinite().all()
+    rotary = build(LinformerForCausalLM, position_embedding="rotary")
+    with pytest.raises(ValueError, match=r"^nothing to resize: .* position_embedding='rotary' reads inputs"):
+        rotary.resize_max_len(40)
+    assert rotary.config.max_position_embeddings == 29
 
 
 @pytest.mark.parametrize("size", [41, 31])

@@ -11,7 +11,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from torch_linformer.models import LinformerConfig, LinformerForCausalLM
+from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.evaluate import evaluate
 from torch_linformer.training.export import export_model
@@ -237,6 +237,5 @@ def test_models_that_cannot_begin(clm_run, masked_run, train_quickly, tmp_path):
 
 def test_a_causal_model_reads_rows_longer_than_it_learnt_on(clm_run):
     model = load_model(str(clm_run.folder))
-    model.resize_max_len(64, mode="keep")
-    config = LinformerConfig(**model.config.to_diff_dict())
-    assert config.max_position_embeddings == 64 and config.longest_input is None
+    length = model.config.max_position_embeddings
+    assert model(torch.ones(1, 2 * length, dtype=torch.long)).logits.isfinite().all()

@@ -17,24 +17,27 @@ BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", 
 UNREAD = (*BOUNDARIES, "cache_position")
 
 
-def known_arguments(forward: Callable[P, T]) -> Callable[P, T]:
-    """``forward``, which takes ``**kwargs``, but only names of transformers among them.
+def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A ``forward`` with ``**kwargs`` that takes only names of transformers, and these others, among them.
 
     Raises:
         TypeError: for another name, with the nearest right one.
     """
-    signature = inspect.signature(forward)
-    named = [name for name in signature.parameters if name not in ("self", "kwargs")]
-    known = {*named, *HANDED_ON, *UNREAD}
 
-    @wraps(forward)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name in kwargs:
-            if name not in known:
-                _refuse(name, f"{type(args[0]).__name__}.forward()", [*named, *HANDED_ON])
-        return forward(*args, **kwargs)
+    def decorate(forward: Callable[P, T]) -> Callable[P, T]:
+        names = [*inspect.signature(forward).parameters, *others, *HANDED_ON]
+        known = {*names, *UNREAD} - {"self", "kwargs"}
 
-    return checked
+        @wraps(forward)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name not in known:
+                    _refuse(name, f"{type(args[0]).__name__}.forward()", names)
+            return forward(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The Linformer backbone: embeddings, left-justification of padding, encoder."""
 
+from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
@@ -126,18 +127,17 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
 
-        Learned positions are stretched or kept in the same way; new ones are drawn as at first.
+        Learned positions are stretched or kept in the same way; new ones are drawn as at first. A causal model has
+        nothing else that a length limits.
 
         Raises:
-            ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
+            ValueError: for an unknown ``mode``, ``max_len`` below ``k``, or a model that reads any length; the model is
+                then as before.
         """
-        if mode not in ("interpolate", "keep"):
-            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
-        largest_k = self.config.k if isinstance(self.config.k, int) else max(self.config.k)
-        if max_len < largest_k:
-            raise ValueError(f"max_len must be at least k = {largest_k}, got {max_len}")
         backbone = cast("LinformerModel", self.base_model)
-        if isinstance(backbone.encoder, LinformerEncoder):
+        backbone.check_resize(max_len, mode)
+        check_maps(backbone, max_len, mode)
+        if isinstance(backbone.encoder, LinformerEncoder) and not self.config.causal:
             backbone.encoder.resize_max_len(max_len, mode)
         backbone.resize_positions(max_len, mode)
 
@@ -200,11 +200,17 @@ class LinformerBackbone(LinformerPreTrainedModel):
                 return LinformerCache(self.config.num_hidden_layers)
             return None
         if not self.config.causal:
-            raise ValueError("past_key_values needs a causal model: here every token sees those behind it too")
+            raise ValueError(
+                "past_key_values needs a causal model: here every token sees those behind it too, and a prefix of keys "
+                "and values (prefix tuning) has no place; take prompt tuning or LoRA"
+            )
         if self._computes_layers_again():
             raise ValueError("past_key_values with gradient checkpointing: layers computed again would read twice")
         if not isinstance(past_key_values, LinformerCache):
-            raise ValueError(f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}")
+            raise ValueError(
+                f"past_key_values must be a LinformerCache, got {type(past_key_values).__name__}: a prefix of keys and "
+                "values (prefix tuning) has no place among running sums; take prompt tuning or LoRA"
+            )
         return past_key_values
 
     def _computes_layers_again(self) -> bool:
@@ -224,6 +230,15 @@ class LinformerBackbone(LinformerPreTrainedModel):
                 f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
             )
         return attention_mask[:, attention_mask.shape[1] - length :]
+
+    def check_resize(self, max_len: int, mode: str) -> None:
+        """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
+        check_new_length(max_len, mode, self.config.k, "k")
+        if self.config.longest_input is None:
+            raise ValueError(
+                f"nothing to resize: a causal model with position_embedding={self.config.position_embedding!r} reads "
+                "inputs of any length"
+            )
 
     def resize_positions(self, max_len: int, mode: str) -> None:
         """Stretch or keep learned positions, and let the configuration say ``max_len``."""
@@ -259,7 +274,7 @@ class LinformerModel(LinformerBackbone):
         self.post_init()
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -336,6 +351,24 @@ class LinformerModel(LinformerBackbone):
         if past_key_values is not None:
             past_key_values.add_columns(hidden.shape[1])
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+
+
+def check_new_length(max_len: int, mode: str, k: int | list[int], name: str) -> None:
+    """Raise ``ValueError`` for an unknown mode, or a length that is no number or below ``k``, the field ``name``."""
+    if mode not in ("interpolate", "keep"):
+        raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+    least = max(1, k if isinstance(k, int) else max(k))
+    if not isinstance(max_len, Integral):
+        raise ValueError(f"max_len must be a whole number, got {max_len!r}")
+    if max_len < least:
+        raise ValueError(f"max_len must be at least {name} = {least}, got {max_len}")
+
+
+def check_maps(owner: nn.Module, max_len: int, mode: str) -> None:
+    """Raise ``ValueError`` where one of the maps to slots in ``owner`` cannot be resized."""
+    for module in owner.modules():
+        if isinstance(module, SequenceProjection):
+            module.check_resize(max_len, mode)
 
 
 def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:

@@ -39,7 +39,7 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         self.post_init()
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments("shift_labels")  # by name it would be a label of which the Trainer asks for every batch
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -51,7 +51,6 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         past_key_values: LinformerCache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        shift_labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -61,9 +60,11 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
             labels: ``(B, N)``, usually ``input_ids``: they are shifted here. −100 takes no part in the loss, the mean
                 cross-entropy in float32; the first token of a packed document needs it.
             logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
-            shift_labels: ``(B, N)``, labels that are shifted already, instead of ``labels``.
             num_items_in_batch: divide the sum of the cross-entropies by this instead of by the labels there are.
+            **kwargs: ``shift_labels`` ``(B, N)``, labels that are shifted already, instead of ``labels``; and those of
+                the backbone.
         """
+        shift_labels = kwargs.pop("shift_labels", None)
         outputs = self.linformer(
             input_ids,
             attention_mask,

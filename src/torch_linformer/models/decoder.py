@@ -105,13 +105,16 @@ class LinformerDecoderModel(LinformerBackbone):
         self.post_init()
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them."""
-        if mode not in ("interpolate", "keep"):
-            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        """Take targets up to ``max_len``: learned positions are stretched or kept; nothing else limits them.
+
+        Raises:
+            ValueError: as :meth:`LinformerModel.resize_max_len`.
+        """
+        self.check_resize(max_len, mode)
         self.resize_positions(max_len, mode)
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,

@@ -38,7 +38,7 @@ class LabelledModel(LinformerPreTrainedModel):
     scores_tokens = True  # and so takes rows of several documents
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -150,7 +150,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -201,7 +201,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,

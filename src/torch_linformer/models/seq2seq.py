@@ -9,7 +9,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.models.arguments import known_arguments
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel, check_maps, check_new_length
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.decoder import LinformerDecoderModel
@@ -87,10 +87,8 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         Raises:
             ValueError: for an unknown ``mode``, or ``max_len`` below a ``k``; the model is then as before.
         """
-        memory_k = self.config.memory_k
-        largest = memory_k if isinstance(memory_k, int) else max(cast("list[int]", memory_k))
-        if max_len < largest:
-            raise ValueError(f"max_len must be at least memory_k = {largest}, got {max_len}")
+        check_new_length(max_len, mode, cast("int | list[int]", self.config.memory_k), "memory_k")
+        check_maps(self, max_len, mode)
         self.encoder.resize_max_len(max_len, mode)
         if isinstance(self.decoder.decoder, LinformerDecoder):
             self.decoder.decoder.resize_memory_len(max_len, mode)
@@ -105,8 +103,12 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         shifted[..., 0] = start
         return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
 
+    def generate(self, *args: Any, labels: Tensor | None = None, **kwargs: Any) -> Any:
+        """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
+        return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
+
     @can_return_tuple
-    @known_arguments
+    @known_arguments()
     def forward(
         self,
         input_ids: Tensor | None = None,

@@ -42,7 +42,7 @@ def build_model(
         return task.model_class(build_config(settings, tokenizer, labels))
     source = load_model(settings.from_model)
     try:
-        source.resize_max_len(settings.length, mode="keep")
+        _read_up_to(source, settings.length)
     except ValueError as error:
         raise InputError(f"--max-length {settings.length}: {error}") from None
     types = {"type_vocab_size": max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))}
@@ -62,8 +62,16 @@ def _build_seq2seq(settings: TrainSettings, task: Task, tokenizer: PreTrainedTok
         model.resize_max_len(settings.length, mode="keep")
     except ValueError as error:
         raise InputError(f"--max-length {settings.length}: {error}") from None
-    model.decoder.resize_max_len(settings.target_length, mode="keep")
+    _read_up_to(model.decoder, settings.target_length)
     return model
+
+
+def _read_up_to(model: LinformerPreTrainedModel, length: int) -> None:
+    """Make a model take rows of ``length`` tokens; one that reads rows of any length only notes what it learns on."""
+    if model.config.longest_input is None:
+        model.config.max_position_embeddings = length
+    else:
+        model.resize_max_len(length, mode="keep")
 
 
 def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
