@@ -1,8 +1,10 @@
+import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
 from torch.testing import assert_close
 
 from torch_linformer.models import LinformerForSequenceClassification
+from torch_linformer.nn import LinformerAttention
 
 
 def test_lora_trains_merges_and_loads(model, batch, tmp_path):
@@ -35,3 +37,23 @@ def test_lora_trains_merges_and_loads(model, batch, tmp_path):
     merged.save_pretrained(tmp_path / "merged")
     again = LinformerForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert_close(again(**batch).logits, expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}, {"lora_bias": True}], ids=str)
+@torch.no_grad()
+def test_adapters_take_part_in_either_order_of_the_products(options):
+    """One E for all heads is compressed before the adapted maps; the same E given to each head apart, after them."""
+    outputs, mask = [], torch.arange(91) >= torch.tensor([[91], [40]])
+    weights = torch.randn(2, 97, 3, dtype=torch.float64)
+    x = torch.randn(2, 91, 12, dtype=torch.float64)
+    for sharing in ("headwise", "none"):
+        attention = LinformerAttention(12, 4, 97, 3, sharing=sharing, dtype=torch.float64)
+        inject_adapter_in_model(LoraConfig(r=2, target_modules=["k_proj", "v_proj"], **options), attention)
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in attention.named_parameters():
+            if name.startswith("proj_"):
+                parameter.copy_(weights[0 if name.startswith("proj_k") else 1])
+            else:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+        outputs.append(attention(x, x, x, mask)[0])
+    assert_close(*outputs)

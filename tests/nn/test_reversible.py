@@ -334,7 +334,7 @@ def test_a_layer_that_is_not_the_same_when_computed_again_is_noticed(build):
     model.layers[1].linear1.register_forward_hook(
         lambda module, args, output: (calls.append(1), output if len(calls) == 1 else output.exp())[1]
     )
-    with pytest.raises(RuntimeError, match="did something else when it was computed again.* take memory='none'"):
+    with pytest.raises(RuntimeError, match=r"did something else when it was computed again.* take memory='none'"):
         model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
 
 

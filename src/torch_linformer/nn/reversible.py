@@ -14,6 +14,7 @@ The first node of a branch that asks for one in the backward pass has the branch
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ def stream_of(src: Tensor) -> Tensor:
 
 
 def can_reverse() -> bool:
-    """Whether what autograd saves can be computed later: there is a graph, and neither a compiler nor torch.func has it."""
+    """Whether what autograd saves can be computed later: there is a graph, and no compiler or torch.func has it."""
     transformed: bool = torch._C._are_functorch_transforms_active()
     return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not transformed
 
@@ -49,7 +50,7 @@ class Reversal:
         self._stretch: _Stretch | None = None
 
     def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
-        """The streams behind a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim`` at once."""
+        """The streams behind a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim``."""
         # A hook may have put other streams in the place of the ones a layer returned.
         if self._stretch is None or not self._stretch.ends_with(streams):
             self._stretch = _Stretch(self._parameters, dim)
@@ -141,9 +142,9 @@ class _Stretch:
             saved[len(saved)] = tensor.detach()
             return len(saved) - 1
 
-        with step.random.again(), step.autocast.again(), self.parameters.again():
-            with torch.enable_grad(), saved_tensors_hooks(keep, saved.__getitem__):
-                added = step.branch(x).detach()
+        random, autocast, parameters = step.random.again(), step.autocast.again(), self.parameters.again()
+        with random, autocast, parameters, torch.enable_grad(), saved_tensors_hooks(keep, saved.__getitem__):
+            added = step.branch(x).detach()
         if [(tensor.shape, tensor.dtype) for tensor in saved.values()] != step.saved:
             raise RuntimeError(
                 "a reversible layer did something else when it was computed again in the backward pass: what it does "
@@ -163,7 +164,7 @@ class _Parameters:
     """The parameters and buffers of a module, now: ``torch.func.functional_call`` lends it others for a call."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.held = [
+        self.held: list[tuple[dict[str, Any], str, Tensor, int]] = [
             (tensors, name, tensor, tensor._version)
             for part in module.modules()
             for tensors in (part._parameters, part._buffers)
@@ -175,7 +176,7 @@ class _Parameters:
     def again(self) -> Iterator[None]:
         lent = []
         for tensors, name, then, version in self.held:
-            if then._version != version and isinstance(then, nn.Parameter):
+            if then._version != version and (then.requires_grad or isinstance(then, nn.Parameter)):
                 raise RuntimeError(f"{name} of a reversible layer has been modified by an inplace operation")
             now = tensors[name]
             if now is not then and _takes_the_place_of(then, now):
