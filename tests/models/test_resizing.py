@@ -151,6 +151,18 @@ def test_a_refused_size_leaves_an_encoder_decoder_as_it_was(tiny, token_ids, k, 
 
 
 @torch.no_grad()
+def test_an_encoder_decoder_is_resized_whole_or_not_at_all(tiny):
+    config = LinformerSeq2SeqConfig(encoder=tiny(), decoder=tiny(causal=True), decoder_start_token_id=1)
+    model = LinformerForConditionalGeneration(config)
+    torch.nn.utils.parametrizations.weight_norm(model.decoder.decoder.layers[1].multihead_attn.proj_v)
+    shapes = {name: x.shape for name, x in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"weight of this projection is computed from other parameters"):
+        model.resize_max_len(40)
+    assert {name: x.shape for name, x in model.state_dict().items()} == shapes
+    assert model.config.max_position_embeddings == 29
+
+
+@torch.no_grad()
 def test_a_causal_model_has_only_its_learned_positions_to_resize(build, token_ids):
     model = build(LinformerForCausalLM, position_embedding="learned")
     before = model(token_ids(2, 29)).logits

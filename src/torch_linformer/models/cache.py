@@ -96,6 +96,11 @@ class LinformerCache(Cache):
         return None if state is None else state.tokens
 
     @property
+    def max_cache_len(self) -> int:
+        """−1: there is no longest text."""
+        return self.layers[0].get_max_length()
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
         return sum(layer.nbytes for layer in self._own_layers())
