@@ -104,7 +104,7 @@ def test_a_bert_and_its_tokenizer(call, bert, tmp_path):
 def test_weights_without_a_tokenizer(call, lucidrains, tmp_path):
     output = tmp_path / "imported"
     assert call("import", lucidrains, "--from", "lucidrains", "--output", output, "--heads", 3)[0] == 0
-    assert {path.name for path in output.iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in output.iterdir()} == {"config.json", "model.safetensors", "modeling_linformer.py"}
     assert LinformerModel.from_pretrained(output).config.num_attention_heads == 3
     status, out, _ = call("info", output)
     lines = [" ".join(line.split()) for line in out.splitlines()]

@@ -20,7 +20,7 @@ from torch_linformer.training.folder import load_model
 def test_a_program_of_torch(classifier_run, masked_run, tmp_path, task):
     folder = (classifier_run if task == "classify" else masked_run).folder
     assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
-    names = ["config.json", "model.pt2", "tokenizer.json", "tokenizer_config.json"]
+    names = ["config.json", "model.pt2", "modeling_linformer.py", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(os.listdir(tmp_path / "program")) == names and os.listdir(tmp_path) == ["program"]
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()
     tokenizer, model = AutoTokenizer.from_pretrained(tmp_path / "program"), load_model(str(folder)).eval()
