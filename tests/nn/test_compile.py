@@ -13,6 +13,16 @@ PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MAX_LEN, K = 23, 5
 SIZES = {"max_len": MAX_LEN, "k": K, "dtype": torch.float64}
 SHAPES = [(2, 7), (5, MAX_LEN), (4, 3)]  # longer than K, full length, shorter than K
+# Blocks are of 64 positions: less than one, a whole one, a position more, several, and two groups of eight and more.
+LENGTHS = (70, 3, 64, 65, 130, 33, 128, 7, 1100)
+IN_BLOCKS = {
+    "window": {"window": 5},
+    "mean-window": {"projection": "mean", "window": 5},
+    "max-window": {"projection": "max", "window": 4},
+    "causal": {"causal": True},
+    "causal-window": {"causal": True, "window": 5},
+    "causal-only-window": {"causal": True, "window": 70, "k": 0},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +34,10 @@ def fresh_compiler():
 
 def encoder(projection="linear", sharing="headwise", layers=1):
     return LinformerEncoder(12, 3, layers, 16, 0.0, projection=projection, sharing=sharing, **SIZES)
+
+
+def encoder_in_blocks(options):
+    return LinformerEncoder(6, 3, 1, 7, 0.0, **{**SIZES, "max_len": max(LENGTHS), **options})
 
 
 def random(*shape, **options):
@@ -61,6 +75,33 @@ def test_one_compiled_graph_serves_every_batch_and_length(gradients, trailing_pa
         assert_close(gradients(actual, wanted), gradients(expected, wanted))
         graphs.append(counter.frame_count)
     assert graphs == graphs[:1] * len(SHAPES)
+
+
+@pytest.mark.parametrize(("kind", "padded"), [("window", True), ("causal", True), ("causal-window", False)])
+def test_one_compiled_graph_serves_every_number_of_blocks(gradients, trailing_padding, kind, padded):
+    model = encoder_in_blocks(IN_BLOCKS[kind])
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    graphs = []
+    for row, length in enumerate(LENGTHS):
+        x = random(2 + row % 3, length, 6, requires_grad=True)
+        mask = trailing_padding([max(length - 2 * row, 1) for row in range(len(x))], length) if padded else None
+        outputs = compiled(x, src_key_padding_mask=mask), model(x, src_key_padding_mask=mask)
+        actual, expected = (output if mask is None else output[~mask] for output in outputs)
+        assert_close(actual, expected)
+        wanted = [x, *model.parameters()]
+        assert_close(gradients(actual, wanted), gradients(expected, wanted))
+        graphs.append(counter.frame_count)
+    assert graphs == graphs[:1] * len(LENGTHS)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_of_a_window_compile(causal):
+    module = LinformerAttention(12, 3, **SIZES, causal=causal, window=5)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch, length in SHAPES[:2]:
+        x = random(batch, length, 12)
+        assert_close(compiled(x, x, x, need_weights=True), module(x, x, x, need_weights=True))
 
 
 def test_attention_with_weights_compiles(trailing_padding):
@@ -107,3 +148,23 @@ def test_exported_program_serves_every_batch_and_length(trailing_padding, projec
         x = random(batch, length, 12)
         masks = {"src_key_padding_mask": padding(trailing_padding, batch, length)} if padded else {}
         assert_close(program(x, **masks), model(x, **masks))
+
+
+@pytest.mark.parametrize(
+    ("kind", "padded"), [*((kind, True) for kind in IN_BLOCKS), ("window", False), ("causal-window", False)]
+)
+def test_exported_program_serves_every_number_of_blocks(trailing_padding, kind, padded):
+    model = encoder_in_blocks(IN_BLOCKS[kind]).eval()
+    sizes = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=max(LENGTHS))}
+
+    def inputs(batch, length):
+        lengths = [max(length - 2 * row, 1) for row in range(batch)]
+        masks = {"src_key_padding_mask": trailing_padding(lengths, length)} if padded else {}
+        return {"src": random(batch, length, 6), **masks}
+
+    example = inputs(2, 11)
+    program = torch.export.export(model, (), example, dynamic_shapes=dict.fromkeys(example, sizes)).module()
+    for row, length in enumerate([*LENGTHS, 1]):
+        batch = inputs(1 + row % 3, length)
+        real = ~batch.get("src_key_padding_mask", torch.zeros(1 + row % 3, length, dtype=torch.bool))
+        assert_close(program(**batch)[real], model(**batch)[real])

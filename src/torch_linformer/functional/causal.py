@@ -1,11 +1,14 @@
 """Causal Linformer attention: every slot is a running mean, so that no query sees what comes after it."""
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.causal_chunks import attend_segment
@@ -13,6 +16,7 @@ from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.causal_step import attend_next
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.window import blocks_of, first_positions
 
 CHUNK = 64  # positions in a chunk
 SEGMENT = 512  # positions whose chunks are worked on side by side; more of them leave a CPU's caches (docs/log.md)
@@ -132,33 +136,75 @@ def attend_causally(
                 q, k, v, proj_k, proj_v, score_bias, window, padding_mask, state, dropout_p
             )
             return output.to(value.dtype), softmax if need_weights else None, state
-        sizes = _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
-        none = [None] * len(sizes)
-        attend = partial(
-            attend_segment,
-            window=window,
-            chunk=chunk_size,
-            dtype=dtype,
-            dropout_p=dropout_p,
-            need_weights=need_weights,
-        )
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # a compiler decides itself what to keep
+        attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
+        parts = query, key, value, padding_mask, proj_k, proj_v
+        if torch.compiler.is_compiling():
+            # Sizes may be symbolic: one segment serves every length.
+            filled = _whole_chunks(*parts, chunk_size)
+            output, weights, state = attend(*filled, score_bias, state, chunk=chunk_size)
+            weights = None if weights is None else first_positions(weights, length)
+            return first_positions(output, length), weights, state
+        if _can_recompute():
             attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
-        # Split, not sliced: the gradient of a slice is as long as the whole sequence.
-        segments = zip(
-            *(torch.split(x, sizes, dim=2) for x in (query, key, value)),
-            none if padding_mask is None else torch.split(padding_mask, sizes, dim=1),
-            none if proj_k is None else proj_k.split(sizes),
-            none if proj_v is None else proj_v.split(sizes),
-            strict=True,
-        )
         outputs, all_weights = [], []
-        for queries, keys, values, padding, of_keys, of_values in segments:
-            output, weights, state = attend(queries, keys, values, padding, of_keys, of_values, score_bias, state)
+        for segment in _segments(
+            *parts, _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
+        ):
+            chunk = min(chunk_size, segment[0].shape[2])
+            output, weights, state = attend(*segment, score_bias, state, chunk=chunk)
             outputs.append(output)
             if weights is not None:
                 all_weights.append(weights)
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if need_weights else None, state
+
+
+def _can_recompute() -> bool:
+    """Whether a segment may keep its inputs alone and be computed again in the backward pass."""
+    # The transforms of torch.func allow no hooks on what is kept.
+    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+
+
+def _whole_chunks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    padding: Tensor | None,
+    proj_k: SlotWeights | None,
+    proj_v: SlotWeights | None,
+    chunk: int,
+) -> tuple[Any, ...]:
+    """The same parts with padding after the last position, so that chunks of one size hold them."""
+    length = query.shape[2]
+    fill = blocks_of(length, chunk) * chunk - length
+    if padding is None:
+        padding = torch.zeros(query.shape[0], length, dtype=torch.bool, device=query.device)
+    return (
+        *(F.pad(x, (0, 0, 0, fill)) for x in (query, key, value)),
+        F.pad(padding, (0, fill), value=True),
+        None if proj_k is None else proj_k.pad(fill),
+        None if proj_v is None else proj_v.pad(fill),
+    )
+
+
+def _segments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    padding: Tensor | None,
+    proj_k: SlotWeights | None,
+    proj_v: SlotWeights | None,
+    sizes: list[int],
+) -> Iterator[tuple[Any, ...]]:
+    """The parts of that many positions after one another."""
+    none = [None] * len(sizes)
+    # Split, not sliced: the gradient of a slice is as long as the whole sequence.
+    return zip(
+        *(torch.split(x, sizes, dim=2) for x in (query, key, value)),
+        none if padding is None else torch.split(padding, sizes, dim=1),
+        none if proj_k is None else proj_k.split(sizes),
+        none if proj_v is None else proj_v.split(sizes),
+        strict=True,
+    )
 
 
 def _segment_sizes(length: int, chunk: int, most: int) -> list[int]:

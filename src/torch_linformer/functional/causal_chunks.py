@@ -39,13 +39,13 @@ class Segment:
     """Positions whose chunks are worked on side by side.
 
     Args:
-        query: scaled, ``(B, H, N, D)``; N less than the chunk, or a multiple of it.
+        query: scaled, ``(B, H, N, D)``; N a multiple of the chunk.
         key: zeros at padding, as ``value``.
         value: likewise.
         padding: bool ``(B, N)`` or None.
         state: what came before.
         window: w or None.
-        chunk: positions in a chunk, at most.
+        chunk: positions in a chunk.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Segment:
         chunk: int,
     ) -> None:
         self.length, self.before = query.shape[2], (window or 1) - 1
-        self.state, self.window, self.chunk = state, window, min(chunk, self.length)
+        self.state, self.window, self.chunk = state, window, chunk
         self.real = None if padding is None else ~padding
         # With the tokens that the first windows reach back to.
         self.keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
@@ -163,7 +163,7 @@ class Segment:
         return last[:, :, : self.before]
 
     def _chunks(self, x: Tensor, dim: int) -> Tensor:
-        return x.reshape(*x.shape[:dim], -1, self.chunk, *x.shape[dim + 1 :])
+        return x.reshape(*x.shape[:dim], x.shape[dim] // self.chunk, self.chunk, *x.shape[dim + 1 :])
 
     def _chunks_of_weights(self, proj: SlotWeights) -> SlotWeights:
         if proj.weights is None:

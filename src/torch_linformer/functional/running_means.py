@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.padding import reorder
+from torch_linformer.functional.window import blocks_of, first_positions
+
+GROUP = 8  # chunks in a group, where the chunks of a whole sequence are worked on at once
 
 
 class SlotWeights(NamedTuple):
@@ -39,6 +42,11 @@ class SlotWeights(NamedTuple):
             return [self] * len(sizes)
         return [SlotWeights(self.decay, weights) for weights in torch.split(self.weights, sizes, dim=-2)]
 
+    def pad(self, number: int) -> "SlotWeights":
+        """With that many positions of padding after the last one."""
+        weights = None if self.weights is None else F.pad(self.weights, (0, 0, 0, number))
+        return SlotWeights(self.decay, weights)
+
 
 class Clock:
     """Real tokens counted along n chunks of c positions.
@@ -62,21 +70,58 @@ class Clock:
             self.ticks = real.to(dtype).cumsum(dim=-1)
             self.elapsed = F.pad(self.ticks[..., -1].cumsum(dim=-1), (1, 0))
 
-    def carry(self, decay_HK: Tensor, added: Tensor, start: Tensor) -> Tensor:
-        """Sums ``(B, H, n + 1, K, X)`` before each chunk, and last behind them all.
+    def carry(self, decay_HK: Tensor, added: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
 
         Args:
             decay_HK: nats a token, ``(H or 1, K)``.
             added: what each chunk adds, ``(B, H, n, K, X)``, as seen from the chunk's beginning.
             start: the sums before the first chunk, ``(B, H, K, X)``.
         """
-        gaps = self.elapsed.unsqueeze(-1) - self.elapsed[:, None, :-1]
-        before = torch.ones_like(gaps[0], dtype=torch.bool).tril(-1)
-        exponent = -decay_HK[..., None, None] * gaps[:, None, None]
-        fade = exponent.masked_fill(~before, float("-inf")).exp()
-        faded_start = torch.exp(-decay_HK[..., None] * self.elapsed[:, None, None]).unsqueeze(-1) * start.unsqueeze(3)
-        sums: Tensor = fade @ added.transpose(2, 3) + faded_start
-        return sums.transpose(2, 3)
+        if torch.compiler.is_compiling():
+            return _carry_in_groups(decay_HK, self.ticks[..., -1], added, start)
+        elapsed = self.elapsed.unsqueeze(1)
+        sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added, start)
+        return sums[:, :, :-1], sums[:, :, -1]
+
+
+def _carry_in_groups(decay_HK: Tensor, tokens: Tensor, added: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """:meth:`Clock.carry` of any number of chunks n, with n · GROUP + (n / GROUP)² factors a slot instead of n².
+
+    ``tokens`` are those in each chunk, ``(B, n)``.
+    """
+    chunks = added.shape[2]
+    groups = blocks_of(chunks, GROUP)
+    fill = groups * GROUP - chunks
+    added = F.pad(added, (0, 0, 0, 0, 0, fill)).unflatten(2, (groups, GROUP))
+    tokens = F.pad(tokens, (0, fill)).unflatten(1, (groups, GROUP))
+    # Tokens before each chunk and, last, in all: of its group, (B, 1, groups, GROUP + 1), and of groups.
+    in_group = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0))
+    decay = decay_HK.unsqueeze(1)
+    rest = in_group[..., -1:] - in_group[..., :-1]
+    of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+    before = _faded_sums(decay_HK, elapsed, elapsed[..., 1:], of_groups, start)
+    sums = _faded_sums(decay, in_group, in_group[..., :-1], added, before[:, :, :-1])
+    return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), before[:, :, -1]
+
+
+def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:
+    """Sums ``(…, n + 1, K, X)`` before each of n pieces of a sequence, and last after them all.
+
+    Args:
+        decay: nats a token, ``(…, K)``.
+        elapsed: tokens before each piece and, last, in all, ``(…, n + 1)``.
+        seen_from: how many tokens had elapsed where the weights of each piece are those of ``added``, ``(…, n)``.
+        added: what each piece adds, ``(…, n, K, X)``.
+        start: the sums before the first piece, ``(…, K, X)``.
+    """
+    gaps = (elapsed.unsqueeze(-1) - seen_from.unsqueeze(-2)).unsqueeze(-3)
+    later = torch.ones(gaps.shape[-2:], dtype=torch.bool, device=gaps.device).triu()
+    fade = (-decay[..., None, None] * gaps).masked_fill(later, float("-inf")).exp()
+    faded_start = torch.exp(-decay[..., None] * elapsed.unsqueeze(-2)).unsqueeze(-1) * start.unsqueeze(-2)
+    sums: Tensor = fade @ added.transpose(-3, -2) + faded_start
+    return sums.transpose(-3, -2)
 
 
 class WeightsOfChunks:
@@ -106,9 +151,9 @@ class WeightsOfChunks:
             grown = grown.masked_fill(~clock.real[:, None, :, :, None], 0.0)
         self.grown = grown
         added = grown.cumsum(dim=-2)
-        masses = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1)).squeeze(-1)
-        self.mass_behind = masses[:, :, -1]
-        self.mass = added + masses[:, :, :-1].unsqueeze(-2)
+        before, behind = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
+        self.mass_behind = behind.squeeze(-1)
+        self.mass = added + before.squeeze(-1).unsqueeze(-2)
         if clock.real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
             self.mass = self.mass.masked_fill(self.mass == 0, 1.0)
@@ -127,9 +172,8 @@ class RunningMeans:
         self.weights, self.sequence = weights, sequence
         self.grown = weights.grown.to(sequence.dtype)
         added = (self.grown.mT @ sequence).to(sums.dtype)
-        carried = weights.clock.carry(weights.decay, added, sums)
-        self.before = carried[:, :, :-1].to(sequence.dtype)
-        self.sums = carried[:, :, -1]
+        before, self.sums = weights.clock.carry(weights.decay, added, sums)
+        self.before = before.to(sequence.dtype)
 
     def products(self, queries: Tensor, own: Tensor) -> Tensor:
         """``q · mean`` of every position and slot, ``(B, H, n, c, K)``; ``own`` are q · x within the chunks."""

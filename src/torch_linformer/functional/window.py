@@ -48,10 +48,12 @@ def attend_with_window(
         ``(B, H, N, K + 2 reach + 1)``, slots first.
     """
     length, device = query.shape[2], query.device
-    block = max(1, min(BLOCK, length))
-    fill = -length % block
+    # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
+    block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
+    number = blocks_of(length, block)
+    fill = number * block - length
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], -1, block, query.shape[-1])
+    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], number, block, query.shape[-1])
     # So many positions before the first and behind the last query.
     sides = reach - offset, offset + length + fill + reach - key.shape[2]
     keys, values = (local_blocks(F.pad(x, (0, 0, *sides)), block, reach, reach) for x in (key, value))
@@ -68,10 +70,11 @@ def attend_with_window(
     if need_weights or dropout_p > 0 or sdpa_is_held_back(query, key, value):
         outputs, softmax = zip(*(_by_definition(part, slots, dropout_p, scale) for part in parts), strict=True)
         if need_weights:
-            weights = join_weights(torch.cat(softmax, dim=2), slots_k.shape[2], reach, reach)[:, :, :length]
+            weights = join_weights(torch.cat(softmax, dim=2), slots_k.shape[2], reach, reach)
+            weights = first_positions(weights, length)
     else:
         outputs = tuple(_by_sdpa(part, slots, scale) for part in parts)
-    return torch.cat(outputs, dim=2).flatten(2, 3)[:, :, :length], weights
+    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length), weights
 
 
 class _Blocks(NamedTuple):
@@ -94,11 +97,12 @@ class _Slots(NamedTuple):
 
 def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
     """So many blocks at a time that their scores stay in the caches of a CPU; otherwise all of them."""
-    # Of a compiler's graph no size may be asked.
+    # Sizes are symbolic while compiling.
     if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
         return iter([blocks])
     batch, heads, _, block, _ = blocks.queries.shape
-    at_once = max(1, SCORES // (batch * heads * block * (slots.keys.shape[2] + blocks.keys.shape[3])))
+    scores = batch * heads * block * (slots.keys.shape[2] + blocks.keys.shape[3])
+    at_once = max(1, SCORES // max(1, scores))
     parts = [torch.split(x, at_once, dim=2) for x in (blocks.queries, blocks.keys, blocks.values)]
     return (_Blocks(*part) for part in zip(*parts, torch.split(blocks.visible, at_once, dim=1), strict=True))
 
@@ -141,6 +145,22 @@ def _by_sdpa(blocks: _Blocks, slots: _Slots, scale: float) -> Tensor:
     return output.view(batch, number, *output.shape[1:]).transpose(1, 2)
 
 
+def blocks_of(length: int, block: int) -> int:
+    """Blocks that hold ``length`` positions; while compiling, so many that one graph can serve every length."""
+    if torch.compiler.is_compiling():
+        # One block and more would be two graphs; so would filling up by no position and by some.
+        return torch.sym_max(length // block + 1, 2)
+    return -(-length // block)
+
+
+def first_positions(x: Tensor, length: int) -> Tensor:
+    """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
+    if torch.compiler.is_compiling():
+        # A slice is contiguous at some lengths only: a graph over all lengths must not ask.
+        return x.index_select(2, torch.arange(length, device=x.device))
+    return x[:, :, :length]
+
+
 def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
     """Every block of positions with its neighbours: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
 
@@ -148,8 +168,8 @@ def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> T
     ``before + block + after`` positions.
     """
     span = before + block + after
-    blocks = (sequence.shape[-2] - span) // block + 1
-    if blocks == 1:
+    blocks = (sequence.shape[-2] - before - after) // block
+    if not torch.compiler.is_compiling() and blocks == 1:  # a question about a size would tie a graph to it
         return sequence.unsqueeze(-3)
     # Column by block-wide column of the spans. As one view they would be unfolded, whose backward pass is slow.
     sequence = F.pad(sequence, (0, 0, 0, -span % block))
