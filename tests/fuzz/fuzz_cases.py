@@ -1,6 +1,6 @@
 """A case: a module, the rows of a batch with their padding, and how they are handed over. It prints as its own call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import row_alone
@@ -46,6 +46,10 @@ class Case:
     @property
     def causal(self):
         return self.options.get("causal", False)
+
+    def turned(self):
+        """The same rows from the last to the first."""
+        return replace(self, rows=self.rows[::-1])
 
     @property
     def is_smooth(self):
@@ -137,8 +141,9 @@ class AttentionCase(Case):
 
     Attributes:
         query: ``same``, ``view`` or ``copy`` of the sequence; ``another`` of the same rows, whose values are another
-            one too; or ``cross``: as many queries as ``rows`` has tokens, reading ``memory``.
-        memory: rows of keys and values of ``cross``.
+            one too; or ``cross``: as many queries as ``rows`` has tokens, reading ``memory``, and ``compressed``: the
+            same in two calls.
+        memory: rows of keys and values of ``cross`` and ``compressed``.
     """
 
     query: str = "same"
@@ -148,10 +153,14 @@ class AttentionCase(Case):
     def width(self):
         return self.options["embed_dim"]
 
+    @property
+    def reads_memory(self):
+        return self.query in ("cross", "compressed")
+
     def sequences(self):
         if self.query in ("same", "view", "copy"):
             return super().sequences()
-        read = self.memory if self.query == "cross" else self.rows
+        read = self.memory if self.reads_memory else self.rows
         widths = {"key": self.options.get("kdim"), "value": self.options.get("vdim")}
         others = {name: (read, width or self.width) for name, width in widths.items()}
         return {"query": (self.rows, self.width), **others}
@@ -161,9 +170,10 @@ class AttentionCase(Case):
         if self.query in ("same", "view"):
             key = value = query
             query = key.view_as(key) if self.query == "view" else key
-        padding = padding_of(self.memory) if self.query == "cross" else self.padding[:, columns]
+        mask = self.mask_of(padding_of(self.memory) if self.reads_memory else self.padding[:, columns])
         past = {} if pasts is None else {"past": pasts[0]}
-        output, weights = module(query, key, value, key_padding_mask=self.mask_of(padding), **past, **more)
+        read = (module.compress(key, value, mask),) if self.query == "compressed" else (key, value, mask)
+        output, weights = module(query, *read, **past, **more)
         return (self.from_layout(output), weights) if more else self.from_layout(output)
 
     def sources(self, tensors):
@@ -177,7 +187,7 @@ class AttentionCase(Case):
 
     def output_and_weights(self, module, tensors, row):
         real = ~self.padding[row]
-        read = ~padding_of(self.memory)[row] if self.query == "cross" else real
+        read = ~padding_of(self.memory)[row] if self.reads_memory else real
         query, key, value = self.sources(tensors)
         rows = query[row, real], key[row, read], value[row, read]
         return row_alone.causal_attention(module, *rows) if self.causal else row_alone.attention(module, *rows)
@@ -204,6 +214,9 @@ class DecoderCase(Case):
 
     memory: tuple[str, ...] = ()
     causal: ClassVar[bool] = True
+
+    def turned(self):
+        return replace(super().turned(), memory=self.memory[::-1])
 
     def sequences(self):
         return {**super().sequences(), "memory": (self.memory, self.options.get("memory_dim") or self.width)}

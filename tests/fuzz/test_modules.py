@@ -2,11 +2,12 @@
 
 import copy
 import dataclasses
+import itertools
 
 import pytest
 import torch
 from fuzz_cases import padding_of
-from fuzz_strategies import FUZZ, attentions, cases, causal_cases
+from fuzz_strategies import FUZZ, attentions, cases, causal_cases, decoders, encoders
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -42,7 +43,7 @@ def test_output_and_every_gradient(case):
 
 
 @FUZZ
-@given(cases())
+@given(attentions() | encoders() | encoders(causal=False) | decoders())
 def test_inference(case):
     module, tensors = case.build().eval(), case.draw()
     expected = case.definition(module, tensors)
@@ -87,18 +88,26 @@ def pasts_of(module):
 def test_pieces_are_the_whole(drawn, inference):
     case, cuts = drawn
     module, tensors = case.build().train(not inference), case.draw()
-    expected, pasts = case.definition(module, tensors), pasts_of(module)
-    ends = [0, *cuts, case.padding.shape[1]]
+    expected, pasts, outputs = case.definition(module, tensors), pasts_of(module), []
+    turned, turned_tensors = case.turned(), {name: x.flip(0) for name, x in tensors.items()}
     with torch.inference_mode(inference):
-        pieces = [case.call(module, tensors, slice(*ends[i : i + 2]), pasts) for i in range(len(ends) - 1)]
-        output = torch.cat(pieces, dim=1)
+        for number, columns in enumerate(itertools.pairwise([0, *cuts, case.padding.shape[1]])):
+            # After each piece the rows change places.
+            if number % 2:
+                outputs.append(turned.call(module, turned_tensors, slice(*columns), pasts).flip(0))
+            else:
+                outputs.append(case.call(module, tensors, slice(*columns), pasts))
+            for past in pasts:
+                past.select_rows(torch.arange(len(case.rows)).flip(0))
+        output = torch.cat(outputs, dim=1)
     assert_close(at_tokens(case, output), expected)
     if not inference:
         actual = case.gradients_of(at_tokens(case, output), module, tensors)
         assert_nothing_at_padding(case, actual)
         assert_close(actual, case.gradients_of(expected, module, tensors))
+    last = turned if len(outputs) % 2 else case  # whose rows would come next
     for past in pasts:
-        assert past.state.tokens.tolist() == (~case.padding).sum(dim=1).tolist()
+        assert past.state.tokens.tolist() == (~last.padding).sum(dim=1).tolist()
 
 
 @FUZZ
