@@ -260,3 +260,33 @@ def test_any_mark_but_zero_is_a_real_token(build, token_ids, mark):
     ids, mask = token_ids(2, LENGTH), torch.tensor([[0] * 4 + [1] * 7, [1] * 5 + [0] * 6])
     expected = model(ids, attention_mask=mask).last_hidden_state
     assert torch.equal(model(ids, attention_mask=mask * mark).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"norm_first": True, "sharing": "layerwise"},
+        {"memory": "checkpoint"},
+        {"chunk_size": 3},
+        {"attention": "full"},
+        {"attention": "full", "causal": True, "position_embedding": "rotary"},
+        {"window": 4},
+        {"causal": True, "window": 5},
+    ],
+    ids=str,
+)
+def test_what_is_recorded_leads_to_the_output(build, token_ids, fields, masked):
+    model = build(LinformerModel, **fields).train()
+    mask = torch.tensor([[0] * 4 + [1] * 7, [1] * 11, [1] * 5 + [0] * 6]) if masked else None
+    outputs = model(token_ids(3, 11), attention_mask=mask, output_hidden_states=True, output_attentions=True)
+    assert outputs.hidden_states[-1] is outputs.last_hidden_state
+    copied = "window" in fields  # slots and window, put side by side
+    kept = [*outputs.hidden_states, *(() if copied else outputs.attentions)]
+    for tensor in kept:
+        tensor.retain_grad()
+    outputs.last_hidden_state[0, -1].square().sum().backward()
+    for tensor in kept:
+        assert tensor.grad is not None and tensor.grad[0].any()
+        assert not tensor.grad[1:].any()

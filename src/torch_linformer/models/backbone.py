@@ -1,6 +1,5 @@
 """The Linformer backbone: embeddings, left-justification of padding, encoder."""
 
-from numbers import Integral
 from typing import Any, Literal, cast
 
 import torch
@@ -21,12 +20,14 @@ from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
+from torch_linformer.models.resizing import check_maps, check_new_length
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.encoder import Encoder, LinformerEncoder, Memory
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.past import positions_behind
 from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
 
 
@@ -166,7 +167,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         use_cache: bool | None,
         **kwargs: Any,
     ) -> Any:
-        """:meth:`_run` of these arguments of ``forward``, with real tokens in front and one document a row."""
+        """:meth:`_run` of these arguments of ``forward``, with one document a row."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -180,17 +181,17 @@ class LinformerBackbone(LinformerPreTrainedModel):
             use_cache = False
         cache = self._cache(past_key_values, use_cache)
         attention_mask = self._check_sizes(batch, length, attention_mask, cache)
-        rows = documents if attention_mask is None else Padding.of(attention_mask == 0)
+        padding = None if attention_mask is None else read_attention_mask(self.config, attention_mask)
         kwargs.update(past_key_values=cache, return_dict=True)
-        if rows is None:
-            return self._run(input_ids, None, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        # In ordinary attention without a past the keys are tokens of the same rows.
-        square = self.config.attention == "full" and (cache is None or cache.tokens is None)
-        inputs = [
-            None if x is None else rows.justify(x) for x in (input_ids, token_type_ids, position_ids, inputs_embeds)
-        ]
+        # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
+        stays = padding is None or padding.order is None or any(self._records(kwargs))
+        rows = padding if documents is None else documents
+        if rows is None or (stays and documents is None):
+            return self._run(input_ids, padding, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        sequences = (input_ids, token_type_ids, position_ids, inputs_embeds)
+        inputs = [None if x is None else rows.justify(x) for x in sequences]
         outputs = self._run(inputs[0], rows.justified, *inputs[1:], **kwargs)
-        return _put_back(outputs, rows, square)
+        return _put_back(outputs, rows, self.config.attention == "full")
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -250,8 +251,28 @@ class LinformerBackbone(LinformerPreTrainedModel):
         self.config.max_position_embeddings = max_len
 
     def _run(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Outputs of rows whose real tokens stand first; what is there to record is recorded here."""
+        """Outputs of rows of one document each; what is there to record is recorded here."""
         raise NotImplementedError
+
+    def _embed(
+        self,
+        input_ids: Tensor | None,
+        padding: Padding | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        cache: LinformerCache | None,
+    ) -> Tensor:
+        """The embeddings of rows whose real tokens are counted, wherever they stand."""
+        if padding is not None:
+            inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
+            if position_ids is None:
+                past = None if cache is None else cache.pasts[0]
+                position_ids = positions_behind(past, padding.mask, padding.mask.shape[1], padding.mask.device)
+                position_ids = position_ids.clamp(min=0)
+        start = None if cache is None else cache.tokens
+        embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
+        return embedded
 
     def _records(self, kwargs: dict[str, Any]) -> tuple[bool, bool]:
         """Whether attention weights and hidden states are recorded."""
@@ -302,7 +323,10 @@ class LinformerModel(LinformerBackbone):
             use_cache: return ``past_key_values``; by default a causal model does unless it is training, or rows are
                 packed.
             **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
-                documents that transformers' collators write beside ``position_ids`` are not read.
+                documents that transformers' collators write beside ``position_ids`` are not read. What is recorded
+                leads to the output, so its gradients can be retained, except copies: all of packed rows, the inner
+                hidden states of ``memory="reversible"``, and the attentions of Linformer attention that is causal or
+                has a window.
 
         Raises:
             TypeError: for an argument of another name.
@@ -338,9 +362,8 @@ class LinformerModel(LinformerBackbone):
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         need_weights, need_layers = self._records(kwargs)
-        start = None if past_key_values is None else past_key_values.tokens
         hidden = self.encoder(
-            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start),
+            self._embed(input_ids, key_padding_mask, token_type_ids, position_ids, inputs_embeds, past_key_values),
             src_key_padding_mask=key_padding_mask,
             need_weights=need_weights,
             need_layers=need_layers,
@@ -353,22 +376,10 @@ class LinformerModel(LinformerBackbone):
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
 
-def check_new_length(max_len: int, mode: str, k: int | list[int], name: str) -> None:
-    """Raise ``ValueError`` for an unknown mode, or a length that is no number or below ``k``, the field ``name``."""
-    if mode not in ("interpolate", "keep"):
-        raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
-    least = max(1, k if isinstance(k, int) else max(k))
-    if not isinstance(max_len, Integral):
-        raise ValueError(f"max_len must be a whole number, got {max_len!r}")
-    if max_len < least:
-        raise ValueError(f"max_len must be at least {name} = {least}, got {max_len}")
-
-
-def check_maps(owner: nn.Module, max_len: int, mode: str) -> None:
-    """Raise ``ValueError`` where one of the maps to slots in ``owner`` cannot be resized."""
-    for module in owner.modules():
-        if isinstance(module, SequenceProjection):
-            module.check_resize(max_len, mode)
+def read_attention_mask(config: LinformerConfig, attention_mask: Tensor) -> Padding:
+    """The padding, and the order of the real tokens where the attention asks for one."""
+    mask = attention_mask == 0
+    return Padding.unmoved(mask) if config.attention == "full" else Padding.of(mask)
 
 
 def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:
@@ -378,8 +389,6 @@ def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:
             outputs[name] = rows.restore(value)
         elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
             outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-    if outputs.attentions is not None and square:
-        outputs["attentions"] = tuple(
-            rows.restore_keys(x) if isinstance(rows, PackedRows) else rows.restore(x.mT).mT for x in outputs.attentions
-        )
+    if outputs.attentions is not None and square and isinstance(rows, PackedRows):
+        outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
     return outputs

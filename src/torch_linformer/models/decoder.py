@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import known_arguments
-from torch_linformer.models.backbone import LinformerBackbone
+from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
@@ -151,9 +151,6 @@ class LinformerDecoderModel(LinformerBackbone):
             encoder_attention_mask=encoder_attention_mask,
             **kwargs,
         )
-        if outputs.cross_attentions and encoder_attention_mask is not None and self.config.attention == "full":
-            rows = Padding.of(encoder_attention_mask == 0)
-            outputs["cross_attentions"] = tuple(rows.restore(x.mT).mT for x in outputs.cross_attentions)
         return cast(BaseModelOutputWithPastAndCrossAttentions, outputs)
 
     @merge_with_config_defaults
@@ -172,9 +169,8 @@ class LinformerDecoderModel(LinformerBackbone):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         need_weights, _ = self._records(kwargs)
         memory, memory_padding = self._memory(encoder_hidden_states, encoder_attention_mask, past_key_values)
-        start = None if past_key_values is None else past_key_values.tokens
         hidden = self.decoder(
-            self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start),
+            self._embed(input_ids, key_padding_mask, token_type_ids, position_ids, inputs_embeds, past_key_values),
             memory,
             tgt_key_padding_mask=key_padding_mask,
             memory_key_padding_mask=memory_padding,
@@ -200,8 +196,8 @@ class LinformerDecoderModel(LinformerBackbone):
                     f"the attention_mask of the source must have shape (B, M) = {tuple(hidden.shape[:2])}, "
                     f"got {tuple(attention_mask.shape)}"
                 )
-            rows = Padding.of(attention_mask == 0)
-            hidden, padding = rows.justify(hidden), rows.justified
+            padding = read_attention_mask(self.config, attention_mask)
+            hidden, padding = padding.justify(hidden), padding.justified
         if cache is None:
             return hidden, padding
         memories = cache.memories = self.decoder.compress(hidden, padding)
