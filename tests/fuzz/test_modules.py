@@ -133,7 +133,8 @@ def test_low_precision_costs_no_more_than_in_the_definition(case, precision):
     exact = run(case.definition, exactly, doubles, autocast=False)
     for of_call, of_definition, truth in zip(actual, plain, exact, strict=True):
         error, allowed = (of_call - truth).norm(), (of_definition - truth).norm()
-        assert error <= 3 * allowed + 2 * torch.finfo(dtype).eps * truth.norm()
+        # The definition of a softmax over one slot is exact by chance: hence some roundings besides.
+        assert error <= 3 * allowed + 8 * torch.finfo(dtype).eps * truth.norm()
 
 
 @FUZZ
