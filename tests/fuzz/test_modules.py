@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 from fuzz_cases import padding_of
-from fuzz_strategies import FUZZ, attentions, cases, causal_cases, decoders, encoders
+from fuzz_strategies import FUZZ, attentions, cases, causal_cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -43,7 +43,7 @@ def test_output_and_every_gradient(case):
 
 
 @FUZZ
-@given(attentions() | encoders() | encoders(causal=False) | decoders())
+@given(cases())
 def test_inference(case):
     module, tensors = case.build().eval(), case.draw()
     expected = case.definition(module, tensors)
@@ -54,7 +54,7 @@ def test_inference(case):
 
 
 @FUZZ
-@given(attentions())
+@given(attentions(False) | attentions(True))
 def test_attention_weights(case):
     module, tensors = case.build(), case.draw()
     output, weights = case.call(module, tensors, need_weights=True, average_attn_weights=False)
