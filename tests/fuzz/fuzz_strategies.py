@@ -3,13 +3,14 @@
 import os
 
 from fuzz_cases import LENGTH_OF_NO_ROWS, AttentionCase, DecoderCase, EncoderCase
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 # `make test` runs the same 200 cases every time; `make fuzz` sets CASES, and pytest's --hypothesis-seed draws them.
 FUZZ = settings(
     max_examples=int(os.environ.get("CASES", "200")),
     derandomize="CASES" not in os.environ,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
