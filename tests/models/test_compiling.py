@@ -1,11 +1,19 @@
 """One compiled or exported graph serves every batch and length, with padding, as the eager model does."""
 
+import copy
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
-from torch_linformer.models import LinformerForSequenceClassification, LinformerModel
+from torch_linformer.models import (
+    LinformerForCausalLM,
+    LinformerForConditionalGeneration,
+    LinformerForSequenceClassification,
+    LinformerModel,
+    LinformerSeq2SeqConfig,
+)
 
 SHAPES = [(3, 11), (2, 29), (5, 7), (4, 2)]
 
@@ -84,3 +92,26 @@ def test_exported_model(build, batches, model_class, fields):
     exported = program.module()
     for inputs in batches:
         assert_close(exported(**inputs)[0], model(**inputs)[0], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("fields", [{"window": 5}, {"window": None, "position_embedding": "rotary"}], ids=str)
+@pytest.mark.parametrize("decodes", ["causal", "seq2seq"])
+@torch.no_grad()
+def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decodes, fields):
+    ids, name, source = token_ids(2, 9), "input_ids", {}
+    if decodes == "causal":
+        model = build(LinformerForCausalLM, **fields)
+    else:
+        decoder = tiny(causal=True, **fields)
+        config = LinformerSeq2SeqConfig(encoder=tiny(), decoder=decoder, decoder_start_token_id=1)
+        model, name = LinformerForConditionalGeneration(config).double().eval(), "decoder_input_ids"
+        source = {"input_ids": ids, "attention_mask": (torch.arange(9) > torch.tensor([[2], [-1]])).long()}
+    expected = model(**{**source, name: ids}).logits
+    cache = model(**{**source, name: ids[:, :5]}).past_key_values
+    step = {name: ids[:, 5:6], "past_key_values": copy.deepcopy(cache)}
+    run = torch.export.export(model, (), step).module()
+    for position in range(5, 9):
+        outputs = run(**{name: ids[:, position : position + 1], "past_key_values": cache})
+        cache = outputs.past_key_values
+        assert_close(outputs.logits[:, 0], expected[:, position], rtol=0, atol=1e-11)
+    assert cache.tokens.tolist() == [9, 9]

@@ -1,13 +1,18 @@
 """What a causal model keeps between two calls, as the cache that transformers' ``generate`` passes around."""
 
-from typing import cast
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.export import register_dataclass
+from torch.utils._pytree import KeyEntry, MappingKey, register_pytree_node
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.nn.keys_and_values import KeysAndValues
-from torch_linformer.nn.past import Past
+from torch_linformer.nn.past import FullState, Past
 
 
 class LinformerCacheLayer(CacheLayerMixin):
@@ -123,3 +128,45 @@ class LinformerCache(Cache):
 
     def _own_layers(self) -> list[LinformerCacheLayer]:
         return cast("list[LinformerCacheLayer]", self.layers)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that each layer has counted; not compared, so that one exported step serves any number."""
+
+    layers: int
+    counted: list[int] = field(compare=False)
+
+
+# For torch.export and other users of pytrees a cache is the tensors of its layers. What an exported step returns has
+# the tokens, and so the positions, of its past; its columns are those of the cache that it was exported with.
+def _tensors_of(cache: LinformerCache) -> tuple[list[Any], Columns]:
+    layers = cache._own_layers()
+    return [(layer.past.state, layer.memory) for layer in layers], Columns(
+        len(layers), [layer.columns for layer in layers]
+    )
+
+
+def _tensors_by_name(cache: LinformerCache) -> tuple[list[tuple[KeyEntry, Any]], Columns]:
+    parts, columns = _tensors_of(cache)
+    return [(MappingKey(f"layer_{number}"), part) for number, part in enumerate(parts)], columns
+
+
+def _cache_of(parts: Iterable[Any], columns: Columns) -> LinformerCache:
+    cache = LinformerCache(columns.layers)
+    for layer, (state, memory), counted in zip(cache._own_layers(), parts, columns.counted, strict=True):
+        layer.past.state, layer.memory, layer.columns = state, memory, counted
+    return cache
+
+
+register_dataclass(CausalState, serialized_type_name="torch_linformer.CausalState")
+register_dataclass(FullState, serialized_type_name="torch_linformer.FullState")
+register_pytree_node(
+    LinformerCache,
+    _tensors_of,
+    _cache_of,
+    serialized_type_name="torch_linformer.LinformerCache",
+    to_dumpable_context=asdict,
+    from_dumpable_context=lambda saved: Columns(**saved),
+    flatten_with_keys_fn=_tensors_by_name,
+)
