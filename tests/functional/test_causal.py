@@ -600,6 +600,72 @@ def test_what_does_not_fit_is_named(changes, message):
         causal_linformer_attention(query, key, value, proj_k, proj_v, key_padding_mask=mask, **options)
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["proj_k", "proj_v"])
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_weights_that_are_not_positive_are_refused_but_at_padding(name, wrong, lead):
+    sequences = [torch.randn(2, 3, 7, 5) for _ in range(3)]
+    right, weights = torch.ones(*lead, 7, 4), torch.ones(*lead, 7, 4)
+    weights[..., 6, 1] = wrong
+    projections = {"proj_k": SlotWeights(torch.zeros(4), right), "proj_v": SlotWeights(torch.zeros(4), right)}
+    expected = causal_linformer_attention(*sequences, **projections)
+    projections[name] = SlotWeights(torch.zeros(4), weights)
+    with pytest.raises(ValueError, match=rf"{name}\.weights must be positive and finite at every real token"):
+        causal_linformer_attention(*sequences, **projections)
+    mask = ends_padded(7, (0, 1), (0, 1))
+    output = causal_linformer_attention(*sequences, **projections, key_padding_mask=mask)
+    assert_close(output[:, :, :6], expected[:, :, :6])
+
+
+def test_a_decay_of_nan_is_refused():
+    sequences, _, _ = draw_inputs(0, 1, 1, 4, 3, 5, 1)
+    with pytest.raises(ValueError, match=r"proj_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"):
+        causal_linformer_attention(*sequences, SlotWeights(torch.tensor([float("nan")])))
+
+
+@torch.no_grad()
+def test_a_compiled_call_checks_its_numbers_where_it_runs():
+    torch._dynamo.reset()
+    compiled = torch.compile(causal_linformer_attention, fullgraph=True, dynamic=False, backend="aot_eager")
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 70, 3, 5, 4)
+    options = {"score_bias": bias, "window": 3}
+    expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
+    assert_close(compiled(*sequences, proj_k, proj_v, **options), expected)
+    with pytest.raises(RuntimeError, match=r"proj_v\.weights must be positive and finite"):
+        compiled(*sequences, proj_k, SlotWeights(proj_v.decay, -proj_v.weights), **options)
+    with pytest.raises(RuntimeError, match=r"proj_k\.decay must lie between 0 and the limit of its chunks"):
+        compiled(*sequences, SlotWeights(proj_k.decay + 2, proj_k.weights), proj_v, **options)
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_transforms_of_torch_func_give_the_same_derivatives(window):
+    sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
+
+    def total(query):
+        output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, score_bias=bias, window=window)
+        return output.square().sum()
+
+    query = sequences[0]
+    (expected,) = torch.autograd.grad(total(query), query)
+    assert_close(torch.func.grad(total)(query.detach()), expected)
+    tangent = torch.randn_like(query)
+    _, along = torch.func.jvp(total, (query.detach(),), (tangent,))
+    assert_close(along, (expected * tangent).sum())
+
+
+@pytest.mark.parametrize("length", [0, 1, 149])
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_batch_without_rows(window, length):
+    sequences, projections, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
+    mask = torch.zeros(0, length, dtype=torch.bool)
+    for options in ({}, {"key_padding_mask": mask}):
+        output = causal_linformer_attention(*sequences, *projections, score_bias=bias, window=window, **options)
+        assert output.shape == (0, 3, length, 5)
+        output.sum().backward()
+
+
 def test_a_decay_at_the_limit_of_its_chunks_is_taken():
     sequences, _, _ = draw_inputs(0, 1, 1, 40, 3, 5, 1)
     proj = SlotWeights(torch.tensor([6.4], **DOUBLE))

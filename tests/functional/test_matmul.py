@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
@@ -131,6 +132,35 @@ def test_tools_that_watch_operations_see_torchs_own():
     assert_close(mapped[1], F.linear(input, weight))
     grad = torch.func.grad(lambda x: matmul.linear(x, weight).square().sum())(input.detach())
     assert_close(grad, torch.autograd.grad(F.linear(input, weight).square().sum(), input)[0])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("bias", [True, False])
+def test_forward_mode_derivatives(bias):
+    parts = [x.detach() for x in draw((ROWS, INPUTS), (OUTPUTS, INPUTS), *[(OUTPUTS,)] * bias)]
+    tangents = [x.detach() for x in draw((ROWS, INPUTS), (OUTPUTS, INPUTS), *[(OUTPUTS,)] * bias)]
+    doubles = [tuple(x.double() for x in tensors) for tensors in (parts, tangents)]
+    _, exact = torch.func.jvp(F.linear, *doubles)
+    with forward_ad.dual_level():
+        dual = [forward_ad.make_dual(x, tangent) for x, tangent in zip(parts, tangents, strict=True)]
+        actual, plain = (forward_ad.unpack_dual(f(*dual)).tangent for f in (matmul.linear, F.linear))
+        assert_within_budget(actual, plain, exact)
+        for which in range(len(parts)):
+            one = [*parts[:which], dual[which], *parts[which + 1 :]]
+            actual, plain = (forward_ad.unpack_dual(f(*one)).tangent for f in (matmul.linear, F.linear))
+            assert_close(actual, plain, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_traced_graphs_hold_torchs_own():
+    class Map(torch.nn.Linear):
+        def forward(self, input):
+            return matmul.linear(input, self.weight, self.bias)
+
+    module, (example, other) = Map(INPUTS, OUTPUTS), draw((ROWS, INPUTS), (ROWS + 2, INPUTS))
+    traced = torch.jit.trace(module, (example,))
+    assert "PythonOp" not in str(traced.inlined_graph)
+    assert_close(traced(other), F.linear(other, module.weight, module.bias))
 
 
 def queries_keys_values(value_width=7):

@@ -52,6 +52,22 @@ def twin(module, **changes):
     return other
 
 
+def test_a_time_scale_beyond_any_number_has_no_gradient():
+    module = attention("slots")
+    module.float()
+    expected = {}
+    for theta in (0.0, -100.0, -1000.0):
+        torch.nn.init.constant_(module.running.log_time, theta)
+        x = torch.ones(1, LENGTH, WIDTH).cumsum(dim=1)
+        output = module(x, x, x)[0]
+        module.zero_grad()
+        output.square().sum().backward()
+        expected.setdefault("output", output)
+        assert torch.equal(output, expected["output"])
+        assert all(p.grad.isfinite().all() for p in module.parameters())
+        assert not module.running.log_time.grad.any()
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param

@@ -77,7 +77,7 @@ def test_one_compiled_graph_serves_every_batch_and_length(gradients, trailing_pa
     assert graphs == graphs[:1] * len(SHAPES)
 
 
-@pytest.mark.parametrize(("kind", "padded"), [("window", True), ("causal", True), ("causal-window", False)])
+@pytest.mark.parametrize(("kind", "padded"), [("window", False), ("causal-window", True)])
 def test_one_compiled_graph_serves_every_number_of_blocks(gradients, trailing_padding, kind, padded):
     model = encoder_in_blocks(IN_BLOCKS[kind])
     counter = CompileCounterWithBackend("aot_eager")
@@ -96,12 +96,13 @@ def test_one_compiled_graph_serves_every_number_of_blocks(gradients, trailing_pa
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
 def test_weights_of_a_window_compile(causal):
     module = LinformerAttention(12, 3, **SIZES, causal=causal, window=5)
-    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
-    for batch, length in SHAPES[:2]:
-        x = random(batch, length, 12)
-        assert_close(compiled(x, x, x, need_weights=True), module(x, x, x, need_weights=True))
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = random(2, 7, 12)
+    torch._dynamo.mark_dynamic(x, 1)
+    assert_close(compiled(x, x, x, need_weights=True), module(x, x, x, need_weights=True))
 
 
 def test_attention_with_weights_compiles(trailing_padding):

@@ -67,12 +67,14 @@ def causal_linformer_attention(
         ``(B, H, N, Dv)``; zeros at padding.
 
     Raises:
-        ValueError: if shapes do not fit, or a weight would fade more than 64 nats in a chunk.
+        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, or a real token's weight is
+            not positive and finite. A compiled or exported graph checks these numbers where it runs, and raises
+            ``RuntimeError``.
     """
     _check_inputs(query, key, value, window)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, proj in (("proj_k", proj_k), ("proj_v", proj_v or proj_k)):
-        _check_weights(name, proj, key, chunk_size)
+        _check_weights(name, proj, key, key_padding_mask, chunk_size)
     padding = None
     if key_padding_mask is not None:
         # Means count the real tokens themselves; a window counts positions.
@@ -147,9 +149,8 @@ def attend_causally(
         if _can_recompute():
             attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
         outputs, all_weights = [], []
-        for segment in _segments(
-            *parts, _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
-        ):
+        sizes = _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
+        for segment in _segments(*parts, sizes):
             chunk = min(chunk_size, segment[0].shape[2])
             output, weights, state = attend(*segment, score_bias, state, chunk=chunk)
             outputs.append(output)
@@ -231,7 +232,7 @@ def check_window(window: int | None) -> None:
         raise ValueError(f"window must be at least 1 token, or None for no window, got {window}")
 
 
-def _check_weights(name: str, proj: SlotWeights, key: Tensor, chunk_size: int) -> None:
+def _check_weights(name: str, proj: SlotWeights, key: Tensor, padding: Tensor | None, chunk_size: int) -> None:
     (heads, length), decay = key.shape[1:3], proj.decay
     if decay.dim() not in (1, 2) or (decay.dim() == 2 and decay.shape[0] not in (1, heads)):
         raise ValueError(f"{name}.decay must be (K,) or (H, K) for {heads} heads, got {tuple(decay.shape)}")
@@ -244,9 +245,27 @@ def _check_weights(name: str, proj: SlotWeights, key: Tensor, chunk_size: int) -
                 f"{name}.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = {length} and "
                 f"K = {decay.shape[-1]}, got {shape}"
             )
-    steepest = float(decay.detach().amax()) if decay.numel() else 0.0
-    if chunk_size * steepest > STEEPEST or (decay < 0).any():
-        raise ValueError(
-            f"{name}.decay must lie between 0 and {STEEPEST:g} / chunk_size = {STEEPEST / chunk_size:g} nats a token, "
-            f"got up to {steepest:g}: a weight that fades faster belongs to the window, or take smaller chunks"
+        valid = ((proj.weights > 0) & (proj.weights < math.inf)).all(dim=-1)
+        if padding is not None:
+            valid = valid | padding[:, None]
+        _require(valid.all(), f"{name}.weights must be positive and finite at every real token")
+    if decay.numel() > 0:
+        limits = "0 and the limit of its chunks"
+        if not torch.compiler.is_compiling():  # where a message is one constant string
+            limits = (
+                f"0 and {STEEPEST:g} / chunk_size = {STEEPEST / chunk_size:g} nats a token, got up to "
+                f"{float(decay.detach().amax()):g}"
+            )
+        _require(
+            ((decay >= 0) & (chunk_size * decay <= STEEPEST)).all(),
+            f"{name}.decay must lie between {limits}: a weight that fades faster belongs to the window, or take smaller "
+            "chunks",
         )
+
+
+def _require(condition: Tensor, message: str) -> None:
+    """Raise ``ValueError`` where it is False; while compiling there are no numbers yet, so the graph will look."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(condition, message)
+    elif not condition:
+        raise ValueError(message)

@@ -29,11 +29,16 @@ def _mkl_is_held_back() -> bool:
     return "AMD" in capabilities.get("cpu_name", "") and bool(capabilities.get("avx512_bf16"))
 
 
+def _is_recording() -> bool:
+    """Whether a graph for many sizes is being made, which may not ask for one."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def onednn_is_faster(*tensors: Tensor) -> bool:
     """Whether oneDNN outruns MKL for these tensors: on the CPU, plain, and no tool watching torch's operations."""
     # A compiler has kernels of its own; counters of operations and tracers know torch's products, not this one.
     return (
-        not torch.compiler.is_compiling()
+        not _is_recording()
         and _mkl_is_held_back()
         and bool(torch.backends.mkldnn.enabled)
         and torch._C._len_torch_dispatch_stack() == 0
@@ -44,8 +49,7 @@ def onednn_is_faster(*tensors: Tensor) -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
-    # First of all the compilers, in whose graphs no size may be asked for.
-    if torch.compiler.is_compiling() or input.dim() < 2:
+    if _is_recording() or input.dim() < 2:
         return F.linear(input, weight, bias)
     if input.numel() * weight.shape[0] < SMALLEST or not onednn_is_faster(input, weight):
         return F.linear(input, weight, bias)
@@ -62,8 +66,7 @@ def mix_positions(mixture: Tensor, sequence: Tensor) -> Tensor:
     """``Eᵀ X`` row by row of the batch: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``."""
     if sequence.shape[-1] < NARROWEST:
         return (sequence.mT @ mixture).mT
-    compiling = torch.compiler.is_compiling()
-    if compiling or mixture.numel() * sequence.shape[-1] < SMALLEST or not onednn_is_faster(mixture, sequence):
+    if _is_recording() or mixture.numel() * sequence.shape[-1] < SMALLEST or not onednn_is_faster(mixture, sequence):
         return torch.einsum("mk,bmc->bkc", mixture, sequence)
     # In pieces: operands are turned round on the way, which is cheap within the caches.
     rows = []
@@ -88,6 +91,18 @@ class _OneDNNLinear(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
         ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.save_for_forward(inputs[0], inputs[1])
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Tensor | None) -> Tensor:
+        (input, weight), (of_input, of_weight, of_bias) = ctx.saved_tensors, grad_inputs
+        parts = [
+            None if of_input is None else linear(of_input, weight),
+            None if of_weight is None else linear(input, of_weight),
+            None if of_bias is None else of_bias.expand(*input.shape[:-1], -1),
+        ]
+        first, *others = (part for part in parts if part is not None)
+        return sum(others, start=first)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

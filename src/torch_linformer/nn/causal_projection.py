@@ -67,7 +67,8 @@ class CausalProjection(nn.Module):
         # Sums of many positive weights: in half precision they would stand still.
         accurate = torch.promote_types(logits.dtype, torch.float32)
         weights = torch.exp(CONTRAST * torch.tanh(logits.to(accurate) / CONTRAST))
-        decay = torch.exp(-self.log_time.to(accurate)).clamp(max=FASTEST)
+        # exp of a very fast scale is infinite, and so would be its gradient, which the second bound makes NaN.
+        decay = torch.exp(-self.log_time.to(accurate).clamp(min=0.0)).clamp(max=FASTEST)
         return SlotWeights(decay, weights), self.score_bias
 
     def extra_repr(self) -> str:
