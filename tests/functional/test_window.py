@@ -142,6 +142,16 @@ def test_rows_of_padding_alone_are_finite_and_so_are_their_gradients(gradients):
     assert all(x.isfinite().all() for x in [output, *gradients(output, inputs)])
 
 
+@pytest.mark.parametrize("length", [0, 1, 70])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_a_batch_without_rows(length, dropout_p):
+    inputs = draw_inputs(0, 0, 2, length, length, 7, 3, 5)
+    output, _ = attend_with_window(*inputs, 1, dropout_p=dropout_p)
+    _, weights = attend_with_window(*inputs, 1, need_weights=True)
+    assert output.shape == (0, 2, length, 5) and weights.shape == (0, 2, length, 7 + 3)
+    output.sum().backward()
+
+
 def test_scale_takes_the_place_of_the_width_under_the_root():
     inputs = draw_inputs(0, 2, 2, 7, 7, 3, 4, 5)
     expected, _ = attend_with_window(2 * inputs[0], *inputs[1:], 1)
