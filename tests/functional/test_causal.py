@@ -619,7 +619,9 @@ def test_weights_that_are_not_positive_are_refused_but_at_padding(name, wrong, l
 
 def test_a_decay_of_nan_is_refused():
     sequences, _, _ = draw_inputs(0, 1, 1, 4, 3, 5, 1)
-    with pytest.raises(ValueError, match=r"proj_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"):
+    with pytest.raises(
+        ValueError, match=r"proj_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"
+    ):
         causal_linformer_attention(*sequences, SlotWeights(torch.tensor([float("nan")])))
 
 
@@ -699,3 +701,18 @@ def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
     training_step(256, saved_tensors_hooks(note, lambda tensor: tensor))
     sequences = 256 * 2 * (4 + 4 + 4)
     assert sum(kept) < 2 * sequences
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_weights_at_padding_reach_no_gradient(gradients, window):
+    query, key, value = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
+    mask = torch.tensor([[False] * 4 + [True] * 3, [True, False, True, False, False, False, True]])
+    drawn, results = torch.rand(2, 3, 7, 4, dtype=torch.float64) + 0.5, []
+    for filling in (1.0, float("nan")):
+        decay = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
+        weights = drawn.masked_fill(mask[:, None, :, None], filling).requires_grad_()
+        proj = SlotWeights(decay, weights)
+        output = causal_linformer_attention(query, key, value, proj, window=window, key_padding_mask=mask)
+        results.append([output, *gradients(output, [decay, weights])])
+    for expected, actual in zip(*results, strict=True):
+        assert torch.equal(actual, expected)

@@ -683,3 +683,11 @@ def test_a_past_of_attention_that_is_not_causal():
     x = torch.randn(2, 5, 24)
     with pytest.raises(ValueError, match="past belongs to causal attention: here every position sees those behind it"):
         LinformerAttention(24, 3, 16, 4)(x, x, x, past=Past())
+
+
+def test_a_past_of_another_batch_is_refused(module):
+    past = Past()
+    x = draw(2, LENGTH, WIDTH)
+    module(x, x, x, past=past)
+    with pytest.raises(ValueError, match=r"past holds 2 rows, but the batch has 1: give each batch its own Past"):
+        module(x[:1], x[:1], x[:1], past=past)

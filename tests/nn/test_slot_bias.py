@@ -102,6 +102,15 @@ def test_meta_device_and_materialisation():
     assert not module.slot_bias_v.any()
 
 
+@pytest.mark.parametrize("projection", ["conv", "mean", "max"])
+def test_slots_of_no_token_have_no_bias(randomize, projection):
+    module = randomize(LinformerAttention(12, 4, 11, 3, projection=projection, slot_bias=True, **DOUBLE))
+    query, memory = torch.randn(2, 5, 12, **DOUBLE), torch.randn(2, 7, 12, **DOUBLE)
+    output, _ = module(query, memory, memory, torch.ones(2, 7, dtype=torch.bool))
+    assert_close(output, module(query, memory[:, :0], memory[:, :0])[0])
+    assert_close(output, module.out_proj.bias.expand_as(output))
+
+
 def test_autocast(randomize):
     module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True))
     x = torch.randn(2, 9, 12)

@@ -145,10 +145,13 @@ class WeightsOfChunks:
         self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
         grown = torch.exp(self.decay[:, None, None] * clock.ticks[:, None, :, :, None])
         grown = grown.expand(-1, -1, clock.elapsed.shape[1] - 1, -1, -1)
+        absent = None if clock.real is None else ~clock.real[:, None, :, :, None]
         if proj.weights is not None:
-            grown = grown * proj.weights.to(grown.dtype)
-        if clock.real is not None:
-            grown = grown.masked_fill(~clock.real[:, None, :, :, None], 0.0)
+            weights = proj.weights.to(grown.dtype)
+            # Before they are multiplied: 0 · NaN would be a gradient too.
+            grown = grown * (weights if absent is None else weights.masked_fill(absent, 0.0))
+        elif absent is not None:
+            grown = grown.masked_fill(absent, 0.0)
         self.grown = grown
         added = grown.cumsum(dim=-2)
         before, behind = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))

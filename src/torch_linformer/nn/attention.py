@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.functional.causal import attend_causally, check_window
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
@@ -317,9 +317,9 @@ class LinformerAttention(FullAttention):
         if self.slot_bias_k is None or self.slot_bias_v is None:
             return slots
         reached = slots.keys.shape[2]
-        return slots._replace(
-            keys=slots.keys + self.slot_bias_k[:, :reached], values=slots.values + self.slot_bias_v[:, :reached]
-        )
+        keys, values = slots.keys + self.slot_bias_k[:, :reached], slots.values + self.slot_bias_v[:, :reached]
+        # A slot without a token is nothing, and its bias too: a row of padding alone attends to all of them.
+        return slots._replace(keys=keys, values=zero_padding(values, slots.padding))
 
     def _compresses_first(
         self, proj_k: SequenceProjection, proj_v: SequenceProjection, length: int, same_source: bool

@@ -209,6 +209,11 @@ class FullAttention(nn.Module):
 
         The sequences are justified by ``padding``, where there is padding.
         """
+        if past is not None and past.state is not None and len(past.state.tokens) != len(query):
+            raise ValueError(
+                f"past holds {len(past.state.tokens)} rows, but the batch has {len(query)}: give each batch its own "
+                "Past, or past.select_rows the rows that go on"
+            )
         mask = None if padding is None else padding.trailing
         heads = self.heads_of(query, key, value, mask, past)
         output_BHND, weights = self._attend_to_past(*heads, mask, past, need_weights)
