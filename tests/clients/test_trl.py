@@ -84,7 +84,6 @@ def test_sft_learns_from_the_loss_that_the_rows_have(folder, options):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.xfail(strict=True, reason="tokens of a packed row see the documents before their own")
 def test_sft_of_packed_rows_has_the_loss_of_the_rows(folder, options):
     data = Dataset.from_list([{"text": text} for text in TEXTS * 8])
     arguments = SFTConfig(**{**options, "per_device_train_batch_size": 1}, packing=True, max_length=12)
