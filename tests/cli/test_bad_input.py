@@ -298,15 +298,13 @@ def test_a_model_of_another_task(refused, masked_run):
     assert message == "LinformerForMaskedLM predicts nothing of a document: train a model on another --task"
 
 
-def test_a_model_for_another_command(refused, masked_run, clm_run, workplace):
+def test_a_model_for_another_command(refused, masked_run, clm_run):
     message = refused("predict", clm_run.folder, "good.csv")
     assert message == "LinformerForCausalLM predicts nothing of a document: linformer generate goes on with a text"
     message = refused("generate", masked_run.folder, "--prompt", "a")
     assert message == (
         f"{masked_run.folder}: a LinformerForMaskedLM does not go on with a text; train a model with --task clm"
     )
-    message = refused("export", clm_run.folder, "--format", "torch", "--output", workplace / "out")
-    assert "works block by block, which no file for every length can hold; load it with from_pretrained" in message
     assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
     message = of_training(refused, task="clm", **{"from": masked_run.folder})
     assert message.startswith(f"--from {masked_run.folder}: its tokens see those behind them; --task clm begins with")

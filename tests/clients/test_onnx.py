@@ -3,6 +3,7 @@ import torch
 
 from torch_linformer.models import (
     LinformerConfig,
+    LinformerForCausalLM,
     LinformerForMaskedLM,
     LinformerForQuestionAnswering,
     LinformerForSequenceClassification,
@@ -22,6 +23,8 @@ PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
         (LinformerForMaskedLM, {"position_embedding": "sinusoidal", "sharing": "layerwise"}),
         (LinformerForQuestionAnswering, {}),
         (LinformerForTokenClassification, {"type_vocab_size": 0}),
+        (LinformerForSequenceClassification, {"window": 5, "projection": "max"}),
+        (LinformerForCausalLM, {"causal": True, "window": 5, "num_hidden_layers": 1, "max_position_embeddings": 150}),
         (LinformerModel, {"slot_bias": True, "final_norm": False, "norm_first": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", str(value)),

@@ -82,7 +82,11 @@ def test_compiled_inference(build, batches, fresh_compiler, fields):
 
 
 @pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification])
-@pytest.mark.parametrize("fields", [{}, {"attention": "full", "pooling": "max"}], ids=["linformer", "full"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"attention": "full", "pooling": "max"}, {"window": 5, "projection": "max"}],
+    ids=["linformer", "full", "window"],
+)
 @torch.no_grad()
 def test_exported_model(build, batches, model_class, fields):
     model = build(model_class, **fields)
@@ -115,3 +119,19 @@ def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decod
         cache = outputs.past_key_values
         assert_close(outputs.logits[:, 0], expected[:, position], rtol=0, atol=1e-11)
     assert cache.tokens.tolist() == [9, 9]
+
+
+@torch.no_grad()
+def test_exported_causal_language_model(build, token_ids):
+    model = build(LinformerForCausalLM, num_hidden_layers=1, position_embedding="rotary")
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+
+    def inputs(batch, length):
+        mask = torch.arange(length) >= torch.arange(batch).unsqueeze(1)
+        return {"input_ids": token_ids(batch, length), "attention_mask": mask.long(), "use_cache": False}
+
+    shapes = {"input_ids": sizes, "attention_mask": sizes, "use_cache": None}
+    exported = torch.export.export(model, (), kwargs=inputs(3, 11), dynamic_shapes=shapes).module()
+    for batch, length in [(3, 11), (2, 64), (1, 2), (4, 150)]:
+        rows = inputs(batch, length)
+        assert_close(exported(**rows)[0], model(**rows)[0], rtol=0, atol=1e-11)

@@ -95,7 +95,7 @@ def causal_linformer_attention(
         scale=scale,
         chunk_size=chunk_size,
     )
-    return output if padding is None else padding.clean(padding.restore(output))
+    return output if padding is None else padding.restore(output)
 
 
 def attend_causally(
@@ -117,9 +117,9 @@ def attend_causally(
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``.
 
     With a window, padding stands behind the real tokens (:class:`torch_linformer.functional.padding.Padding`).
-    ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, with
-    ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own position last,
-    and the state behind the last position.
+    ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, zeros at
+    padding, with ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own
+    position last, and the state behind the last position.
     """
     if state is None:
         state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window)
@@ -137,7 +137,8 @@ def attend_causally(
             output, softmax, state = attend_next(
                 q, k, v, proj_k, proj_v, score_bias, window, padding_mask, state, dropout_p
             )
-            return output.to(value.dtype), softmax if need_weights else None, state
+            output = zero_padding(output.to(value.dtype), padding_mask)
+            return output, softmax if need_weights else None, state
         attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
         parts = query, key, value, padding_mask, proj_k, proj_v
         if torch.compiler.is_compiling():
@@ -258,8 +259,8 @@ def _check_weights(name: str, proj: SlotWeights, key: Tensor, padding: Tensor | 
             )
         _require(
             ((decay >= 0) & (chunk_size * decay <= STEEPEST)).all(),
-            f"{name}.decay must lie between {limits}: a weight that fades faster belongs to the window, or take smaller "
-            "chunks",
+            f"{name}.decay must lie between {limits}: a weight that fades faster belongs to the window, or take "
+            "smaller chunks",
         )
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask
 from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.padding import zero_padding
 from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
 from torch_linformer.functional.window import join_weights, local_blocks, local_mask
 
@@ -32,7 +33,7 @@ def attend_segment(
     """Attention of positions that follow those of ``state``, computed in ``dtype``: see :class:`Segment`."""
     segment = Segment(query.to(dtype), key.to(dtype), value.to(dtype), padding, state, window, chunk)
     output, weights, state = segment.attend(proj_k, proj_v, score_bias, dropout_p, need_weights)
-    return output.to(value.dtype), weights, state
+    return zero_padding(output.to(value.dtype), padding), weights, state
 
 
 class Segment:

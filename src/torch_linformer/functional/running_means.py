@@ -96,8 +96,9 @@ def _carry_in_groups(decay_HK: Tensor, tokens: Tensor, added: Tensor, start: Ten
     added = F.pad(added, (0, 0, 0, 0, 0, fill)).unflatten(2, (groups, GROUP))
     tokens = F.pad(tokens, (0, fill)).unflatten(1, (groups, GROUP))
     # Tokens before each chunk and, last, in all: of its group, (B, 1, groups, GROUP + 1), and of groups.
-    in_group = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
-    elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0))
+    in_group = F.pad(tokens.cumsum(dim=-1), (1, 0))
+    elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    in_group = in_group.unsqueeze(1)
     decay = decay_HK.unsqueeze(1)
     rest = in_group[..., -1:] - in_group[..., :-1]
     of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)

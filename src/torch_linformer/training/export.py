@@ -34,6 +34,7 @@ class Scores(nn.Module):
         self.model = model
         types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
         self.inputs = ["input_ids", "attention_mask", *types]
+        self.options = {"use_cache": False} if model.config.causal else {}
         self.outputs = ["logits"]
         if isinstance(model, LinformerForQuestionAnswering):
             self.outputs = ["start_logits", "end_logits"]
@@ -41,14 +42,14 @@ class Scores(nn.Module):
             self.outputs = ["last_hidden_state"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        found = self.model(**dict(zip(self.inputs, inputs, strict=True)))
+        found = self.model(**dict(zip(self.inputs, inputs, strict=True)), **self.options)
         return tuple(found[name] for name in self.outputs)
 
 
 def export_model(folder: str, output: Path, format: str) -> float:
     """Write a model folder as ONNX or as a program of ``torch.export``, with its tokenizer and configuration.
 
-    The file takes any number of rows and any length up to the model's. It is loaded again (by onnxruntime, or by
+    The file takes any number of rows and any length that the model takes. It is loaded again (by onnxruntime, or by
     torch) and its scores are compared with the model's before the folder gets its name.
 
     Args:
@@ -60,8 +61,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
         The largest difference of a score, relative to the largest score.
 
     Raises:
-        InputError: an unknown format, missing packages, a folder that is taken, a model that works block by block, or
-            scores that differ.
+        InputError: an unknown format, missing packages, a folder that is taken, an encoder-decoder, or scores that
+            differ.
     """
     if format not in FILES:
         raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
@@ -74,11 +75,6 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
-        )
-    if model.config.causal or model.config.window:
-        raise InputError(
-            f"{folder}: a model with causal=True or a window works block by block, which no file for every length can "
-            "hold; load it with from_pretrained"
         )
     scores = Scores(model).float().eval()
     with new_folder(output) as temporary:
@@ -111,7 +107,7 @@ def _batch(scores: Scores, rows: int, length: int) -> tuple[Tensor, ...]:
 
 
 def _write(scores: Scores, file: Path) -> None:
-    dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.max_position_embeddings)}
+    dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.longest_input)}
     batch = _batch(scores, *_shapes(scores.model)[0])
     program = torch.export.export(scores, batch, dynamic_shapes=((dimensions,) * len(batch),))
     if file.suffix == ".pt2":
