@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def probe(model_class="LinformerForMaskedLM", **config):
-    config = {**CONFIG, **config}
+    config = config if "encoder" in config else {**CONFIG, **config}
     return Probe(model_class=model_class, config=config, batch_size=2, length=16, device="cpu", precision="fp32")
 
 

@@ -139,7 +139,9 @@ def attend_causally(
             )
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if need_weights else None, state
-        attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
+        attend: Any = partial(
+            attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights
+        )
         parts = query, key, value, padding_mask, proj_k, proj_v
         if torch.compiler.is_compiling():
             # Sizes may be symbolic: one segment serves every length.

@@ -31,7 +31,7 @@ def _mkl_is_held_back() -> bool:
 
 def _is_recording() -> bool:
     """Whether a graph for many sizes is being made, which may not ask for one."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def onednn_is_faster(*tensors: Tensor) -> bool:

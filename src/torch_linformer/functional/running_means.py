@@ -93,8 +93,8 @@ def _carry_in_groups(decay_HK: Tensor, tokens: Tensor, added: Tensor, start: Ten
     chunks = added.shape[2]
     groups = blocks_of(chunks, GROUP)
     fill = groups * GROUP - chunks
-    added = F.pad(added, (0, 0, 0, 0, 0, fill)).unflatten(2, (groups, GROUP))
-    tokens = F.pad(tokens, (0, fill)).unflatten(1, (groups, GROUP))
+    added = torch.unflatten(F.pad(added, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
+    tokens = torch.unflatten(F.pad(tokens, (0, fill)), 1, (groups, GROUP))
     # Tokens before each chunk and, last, in all: of its group, (B, 1, groups, GROUP + 1), and of groups.
     in_group = F.pad(tokens.cumsum(dim=-1), (1, 0))
     elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)

@@ -149,7 +149,8 @@ def blocks_of(length: int, block: int) -> int:
     """Blocks that hold ``length`` positions; while compiling, so many that one graph can serve every length."""
     if torch.compiler.is_compiling():
         # One block and more would be two graphs; so would filling up by no position and by some.
-        return torch.sym_max(length // block + 1, 2)
+        number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
+        return number
     return -(-length // block)
 
 

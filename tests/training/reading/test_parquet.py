@@ -41,7 +41,7 @@ def test_a_small_file_that_unfolds_to_more_than_the_memory(written, nested):
 
 
 def test_many_numbers_of_one_value(written, monkeypatch):
-    monkeypatch.setattr(parquet_module, "memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr("torch_linformer.reporting.machine.memory_bytes", lambda: 1_000_000)
     path = written(text=repeated("a", 1_000_000), label=pyarrow.array([7] * 1_000_000))
     with pytest.raises(InputError, match="its 1,000,000 rows unfold to more than "):
         next(parquet_rows(path))
@@ -49,7 +49,7 @@ def test_many_numbers_of_one_value(written, monkeypatch):
 
 def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypatch):
     """The metadata alone would allow each value to be the whole dictionary."""
-    monkeypatch.setattr(parquet_module, "memory_bytes", lambda: 100_000)
+    monkeypatch.setattr("torch_linformer.reporting.machine.memory_bytes", lambda: 100_000)
     texts = [f"text {number % 1000}" for number in range(4000)]
     path = written(
         text=texts,
@@ -65,5 +65,5 @@ def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypat
     assert parquet_module._at_most(metadata) > 10 * text_bytes
     with pytest.raises(InputError):
         next(parquet_rows(path))
-    monkeypatch.setattr(parquet_module, "memory_bytes", lambda: text_bytes + 8 * values)
+    monkeypatch.setattr("torch_linformer.reporting.machine.memory_bytes", lambda: text_bytes + 8 * values)
     assert len(list(parquet_rows(path))) == 4000

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_linformer.reporting.machine import memory_bytes
-from torch_linformer.reporting.tables import format_bytes, format_count
 from torch_linformer.training.errors import InputError
 from torch_linformer.training.reading.files import Row
 
@@ -42,6 +40,9 @@ def parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _check_unfolded(path: Path, table: "ParquetFile") -> None:
+    from torch_linformer.reporting.machine import memory_bytes
+    from torch_linformer.reporting.tables import format_bytes, format_count
+
     most = max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
     if _at_most(table.metadata) <= most:
         return
