@@ -101,7 +101,13 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_paddin
 
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none."""
+    """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
+
+    In half precision a gradient goes to another position wherever the two largest of a window are nearer to each other
+    than their rounding: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention.
+    Where maxima stand apart they err no more than twice as much, but for the digits lost where all slots have a mean
+    in common.
+    """
     filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
     empty = _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0

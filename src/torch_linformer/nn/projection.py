@@ -38,6 +38,8 @@ class SequenceProjection(nn.Module):
     ``max``      maximum, per channel, of the real tokens in window j    nothing
     ============ ======================================================= ==============================
 
+    Gradients of ``max`` in half precision: see :func:`torch_linformer.functional.projection.max_windows`.
+
     with w = ⌈max_len / K⌉ and :math:`s = \sqrt{max\_len / n}` for n real tokens. E and g are drawn with variance
     1 / max_len and 1 / w, so a slot has the variance of a token whatever the length.
 
