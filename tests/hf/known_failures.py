@@ -6,6 +6,10 @@ A name alone is that of the test in every class.
 CLASSES = 11  # of tests, all of which must be there before a name can be called unused
 
 EXPECTED = {
+    "TestForCausalLM::test_retain_grad_hidden_states_attentions": (
+        "weights of causal attention are put together from chunks: copies beside the graph, as the docstring says"
+    ),
+    "TestForConditionalGeneration::test_retain_grad_hidden_states_attentions": "the same, of the decoder",
     "TestForConditionalGeneration::test_model_base_model_prefix": (
         "encoder and decoder are parts of one model; no model without its head stands around both"
     ),

@@ -164,3 +164,14 @@ def test_an_encoder_decoder_has_the_usual_names_of_its_parts(tiny):
     for name in names:
         with pytest.raises(ValueError, match=f"^{name} belongs to encoder and decoder: give encoder="):
             LinformerSeq2SeqConfig(**{name: 4})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_vocabulary_of_an_encoder_decoder_is_that_of_its_parts(tiny, shared):
+    config = LinformerSeq2SeqConfig(
+        encoder=tiny(), decoder=tiny(causal=True), share_embeddings=shared, decoder_start_token_id=1
+    )
+    before = config.encoder.vocab_size
+    config.vocab_size = 19
+    assert config.decoder.vocab_size == config.vocab_size == 19
+    assert config.encoder.vocab_size == (19 if shared else before)

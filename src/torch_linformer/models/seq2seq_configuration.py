@@ -85,6 +85,12 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
         """Of the target, as width, layers and heads are those of the decoder."""
         return cast(LinformerConfig, self.decoder).vocab_size
 
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        cast(LinformerConfig, self.decoder).vocab_size = value
+        if self.share_embeddings and self.tie_word_embeddings:
+            cast(LinformerConfig, self.encoder).vocab_size = value
+
     @property
     def hidden_size(self) -> int:
         return cast(LinformerConfig, self.decoder).hidden_size
