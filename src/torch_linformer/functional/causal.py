@@ -64,8 +64,8 @@ def causal_linformer_attention(
         chunk_size: positions worked on at once; changes rounding alone.
 
     Returns:
-        ``(B, H, N, Dv)``; zeros at padding. On a CPU half precision is computed in float32, elsewhere float16 alone is:
-        bfloat16 then errs up to three times as much as ordinary attention, its scores being rounded.
+        ``(B, H, N, Dv)``; zeros at padding. A CPU computes half precision in float32, other devices only float16: in
+        bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
         ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, or a real token's weight is
@@ -127,8 +127,8 @@ def attend_causally(
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     length, device = query.shape[2], query.device.type
-    # Sums exceed the range of float16. Scores rounded to bfloat16 would err three times as much as SDPA's; on a CPU the
-    # wider products cost little (docs/log.md), on other devices several times as much.
+    # Sums exceed the range of float16. Scores rounded to bfloat16 err three times as much as SDPA's; what float32 costs
+    # instead was measured on a CPU alone, where it is little (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     if length == 0:
         num_weights = state.mass_k.shape[-1] + (window or 0)
