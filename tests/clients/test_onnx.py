@@ -15,6 +15,25 @@ from torch_linformer.training.export import export_model
 PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
 
 
+CAUSAL = {"causal": True, "window": 5, "num_hidden_layers": 1, "max_position_embeddings": 150}
+
+
+@torch.no_grad()
+def test_a_program_of_torch_scores_texts_of_any_length(config, tokenizer, tmp_path):
+    torch.manual_seed(0)
+    model = LinformerForCausalLM(LinformerConfig(**{**config.to_diff_dict(), **CAUSAL})).eval()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "out", "torch") < 1e-5
+    program = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    for length in (3, 64, 129):
+        ids, mask = (
+            torch.arange(length).expand(2, -1) % model.config.vocab_size,
+            torch.ones(2, length, dtype=torch.long),
+        )
+        assert torch.allclose(program(ids, mask)[0], model(ids, mask).logits, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("model_class", "fields"),
     [
@@ -24,7 +43,7 @@ PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
         (LinformerForQuestionAnswering, {}),
         (LinformerForTokenClassification, {"type_vocab_size": 0}),
         (LinformerForSequenceClassification, {"window": 5, "projection": "max"}),
-        (LinformerForCausalLM, {"causal": True, "window": 5, "num_hidden_layers": 1, "max_position_embeddings": 150}),
+        (LinformerForCausalLM, CAUSAL),
         (LinformerModel, {"slot_bias": True, "final_norm": False, "norm_first": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", str(value)),

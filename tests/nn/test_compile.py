@@ -151,9 +151,7 @@ def test_exported_program_serves_every_batch_and_length(trailing_padding, projec
         assert_close(program(x, **masks), model(x, **masks))
 
 
-@pytest.mark.parametrize(
-    ("kind", "padded"), [*((kind, True) for kind in IN_BLOCKS), ("window", False), ("causal-window", False)]
-)
+@pytest.mark.parametrize(("kind", "padded"), [*((kind, True) for kind in IN_BLOCKS), ("causal-window", False)])
 def test_exported_program_serves_every_number_of_blocks(trailing_padding, kind, padded):
     model = encoder_in_blocks(IN_BLOCKS[kind]).eval()
     longest = None if "causal" in kind else max(LENGTHS)

@@ -166,15 +166,6 @@ def test_it_predicts_nothing_of_a_document(clm_run):
         Predictor(load_model(path), load_tokenizer(path), batch_size=1, **SAME)
 
 
-@torch.no_grad()
-def test_its_program_scores_texts_of_any_length(clm_run, tmp_path):
-    assert export_model(str(clm_run.folder), tmp_path / "out", "torch") < 1e-5
-    program, model = torch.export.load(tmp_path / "out" / "model.pt2").module(), load_model(str(clm_run.folder)).eval()
-    for length in (3, 64, 129):  # past the length it was trained on, which no running mean knows
-        ids, mask = torch.arange(length).expand(2, -1), torch.ones(2, length, dtype=torch.long)
-        assert torch.allclose(program(ids, mask)[0], model(ids, mask).logits, atol=1e-5)
-
-
 # Other models
 
 
