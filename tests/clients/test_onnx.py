@@ -27,11 +27,9 @@ def test_a_program_of_torch_scores_texts_of_any_length(config, tokenizer, tmp_pa
     assert export_model(str(tmp_path / "model"), tmp_path / "out", "torch") < 1e-5
     program = torch.export.load(tmp_path / "out" / "model.pt2").module()
     for length in (3, 64, 129):
-        ids, mask = (
-            torch.arange(length).expand(2, -1) % model.config.vocab_size,
-            torch.ones(2, length, dtype=torch.long),
-        )
-        assert torch.allclose(program(ids, mask)[0], model(ids, mask).logits, atol=1e-5)
+        ids = torch.arange(length).expand(2, -1) % model.config.vocab_size
+        inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
+        assert torch.allclose(program(*inputs)[0], model(*inputs).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize(
