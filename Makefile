@@ -51,7 +51,7 @@ clients: setup
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) torch
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) --editable ".[dev,clients]"
 
-test-clients: clients test-hf  ## test with the packages that users put our models into, in .venv-clients; and test-hf
+test-clients: clients $(if $(ARGS),,test-hf)  ## test with the packages that users put our models into; without ARGS also test-hf
 	@$(CLIENTS)/bin/python -m pytest tests/clients -W default $(ARGS)
 
 test-hf: clients $(THEIR_TESTS)  ## run transformers' own tests of models on ours
