@@ -1,6 +1,7 @@
 """A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length, scale_to_length
-from torch_linformer.nn.projection import DENSE, SequenceProjection
+from torch_linformer.nn.options import DENSE
+from torch_linformer.nn.projection import SequenceProjection
 
 PositionWise = Callable[[Tensor], Tensor]
 
@@ -29,8 +31,11 @@ def is_watched(module: nn.Module) -> bool:
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
-def cut(length: int, size: int) -> Iterator[slice]:
-    """``size`` positions at a time; no positions at all are one chunk."""
+def cut(length: int, size: int | None) -> Iterator[slice]:
+    """``size`` positions at a time, None for all of them; no positions at all are one chunk."""
+    if size is None:
+        yield slice(0, length)
+        return
     for start in range(0, max(length, 1), size):
         yield slice(start, min(start + size, length))
 
@@ -41,7 +46,7 @@ def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
 
 
 class Chunks:
-    """A sequence ``(B, N, C)``, padding behind its real tokens, read ``size`` positions at a time with zeros there."""
+    """A sequence ``(B, N, C)``, padding after its real tokens, read ``size`` positions at a time with zeros there."""
 
     def __init__(self, sequence: Tensor, padding: Padding | None, size: int) -> None:
         self.sequence, self.padding, self.size = sequence, padding, size
@@ -51,10 +56,11 @@ class Chunks:
         """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
         return cut(self.length, max(self.size // multiple, 1) * multiple)
 
-    def read(self, chunk: slice) -> Tensor:
-        """One chunk."""
+    def read(self, chunk: slice, norm: nn.LayerNorm | None = None) -> Tensor:
+        """One chunk, normed if there is a norm."""
         piece, padding = self.sequence[:, chunk], self.padding_of(chunk)
-        return piece if padding is None else padding.clean(piece)
+        piece = piece if padding is None else padding.clean(piece)
+        return piece if norm is None else cast(Tensor, norm(piece))
 
     def padding_of(self, chunk: slice) -> Padding | None:
         return None if self.padding is None else Padding.unmoved(self.padding.trailing[:, chunk])
@@ -90,12 +96,43 @@ class SlotsOfChunks:
         return slots.to(self._dtype)
 
 
+class Gathered:
+    """A sequence of ``length`` positions in dimension ``dim``, gathered piece by piece.
+
+    It is written into ``buffer`` where that has its dtype, and otherwise into a new tensor.
+    """
+
+    def __init__(self, length: int, dim: int, buffer: Tensor | None = None) -> None:
+        self.length, self.dim = length, dim
+        self._output = buffer
+        self._overwrites = buffer is not None
+
+    def is_whole(self, chunk: slice) -> bool:
+        """Whether ``chunk`` is all of it."""
+        return bool(chunk.stop - chunk.start == self.length)
+
+    def write(self, chunk: slice, piece: Tensor) -> None:
+        """Put ``piece`` where ``chunk`` says."""
+        if self.is_whole(chunk) and not self._overwrites:
+            self._output = piece
+            return
+        if self._output is None or self._output.dtype != piece.dtype:
+            shape = [self.length if axis == self.dim else size for axis, size in enumerate(piece.shape)]
+            self._output = piece.new_empty(shape)
+        take(self._output, chunk, self.dim).copy_(piece)
+
+    def sequence(self) -> Tensor:
+        """The whole, once every piece is written."""
+        assert self._output is not None
+        return self._output
+
+
 def map_chunks(
     function: PositionWise, sequence: Tensor, chunk_size: int | None, dim: int, *, overwrite: bool = False
 ) -> Tensor:
     """``function``, which takes every position by itself, over chunks of dimension ``dim``.
 
-    With gradients a chunk keeps its input alone and is computed again in the backward pass. Without, ``overwrite``
+    With gradients a chunk keeps only its input and is computed again in the backward pass. Without, ``overwrite``
     lets the result take the place of ``sequence``.
     """
     length = sequence.shape[dim]
@@ -105,26 +142,7 @@ def map_chunks(
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
         results = [checkpoint(function, piece, use_reentrant=False) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
-    if length <= chunk_size and not overwrite:
-        return function(sequence)
-    parts = ((chunk, (function(take(sequence, chunk, dim)),)) for chunk in cut(length, chunk_size))
-    (output,) = write_chunks(parts, length, [sequence if overwrite else None], dim)
-    return output
-
-
-def write_chunks(
-    parts: Iterable[tuple[slice, tuple[Tensor, ...]]], length: int, buffers: Sequence[Tensor | None], dim: int
-) -> list[Tensor]:
-    """Sequences of ``length`` in dimension ``dim`` of their chunks, each written as it comes.
-
-    A sequence is written into its buffer, where there is one of the same dtype, and else into a new tensor.
-    """
-    outputs = list(buffers)
-    for chunk, pieces in parts:
-        for index, piece in enumerate(pieces):
-            output = outputs[index]
-            if output is None or output.dtype != piece.dtype:
-                shape = [length if axis == dim else size for axis, size in enumerate(piece.shape)]
-                output = outputs[index] = piece.new_empty(shape)
-            take(output, chunk, dim).copy_(piece)
-    return [output for output in outputs if output is not None]
+    output = Gathered(length, dim, sequence if overwrite else None)
+    for chunk in cut(length, chunk_size):
+        output.write(chunk, function(take(sequence, chunk, dim)))
+    return output.sequence()

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 import torch
 
-from torch_linformer.nn.projection import Sharing
+from torch_linformer.nn.options import Sharing
 
 Order = Literal["compress_first", "project_last"]
 

@@ -1,53 +1,22 @@
 """The transformer decoder over Linformer attention, with the signature of ``torch.nn``."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack, cast
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from torch_linformer.nn.activations import Activation
-from torch_linformer.nn.attention import check_sharing
+from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
-from torch_linformer.nn.encoder import k_per_layer
-from torch_linformer.nn.keys_and_values import KeysAndValues
+from torch_linformer.nn.options import DEFAULT_K, StackOptions, check_activation_memory, split_options
 from torch_linformer.nn.padding import KeyPaddingMask
-from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
-
-DecoderMemory = Literal["none", "checkpoint"]
+from torch_linformer.nn.projection import SequenceProjection, resize_maps
+from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, split_sharing
 
 
-class Decoder(nn.Module):
-    """A stack of layers, a final norm if there is one, and the projection of the memory if the layers share one.
-
-    Args:
-        layers: the layers.
-        norm: the final norm.
-        shared_projection: the map of the memory to slots that all layers use.
-        memory: as in :class:`LinformerDecoder`.
-    """
-
-    def __init__(
-        self,
-        layers: Iterable[DecoderLayer],
-        norm: nn.LayerNorm | None = None,
-        shared_projection: SequenceProjection | None = None,
-        *,
-        memory: DecoderMemory = "none",
-    ) -> None:
-        super().__init__()
-        check_decoder_memory(memory)
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
-        self.shared_projection = shared_projection
-        self.memory = memory
-
-    def reset_parameters(self) -> None:
-        for module in (*self.layers, self.norm, self.shared_projection):
-            if module is not None:
-                cast(Any, module).reset_parameters()
+class Decoder(Stack):
+    """A stack of :class:`DecoderLayer`; its ``shared_projection`` is that of the memory. Args as in :class:`Stack`."""
 
     def compress(self, memory: Tensor, memory_key_padding_mask: KeyPaddingMask = None) -> list[KeysAndValues]:
         """What each layer reads of a memory, for :meth:`forward` at every step of a generation.
@@ -77,52 +46,28 @@ class Decoder(nn.Module):
         ``memory`` may be what :meth:`compress` made of it, and ``pasts`` has one past a layer.
         """
         memories = [memory] * len(self.layers) if isinstance(memory, Tensor) else memory
-        each_past = [None] * len(self.layers) if pasts is None else pasts
-        # A layer that is run again must find its past as it was.
-        keeps_inputs_alone = self.memory == "checkpoint" and torch.is_grad_enabled() and pasts is None
-        x = tgt
-        for layer, memory_of_layer, past in zip(self.layers, memories, each_past, strict=True):
-            # Tensors by position: some ways to checkpoint carry no gradients to what comes by name.
-            inputs = (
-                x,
-                memory_of_layer,
-                tgt_mask,
-                memory_mask,
-                tgt_key_padding_mask,
-                memory_key_padding_mask,
-                tgt_is_causal,
-                memory_is_causal,
-            )
-            options: dict[str, Any] = {
-                "shared_projection": self.shared_projection,
-                "need_weights": need_weights,
-                "past": past,
-            }
-            switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-            if keeps_inputs_alone and not switched:
-                x = cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False, **options))
-            else:
-                x = layer(*inputs, **options)
-        return x if self.norm is None else cast(Tensor, self.norm(x))
+        options: dict[str, Any] = {"shared_projection": self.shared_projection, "need_weights": need_weights}
+        # Tensors by position: some ways to checkpoint carry no gradients to what comes by name.
+        masks = tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal, memory_is_causal
+        for (call, past), memory_of_layer in zip(self.calls(pasts), memories, strict=True):
+            tgt = call(tgt, memory_of_layer, *masks, past=past, **options)
+        return self.finish(tgt)
 
 
 class LinformerDecoder(Decoder):
     """A stack of :class:`LinformerDecoderLayer`, with a final norm when ``norm_first``; causal, inputs ``(B, N, C)``.
 
-    Args beyond those of the layer:
+    Args as in :class:`LinformerDecoderLayer`, and:
         num_layers: layers.
         k: slots of the target, one number or one a layer.
         memory_k: slots of the memory, one number or one a layer.
-        sharing: also ``layerwise``: one E = F for the memory in the whole stack, owned here as ``shared_projection``.
-        final_norm: False leaves the final norm of a pre-norm stack out.
-        memory: what a training keeps of each layer for its backward pass. ``none``: everything. ``checkpoint``: its
-            input; the layer is computed again, which changes no number.
+        options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
+            ``layerwise`` (one E = F for the memory in the whole stack, owned here as ``shared_projection``), and
+            ``final_norm``, ``activation_memory`` (``none`` or ``checkpoint``).
 
     Raises:
         ValueError: for arguments out of range, and for several ``memory_k`` with ``sharing="layerwise"``.
     """
-
-    layer_class: type[LinformerDecoderLayer] = LinformerDecoderLayer
 
     def __init__(
         self,
@@ -138,32 +83,23 @@ class LinformerDecoder(Decoder):
         bias: bool = True,
         *,
         max_len: int,
-        k: int | Sequence[int] = 256,
+        k: int | Sequence[int] = DEFAULT_K,
         memory_len: int | None = None,
         memory_k: int | Sequence[int] | None = None,
         memory_dim: int | None = None,
-        window: int | None = None,
-        rotary_dim: int = 0,
-        projection: Projection = "linear",
-        sharing: Sharing = "headwise",
-        length_scaling: bool = True,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        final_norm: bool = True,
-        attention_dropout: float | None = None,
-        gated: bool = False,
-        memory: DecoderMemory = "none",
-        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **options: Unpack[StackOptions],
     ) -> None:
-        check_sharing(sharing)
         memory_len = max_len if memory_len is None else memory_len
-        ks = k_per_layer(k, num_layers, "headwise")
-        memory_ks = _memory_k_per_layer(ks, memory_k, memory_len, sharing)
-        layerwise = sharing == "layerwise"
+        parts, shared = split_options(options, dropout), None
+        check_activation_memory(parts.activation_memory, norm_first, decoder=True)
+        ks = k_per_layer(k, num_layers, None)
+        memory_ks = _memory_k_per_layer(ks, memory_k, memory_len, parts.attention.get("sharing"))
+        of_layers, of_shared = split_sharing(parts.attention)
+        of_layers["attention_dropout"] = of_layers.pop("dropout")
         layers = [
-            self.layer_class(
+            LinformerDecoderLayer(
                 d_model,
                 nhead,
                 dim_feedforward,
@@ -178,28 +114,17 @@ class LinformerDecoder(Decoder):
                 memory_len=memory_len,
                 memory_k=layer_memory_k,
                 memory_dim=memory_dim,
-                window=window,
-                rotary_dim=rotary_dim,
-                projection=None if layerwise else projection,
-                sharing="headwise" if layerwise else sharing,
-                length_scaling=length_scaling,
-                num_kv_heads=num_kv_heads,
-                head_dim=head_dim,
-                attention_dropout=attention_dropout,
-                gated=gated,
-                chunk_size=chunk_size,
                 device=device,
                 dtype=dtype,
+                **of_layers,
+                **parts.layer,
             )
             for layer_k, layer_memory_k in zip(ks, memory_ks, strict=True)
         ]
-        norm = shared = None
-        if norm_first and final_norm:
-            norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype)
-        if layerwise:
-            options: dict[str, Any] = {"length_scaling": length_scaling, "device": device, "dtype": dtype}
-            shared = SequenceProjection(memory_len, memory_ks[0], projection=projection, **options)
-        super().__init__(layers, norm, shared, memory=memory)
+        norm = final_norm(norm_first and parts.final_norm, d_model, layer_norm_eps, bias, device, dtype)
+        if of_shared is not None:
+            shared = SequenceProjection(memory_len, memory_ks[0], **of_shared, device=device, dtype=dtype)
+        super().__init__(layers, norm, shared, activation_memory=parts.activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""
@@ -207,7 +132,7 @@ class LinformerDecoder(Decoder):
 
 
 def _memory_k_per_layer(
-    ks: list[int], memory_k: int | Sequence[int] | None, memory_len: int, sharing: Sharing
+    ks: list[int], memory_k: int | Sequence[int] | None, memory_len: int, sharing: str | None
 ) -> list[int]:
     given: Sequence[int | None] = [None] * len(ks)
     if memory_k is not None:
@@ -216,9 +141,3 @@ def _memory_k_per_layer(
     if sharing == "layerwise" and len(set(slots)) > 1:
         raise ValueError(f"sharing='layerwise' has one projection for all layers: give memory_k, got k={ks}")
     return slots
-
-
-def check_decoder_memory(memory: str) -> None:
-    """Raise ``ValueError`` for an unknown way to save memory."""
-    if memory not in get_args(DecoderMemory):
-        raise ValueError(f"memory of a decoder must be one of {', '.join(get_args(DecoderMemory))}, got {memory!r}")

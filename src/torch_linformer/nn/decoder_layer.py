@@ -1,23 +1,19 @@
 """The layer of the decoder, with the signature of ``torch.nn.TransformerDecoderLayer``."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
-from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.chunks import Chunks, runs_in_chunks, write_chunks
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.keys_and_values import KeysAndValues
-from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
+from torch_linformer.nn.chunks import Chunks, runs_in_chunks
+from torch_linformer.nn.layer import Attend, TransformerLayer
+from torch_linformer.nn.options import DEFAULT_K, LayerOptions, check_k, split_options
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
-from torch_linformer.nn.past import Past
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_maps
-
-Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 
 class DecoderLayer(TransformerLayer):
@@ -27,10 +23,12 @@ class DecoderLayer(TransformerLayer):
     ``torch.nn.TransformerDecoderLayer``.
     """
 
+    multihead_attn: Attention
+
     def __init__(
         self,
-        self_attn: FullAttention,
-        multihead_attn: FullAttention,
+        self_attn: Attention,
+        multihead_attn: Attention,
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
         activation: str | Activation = "relu",
@@ -43,15 +41,20 @@ class DecoderLayer(TransformerLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        super().__init__(self_attn, dim_feedforward, dropout, activation, gated, chunk_size, **factory)
         assert self_attn.causal and not multihead_attn.causal
-        self.multihead_attn = multihead_attn
-        self.norm1, self.norm2, self.norm3 = (
-            nn.LayerNorm(self_attn.embed_dim, eps=layer_norm_eps, **factory) for _ in range(3)
+        super().__init__(
+            {"self_attn": self_attn, "multihead_attn": multihead_attn},
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            norm_first,
+            bias,
+            gated=gated,
+            chunk_size=chunk_size,
+            device=device,
+            dtype=dtype,
         )
-        self.dropout1, self.dropout2, self.dropout3 = (nn.Dropout(dropout) for _ in range(3))
-        self.norm_first = norm_first
 
     def compress(
         self,
@@ -119,57 +122,20 @@ class DecoderLayer(TransformerLayer):
         elif memory_key_padding_mask is not None:
             raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
         padding = self.read_padding(tgt, tgt_key_padding_mask)
+        weights: dict[str, Any] = {"need_weights": need_weights, "average_attn_weights": False}
+        attend_to_memory = partial(self.multihead_attn, key=memory, **weights)
         if runs_in_chunks(self.chunk_size) and not need_weights:
-            return self._forward_in_chunks(tgt, memory, padding, past)
-        options = {"need_weights": need_weights, "average_attn_weights": False}
+            after = Past() if past is None else past
 
-        def attend(x: Tensor) -> tuple[Tensor, Tensor | None]:
-            read: tuple[Tensor, Tensor | None]
-            read = self.self_attn(x, x, x, key_padding_mask=padding, past=past, **options)
-            return read
+            def read(chunks: Chunks) -> Callable[[slice], Sequence[Attend]]:
+                return lambda chunk: [
+                    partial(self.self_attn, key_padding_mask=chunks.padding_of(chunk), past=after),
+                    attend_to_memory,
+                ]
 
-        def attend_to_memory(x: Tensor) -> tuple[Tensor, Tensor | None]:
-            read: tuple[Tensor, Tensor | None] = self.multihead_attn(x, memory, **options)
-            return read
-
-        return self._couple(self.clean(tgt, padding), attend, attend_to_memory)
-
-    def _couple(self, x: Tensor, attend: Attend, attend_to_memory: Attend) -> Tensor:
-        """The three branches with their residual connections and norms; shapes are kept."""
-        if self.norm_first:
-            x = x + self.dropout1(attend(self.norm1(x))[0])
-            x = x + self.dropout2(attend_to_memory(self.norm2(x))[0])
-            return x + self._feed_forward_branch(x)
-        x = self.norm1(x + self.dropout1(attend(x)[0]))
-        x = self.norm2(x + self.dropout2(attend_to_memory(x)[0]))
-        output: Tensor = self.norm3(x + self._feed_forward_branch(x))
-        return output
-
-    def _forward_in_chunks(
-        self, tgt: Tensor, memory: KeysAndValues, padding: Padding | None, past: Past | None
-    ) -> Tensor:
-        """One pass over the target, whose read part is the past."""
-        assert self.chunk_size is not None
-        batched = self.self_attn.to_batch_first(tgt)
-        target = Chunks(batched if padding is None else padding.justify(batched), padding, self.chunk_size)
-        behind = Past() if past is None else past
-
-        def couple(chunk: slice) -> Tensor:
-            coupled = self._couple(
-                self.self_attn.from_batch_first(target.read(chunk), unbatched=False),
-                lambda x: self.self_attn(x, x, x, key_padding_mask=target.padding_of(chunk), past=behind),
-                lambda x: self.multihead_attn(x, memory),
-            )
-            return self.self_attn.to_batch_first(coupled)
-
-        parts = ((chunk, (couple(chunk),)) for chunk in target.cut_at(1))
-        (output,) = write_chunks(parts, target.length, [None], dim=1)
-        output = output if padding is None else padding.restore(output)
-        return self.self_attn.from_batch_first(output, tgt.dim() == 2)
-
-    def _feed_forward_of_chunk(self, x: Tensor) -> Tensor:
-        added: Tensor = self.dropout3(self._feed_forward(self.norm3(x) if self.norm_first else x))
-        return added
+            return self.run_in_chunks(tgt, padding, read)
+        attend = partial(self.self_attn, key_padding_mask=padding, past=past, **weights)
+        return self.run(self.clean(tgt, padding), [attend, attend_to_memory])
 
 
 def _check_tgt_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:
@@ -216,19 +182,10 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_len: longest memory, in tokens; ``max_len`` by default.
         memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
         memory_dim: width of the memory, C by default.
-        window: the last w tokens of the target beside its slots.
-        rotary_dim: channels of each head of the self-attention that are turned by their position.
-        projection: of the memory: ``linear``, ``random``, ``conv``, ``mean`` or ``max``; None if
-            ``shared_projection`` comes with each call.
-        sharing: of the memory's projection: ``none``, ``headwise`` or ``kv``; ``layerwise`` belongs to
-            :class:`LinformerDecoder`.
-        length_scaling: False leaves the length factor of the memory's projection out.
-        num_kv_heads: heads of keys and values, in both attentions.
-        head_dim: width of one head.
-        attention_dropout: on the attention weights, if it is to differ from ``dropout``.
-        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
-        chunk_size: positions of the target worked on at once: in inference by the whole layer, with gradients by the
-            feed-forward. None: all.
+        options: :class:`~torch_linformer.nn.options.LayerOptions`: ``window`` and ``rotary_dim`` of the self-attention,
+            ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`) and
+            ``length_scaling`` of the memory's map, ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both,
+            ``gated``, ``chunk_size``.
 
     Raises:
         ValueError: for arguments out of range, and for ``sharing="layerwise"``.
@@ -247,50 +204,33 @@ class LinformerDecoderLayer(DecoderLayer):
         bias: bool = True,
         *,
         max_len: int,
-        k: int = 256,
+        k: int = DEFAULT_K,
         memory_len: int | None = None,
         memory_k: int | None = None,
         memory_dim: int | None = None,
-        window: int | None = None,
-        rotary_dim: int = 0,
-        projection: Projection | None = "linear",
-        sharing: Sharing = "headwise",
-        length_scaling: bool = True,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        attention_dropout: float | None = None,
-        gated: bool = False,
-        chunk_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
-        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        options: dict[str, Any] = {
-            "dropout": dropout if attention_dropout is None else attention_dropout,
-            "head_dim": head_dim,
-            "num_kv_heads": num_kv_heads,
-            "batch_first": batch_first,
-            **factory,
-        }
-        self_attn = LinformerAttention(
-            d_model, nhead, max_len, k, causal=True, window=window, rotary_dim=rotary_dim, **options
-        )
-        multihead_attn = LinformerAttention(
-            d_model,
-            nhead,
-            memory_len,
-            memory_slots(k, memory_k, memory_len),
-            kdim=memory_dim,
-            vdim=memory_dim,
-            projection=projection,
-            sharing=sharing,
-            length_scaling=length_scaling,
-            **options,
-        )
-        layout: dict[str, Any] = {"norm_first": norm_first, "gated": gated, "chunk_size": chunk_size}
+        parts = split_options(options, dropout)
+        of_target, of_memory = split_attentions(parts.attention)
+        attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
+        slots = memory_slots(k, memory_k, memory_len)
         super().__init__(
-            self_attn, multihead_attn, dim_feedforward, dropout, activation, layer_norm_eps, **layout, **factory
+            LinformerAttention(d_model, nhead, max_len, k, **attention, **of_target),
+            LinformerAttention(
+                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **attention, **of_memory
+            ),
+            dim_feedforward,
+            dropout,
+            activation,
+            layer_norm_eps,
+            norm_first,
+            bias,
+            device=device,
+            dtype=dtype,
+            **parts.layer,
         )
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
@@ -298,11 +238,19 @@ class LinformerDecoderLayer(DecoderLayer):
         resize_maps(self, memory_len, mode)
 
 
+def split_attentions(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the self-attention, which is causal, and of the attention to the memory, which is not."""
+    for name in ("causal", "slot_bias"):
+        if name in options:
+            raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
+    of_map, of_target = ("projection", "sharing", "length_scaling"), ("window", "rotary_dim")
+    target = {name: value for name, value in options.items() if name not in of_map}
+    memory = {name: value for name, value in options.items() if name not in of_target}
+    return {**target, "causal": True}, memory
+
+
 def memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
     """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
-    if memory_len < 1:
-        raise ValueError(f"memory_len must be at least 1, got {memory_len}")
     slots = min(k, memory_len) if memory_k is None else memory_k
-    if not 1 <= slots <= memory_len:
-        raise ValueError(f"memory_k must lie between 1 and memory_len = {memory_len}, got {slots}")
+    check_k(slots, memory_len, name="memory_k", limit="memory_len")
     return slots

@@ -1,54 +1,147 @@
-"""What the layers of an encoder and of a decoder share: the feed-forward and the cleaning of padding."""
+"""A transformer layer: residual branches, each an attention or the feed-forward, whatever their number."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, reorder
 from torch_linformer.nn.activations import Activation, resolve_activation
-from torch_linformer.nn.chunks import check_chunk_size, map_chunks
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention.attention import Attention
+from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
+from torch_linformer.nn.projection import resize_maps
+
+Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class TransformerLayer(nn.Module):
-    """A self-attention and the maps of a feed-forward; norms, their order and dropout behind branches are a subclass's.
+    """Attentions and a feed-forward, each with dropout, a residual connection and a layer norm.
 
-    Parameters are named as in the layers of ``torch.nn``.
+    Parameters are named as in the layers of ``torch.nn``: ``norm1`` and ``dropout1`` belong to the first branch.
+
+    Args:
+        attentions: by their names, in the order of their branches; the first is the self-attention ``self_attn``.
+        dim_feedforward: width of the feed-forward, the last branch.
+        dropout: after each branch and inside the feed-forward.
+        activation: ``relu``, ``gelu``, ``silu`` or a callable.
+        layer_norm_eps: of the norms.
+        norm_first: norms before the branches (pre-norm) instead of after.
+        bias: on linear maps and norms.
+        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``.
+        chunk_size: positions worked on at once, None for all.
     """
+
+    self_attn: Attention
 
     def __init__(
         self,
-        self_attn: FullAttention,
+        attentions: Mapping[str, Attention],
         dim_feedforward: int,
         dropout: float,
         activation: str | Activation,
+        layer_norm_eps: float,
+        norm_first: bool,
+        bias: bool,
+        *,
         gated: bool,
         chunk_size: int | None,
-        *,
-        bias: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
         super().__init__()
         check_chunk_size(chunk_size)
-        d_model = self_attn.embed_dim
-        self.self_attn = self_attn
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias, device, dtype)
-        self.linear_gate = nn.Linear(d_model, dim_feedforward, bias, device, dtype) if gated else None
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        d_model = attentions["self_attn"].embed_dim
+        self.self_attn = attentions["self_attn"]
+        # The order of parameters is that of saved optimizer states: it must stay.
+        self.linear1 = nn.Linear(d_model, dim_feedforward, **factory)
+        self.linear_gate = nn.Linear(d_model, dim_feedforward, **factory) if gated else None
         self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias, device, dtype)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, **factory)
+        for name, attention in attentions.items():
+            self.add_module(name, attention)
+        self.num_branches = len(attentions) + 1
+        for number in range(1, self.num_branches + 1):
+            self.add_module(f"norm{number}", nn.LayerNorm(d_model, eps=layer_norm_eps, **factory))
+        for number in range(1, self.num_branches + 1):
+            self.add_module(f"dropout{number}", nn.Dropout(dropout))
         self.activation = resolve_activation(activation)
-        self.chunk_size = chunk_size
+        self.norm_first, self.chunk_size = norm_first, chunk_size
 
     def reset_parameters(self) -> None:
         for module in self.children():
-            if isinstance(module, FullAttention | nn.Linear | nn.LayerNorm):
+            if isinstance(module, Attention | nn.Linear | nn.LayerNorm):
                 module.reset_parameters()
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, max_len, mode)
+
+    def norm(self, branch: int) -> nn.LayerNorm:
+        """The norm of a branch, counted from 1."""
+        return cast(nn.LayerNorm, getattr(self, f"norm{branch}"))
+
+    def drop(self, branch: int, added: Tensor) -> Tensor:
+        """The dropout of a branch."""
+        return cast(Tensor, getattr(self, f"dropout{branch}")(added))
+
+    def run(self, x: Tensor, attends: Sequence[Attend]) -> Tensor:
+        """Every branch after the other; ``attends`` are the attentions, given what they attend to.
+
+        With ``norm_first`` a branch adds ``dropout(f(norm(x)))``; without, it is ``norm(x + dropout(f(x)))``.
+        """
+        for branch, attend in enumerate(attends, 1):
+            norm = self.norm(branch)
+            added, _ = attend(norm(x) if self.norm_first else x)
+            x = x + self.drop(branch, added)
+            x = x if self.norm_first else norm(x)
+        x = x + map_chunks(self.feed_forward, x, self.chunk_size, self.sequence_dim(x))
+        return x if self.norm_first else self.norm(self.num_branches)(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """What the last branch adds, its norm included if that comes first."""
+        x = self.norm(self.num_branches)(x) if self.norm_first else x
+        hidden = self.activation(run_linear(self.linear1, x))
+        if self.linear_gate is not None:
+            hidden = hidden * run_linear(self.linear_gate, x)
+        return self.drop(self.num_branches, run_linear(self.linear2, self.dropout(hidden)))
+
+    def run_in_chunks(
+        self,
+        x: Tensor,
+        padding: Padding | None,
+        read: Callable[[Chunks], Callable[[slice], Sequence[Attend]]],
+        overwrite: bool = False,
+    ) -> Tensor:
+        """:meth:`run`, chunk by chunk: ``read`` is given the whole sequence, what it returns each chunk."""
+        sequence = self.cut(x, padding)
+        attends_of = read(sequence)
+        overwrite = overwrite or (padding is not None and padding.order is not None)  # then it was copied
+        output = Gathered(sequence.length, 1, sequence.sequence if overwrite else None)
+        for chunk in sequence.cut_at(1):
+            piece = self.self_attn.from_batch_first(sequence.read(chunk), unbatched=False)
+            output.write(chunk, self.self_attn.to_batch_first(self.run(piece, attends_of(chunk))))
+        return self.put_back(output.sequence(), padding, unbatched=x.dim() == 2)
+
+    def cut(self, x: Tensor, padding: Padding | None) -> Chunks:
+        """``x`` with its real tokens first, to be read in chunks."""
+        assert self.chunk_size is not None
+        batched = self.self_attn.to_batch_first(x)
+        batched = batched if padding is None else reorder(batched, padding.order, dim=1)
+        return Chunks(batched, padding, self.chunk_size)
+
+    def put_back(self, sequence: Tensor, padding: Padding | None, unbatched: bool) -> Tensor:
+        """What :meth:`cut` made of it, as it was."""
+        sequence = sequence if padding is None else padding.restore(sequence)
+        return self.self_attn.from_batch_first(sequence, unbatched)
 
     def read_padding(self, x: Tensor, key_padding_mask: KeyPaddingMask) -> Padding | None:
         """The padding of ``x`` as the self-attention needs it, read once for all that the layer does."""
-        return read_padding(key_padding_mask, self.self_attn.to_batch_first(x), ordered=self.self_attn.order_matters)
+        ordered = self.self_attn.context.is_ordered
+        return read_padding(key_padding_mask, self.self_attn.to_batch_first(x), ordered=ordered)
 
     def clean(self, x: Tensor, padding: Padding | None) -> Tensor:
         """Zeros at padding: NaN there would reach the norms' gradients through the residual connection."""
@@ -59,17 +152,3 @@ class TransformerLayer(nn.Module):
     def sequence_dim(self, x: Tensor) -> int:
         """The dimension of ``x`` along which the sequence runs."""
         return 1 if self.self_attn.batch_first and x.dim() == 3 else 0
-
-    def _feed_forward_branch(self, x: Tensor) -> Tensor:
-        """What the layer adds for the feed-forward, its norm included if that comes first."""
-        return map_chunks(self._feed_forward_of_chunk, x, self.chunk_size, self.sequence_dim(x))
-
-    def _feed_forward_of_chunk(self, x: Tensor) -> Tensor:
-        """:meth:`_feed_forward_branch` of a few positions, all at once."""
-        raise NotImplementedError
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(run_linear(self.linear1, x))
-        if self.linear_gate is not None:
-            hidden = hidden * run_linear(self.linear_gate, x)
-        return run_linear(self.linear2, self.dropout(hidden))

@@ -1,7 +1,7 @@
 """E and F as a module: one map from a sequence of at most ``max_len`` positions to ``k`` slots."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,8 @@ from torch_linformer.functional.projection import (
     empty_windows,
     max_windows,
 )
+from torch_linformer.nn.options import DEFAULT_K, DENSE, PARAMETERLESS, Projection, check_choice, check_k
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-
-Projection = Literal["linear", "random", "conv", "mean", "max"]
-Sharing = Literal["none", "headwise", "kv", "layerwise"]
-
-DENSE = ("linear", "random")
-PARAMETERLESS = ("mean", "max")
 
 
 class SequenceProjection(nn.Module):
@@ -63,7 +58,7 @@ class SequenceProjection(nn.Module):
     def __init__(
         self,
         max_len: int,
-        k: int = 256,
+        k: int = DEFAULT_K,
         *,
         projection: Projection = "linear",
         num_heads: int | None = None,
@@ -72,12 +67,8 @@ class SequenceProjection(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if projection not in get_args(Projection):
-            raise ValueError(f"projection must be one of {', '.join(get_args(Projection))}, got {projection!r}")
-        if max_len < 1:
-            raise ValueError(f"max_len must be at least 1, got {max_len}")
-        if not 1 <= k <= max_len:
-            raise ValueError(f"k must lie between 1 and max_len = {max_len}, got {k}")
+        check_choice("projection", projection, Projection)
+        check_k(k, max_len)
         self.max_len, self.k, self.projection = max_len, k, projection
         self.num_heads = None if projection in PARAMETERLESS else num_heads
         self.length_scaling = length_scaling

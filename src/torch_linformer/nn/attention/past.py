@@ -67,7 +67,7 @@ class Past:
         return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
 
-def positions_behind(past: Past | None, padding: Tensor | None, length: int, device: torch.device) -> Tensor:
+def positions_after(past: Past | None, padding: Tensor | None, length: int, device: torch.device) -> Tensor:
     """The number of each position's token, ``(B or 1, N)``, in a count of real tokens that goes on from the past."""
     ones = torch.ones(1, length, dtype=torch.bool, device=device)
     positions = (ones if padding is None else ~padding).cumsum(dim=-1) - 1

@@ -1,0 +1,294 @@
+"""Multi-head attention: heads, layout, state dict and checks, whatever the queries attend to."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.nn.attention.checks import (
+    check_aligned,
+    check_call,
+    check_compressed,
+    check_head_sizes,
+    check_inputs,
+    check_past,
+)
+from torch_linformer.nn.attention.context import Context, at_positions
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.past import Past
+from torch_linformer.nn.chunks import Chunks, Gathered, cut, runs_in_chunks
+from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.padding import KeyPaddingMask, read_padding
+from torch_linformer.nn.projection import SequenceProjection, resize_maps
+
+ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
+
+
+class Attention(nn.Module):
+    """Attention of ``num_heads`` heads to a :class:`Context`, called as :class:`torch.nn.MultiheadAttention`.
+
+    Args:
+        embed_dim: model width C.
+        num_heads: heads H.
+        context: what the queries attend to.
+        num_kv_heads: heads of keys and values, H by default; divides H.
+        head_dim: width of one head, C / H by default.
+        dropout: on the attention weights, in training.
+        bias: on the four linear maps.
+        kdim: width of ``key``, C by default.
+        vdim: width of ``value``, C by default.
+        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
+
+    Raises:
+        ValueError: for heads that do not fit.
+    """
+
+    # torch.nn.TransformerEncoderLayer asks its attention for this before it computes ordinary attention by a kernel of
+    # its own, in inference: None tells it to call the attention that it was given.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        context: Context,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_head_sizes(embed_dim, num_heads, num_kv_heads, head_dim, context.rotary_dim)
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.context, self.dropout, self.batch_first = context, dropout, batch_first
+        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        kv_width = num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, **factory)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
+        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, **factory)
+        self._reset_linear_maps()
+        context.add_parameters(self, device, dtype)
+
+    def reset_parameters(self) -> None:
+        self._reset_linear_maps()
+        self.context.reset_parameters(self)
+
+    def _reset_linear_maps(self) -> None:
+        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    @property
+    def causal(self) -> bool:
+        return self.context.causal
+
+    @property
+    def window(self) -> int | None:
+        return self.context.window
+
+    @property
+    def dropout_p(self) -> float:
+        """Probability of dropping an attention weight now."""
+        return self.dropout if self.training else 0.0
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | KeysAndValues | None = None,
+        value: Tensor | None = None,
+        key_padding_mask: KeyPaddingMask = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        shared_projection: SequenceProjection | None = None,
+        past: Past | None = None,
+        start: int = 0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend; shapes, masks and result as in :class:`torch.nn.MultiheadAttention`.
+
+        Args:
+            query: ``(B, N, C)``, or ``(N, B, C)`` with ``batch_first=False``, or ``(N, C)`` unbatched.
+            key: ``(B, M, kdim)`` likewise, ``query`` by default; or what :meth:`compress` made of keys, values and
+                their padding.
+            value: ``(B, M, vdim)`` likewise; ``key`` by default.
+            key_padding_mask: ``(B, M)``, bool (True at padding) or float (0, and −1000 or less at padding), on any side
+                and between real tokens. What stands at padding, NaN too, changes nothing; for ``query`` that holds
+                where its padding is the keys'.
+            need_weights: also return the attention weights, computed without SDPA.
+            attn_mask: must be None; no (N, M) mask can be applied. A causal module takes the causal one with
+                ``is_causal=True``, and does not look at it.
+            average_attn_weights: average the weights over the heads.
+            is_causal: must be False, except on a causal module.
+            shared_projection: the map to slots, handed over by an encoder with ``sharing="layerwise"``.
+            past: of a causal module: what it has read so far, to which this call adds ``query``.
+            start: the first query's position, where ``key`` is what :meth:`compress` made and there is a window.
+
+        Returns:
+            The output, shaped as ``query``, and None or the weights: ``(B, N, K)``, or ``(B, H, N, K)`` not
+            averaged (K = M in ordinary attention; K + w where there is a window, its positions last).
+
+        Raises:
+            ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
+        """
+        check_call(self, key, attn_mask, is_causal, past, start)
+        queries, padding = self.to_batch_first(query), None
+        check_past(past, len(queries))
+        if isinstance(key, KeysAndValues):
+            check_compressed(self, queries, key, value, key_padding_mask)
+            context = key
+        else:
+            source = queries if key is None or key is query else self.to_batch_first(key)
+            other = source if value is None or value is key or value is query else self.to_batch_first(value)
+            keys, values, padding = self._read(queries, source, other, key_padding_mask)
+            check_aligned(self, queries, source, padding is not None)
+            if padding is not None:
+                queries = self._clean_queries(queries, source, keys, padding)
+            context = self.context.read(self, keys, values, padding, shared_projection)
+        weights, output = None, Gathered(queries.shape[1], dim=1)
+        for rows in cut(queries.shape[1], self._rows_at_once(queries, need_weights)):
+            some = queries if output.is_whole(rows) else queries[:, rows]
+            queries_BHND = self.split_heads(run_linear(self.q_proj, some), self.num_heads)
+            attended_BHND, weights = self.context.attend(
+                self, queries_BHND, context, past=past, start=start, need_weights=need_weights
+            )
+            output.write(rows, run_linear(self.out_proj, attended_BHND.transpose(1, 2).flatten(2)))
+        if weights is not None:
+            weights = self._arrange_weights(weights, padding, average_attn_weights, query.dim() == 2)
+        attended = output.sequence()
+        if padding is not None and self.context.is_aligned:
+            attended = padding.restore(attended)
+        return self.from_batch_first(attended, query.dim() == 2), weights
+
+    def compress(
+        self,
+        key: Tensor,
+        value: Tensor | None = None,
+        key_padding_mask: KeyPaddingMask = None,
+        shared_projection: SequenceProjection | None = None,
+    ) -> KeysAndValues:
+        """Slots of a memory (its positions in ordinary attention), for any number of calls with other queries.
+
+        ``attention(query, attention.compress(key, value, mask))`` is ``attention(query, key, value, mask)``.
+        Arguments are those of :meth:`forward`.
+
+        Raises:
+            ValueError: for a causal module, shapes that do not fit, M over ``max_len``, or a mask where there is a
+                window: the queries would have to move with the keys.
+        """
+        if self.causal:
+            raise ValueError("a causal attention has no slots of a whole memory: build one with causal=False")
+        if self.context.is_aligned and isinstance(key_padding_mask, Tensor):
+            raise ValueError(
+                "compress() of an attention with a window takes no key_padding_mask: a window counts real tokens, and "
+                "the queries, which are not known yet, would have to be counted too; call the attention itself"
+            )
+        source = self.to_batch_first(key)
+        other = source if value is None or value is key else self.to_batch_first(value)
+        keys, values, padding = self._read(None, source, other, key_padding_mask)
+        return self.context.read(self, keys, values, padding, shared_projection)
+
+    def compress_chunks(
+        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
+    ) -> KeysAndValues:
+        """:meth:`compress` of a sequence, normed if there is a norm, that is read chunk by chunk."""
+        check_inputs(self, chunks.sequence, chunks.sequence, chunks.sequence)
+        return self.context.read_chunks(self, chunks, norm, shared_projection)
+
+    def heads_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values ``(B, H, ·, D)`` that ordinary attention computes with, turned to their positions.
+
+        Inputs are ``(B, ·, C)``. Keys and values of fewer heads are repeated for the heads of the queries.
+        """
+        queries = self.split_heads(run_linear(self.q_proj, query), self.num_heads)
+        context = Context.read(self.context, self, key, value, None, None)
+        return at_positions(self.context.rotary_dim, queries, context, None)
+
+    def split_heads(self, x: Tensor, heads: int) -> Tensor:
+        """``(B, N, H · D)`` to ``(B, H, N, D)``."""
+        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
+
+    def to_batch_first(self, x: Tensor) -> Tensor:
+        """``(B, N, C)``, whichever way ``x`` came."""
+        if x.dim() == 2:
+            return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def from_batch_first(self, x: Tensor, unbatched: bool) -> Tensor:
+        """``(B, N, C)`` in the layout of this module's inputs."""
+        if unbatched:
+            return x.squeeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`.
+
+        Raises:
+            ValueError: as there, nothing being changed then; and where there is no E, in causal attention for one.
+        """
+        resize_maps(self, max_len, mode)
+
+    def extra_repr(self) -> str:
+        return f"{self.context.name}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+    def _rows_at_once(self, queries: Tensor, need_weights: bool) -> int | None:
+        """Queries to work on at a time: all (None), except in inference on a CPU where each can be taken by itself."""
+        in_pieces = queries.device.type == "cpu" and runs_in_chunks(ROWS)
+        return ROWS if in_pieces and not need_weights and not self.context.is_aligned else None
+
+    def _read(
+        self, query: Tensor | None, key: Tensor, value: Tensor, key_padding_mask: KeyPaddingMask
+    ) -> tuple[Tensor, Tensor, Padding | None]:
+        """Keys and values ``(B, M, C)`` with the real tokens first and zeros at padding, and the padding."""
+        check_inputs(self, query, key, value)
+        padding = read_padding(key_padding_mask, key, ordered=self.context.is_ordered)
+        if padding is None:
+            return key, value, None
+        keys = padding.justify(key)
+        return keys, keys if value is key else padding.justify(value), padding
+
+    def _clean_queries(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding) -> Tensor:
+        """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them."""
+        aligned = self.context.is_aligned
+        if query is key and (aligned or padding.order is None):
+            return keys
+        if aligned:
+            return padding.justify(query)
+        if query is key:
+            return padding.clean(query)
+        if query.shape != key.shape:
+            return query
+        # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.
+        same = ((query == key) | (query.isnan() & key.isnan())).all(dim=-1)
+        return zero_padding(query, same & padding.mask)
+
+    def _arrange_weights(self, weights: Tensor, padding: Padding | None, average: bool, unbatched: bool) -> Tensor:
+        """Weights ``(B, H, N, ·)`` of queries as they were given."""
+        if padding is not None and self.context.is_aligned:
+            weights = padding.restore(weights)
+        weights = weights.mean(dim=1) if average else weights
+        return weights.squeeze(0) if unbatched else weights
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Accept the parameters of ``torch.nn.MultiheadAttention``, packed or (kdim, vdim) separate."""
+        names = ("q_proj", "k_proj", "v_proj")
+        for kind in ("weight", "bias"):
+            packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+            parts = (None, None, None) if packed is None else packed.chunk(3)
+            for name, part in zip(names, parts, strict=True):
+                part = state_dict.pop(f"{prefix}{name}_{kind}", part)
+                if part is not None:
+                    state_dict[f"{prefix}{name}.{kind}"] = part
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

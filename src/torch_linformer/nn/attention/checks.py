@@ -1,0 +1,108 @@
+"""What an attention refuses, and with which words."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.past import Past
+from torch_linformer.nn.padding import KeyPaddingMask
+
+if TYPE_CHECKING:
+    from torch_linformer.nn.attention.attention import Attention
+
+
+def check_head_sizes(embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None, rotary_dim: int) -> None:
+    """Raise ``ValueError`` for heads that do not fit the model's width or each other."""
+    if num_heads < 1 or num_kv_heads < 1:
+        raise ValueError(f"num_heads and num_kv_heads must be at least 1, got {num_heads} and {num_kv_heads}")
+    if head_dim is None and embed_dim % num_heads:
+        raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
+    width = embed_dim // num_heads if head_dim is None else head_dim
+    if rotary_dim % 2 or not 0 <= rotary_dim <= width:
+        raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {width}, got {rotary_dim}")
+
+
+def check_call(
+    attention: "Attention",
+    key: Tensor | KeysAndValues | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    past: Past | None,
+    start: int,
+) -> None:
+    """Raise ``ValueError`` for a mask, a past or a start that means nothing to ``attention``."""
+    context, name = attention.context, type(attention).__name__
+    if is_causal and not context.causal:
+        raise ValueError(f"is_causal=True, but {name} is not causal: every position sees the whole sequence")
+    if attn_mask is not None and not is_causal:
+        remedy = "pass is_causal=True for the causal mask" if context.causal else "use key_padding_mask for padding"
+        raise ValueError(
+            f"{name} cannot apply an attn_mask of shape {tuple(attn_mask.shape)}, causal or other: {context.no_mask}; "
+            f"{remedy}"
+        )
+    if past is not None and not context.causal:
+        raise ValueError("past belongs to causal attention: here every position sees those after it too")
+    if start and not isinstance(key, KeysAndValues):
+        raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
+
+
+def check_inputs(attention: "Attention", query: Tensor | None, key: Tensor, value: Tensor) -> None:
+    """Raise ``ValueError`` for batch-first inputs whose shapes do not fit."""
+    if query is not None:
+        _check_width("query", query, attention.q_proj)
+    _check_width("key", key, attention.k_proj)
+    _check_width("value", value, attention.v_proj)
+    shapes = [tuple(x.shape) for x in (key if query is None else query, key, value)]
+    if shapes[1][:2] != shapes[2][:2] or shapes[0][0] != shapes[1][0]:
+        raise ValueError(
+            "query, key and value must agree in batch, and key and value in length, "
+            f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
+        )
+
+
+def check_aligned(attention: "Attention", query: Tensor, key: Tensor, has_padding: bool) -> None:
+    """Raise ``ValueError`` for queries that do not stand at the positions of the keys, where they must."""
+    causal = attention.context.causal
+    if attention.context.is_aligned and query.shape[1] != key.shape[1] and (causal or has_padding):
+        kind = "causal attention is self-attention" if causal else "a window counts the real tokens of both"
+        raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
+
+
+def check_past(past: Past | None, batch: int) -> None:
+    """Raise ``ValueError`` for a past of another batch."""
+    if past is not None and past.state is not None and len(past.state.tokens) != batch:
+        raise ValueError(
+            f"past holds {len(past.state.tokens)} rows, but the batch has {batch}: give each batch its own "
+            "Past, or past.select_rows the rows that go on"
+        )
+
+
+def check_compressed(
+    attention: "Attention",
+    query: Tensor,
+    context: KeysAndValues,
+    value: Tensor | None,
+    key_padding_mask: KeyPaddingMask,
+) -> None:
+    """Raise ``ValueError`` for queries that cannot attend to what ``compress`` made."""
+    if value is not None or key_padding_mask is not None:
+        raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
+    _check_width("query", query, attention.q_proj)
+    batch, heads, _, width = context.keys.shape
+    if batch != query.shape[0]:
+        raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {batch}")
+    if (heads, width) != (attention.num_kv_heads, attention.head_dim):
+        raise ValueError(
+            f"what was compressed has {heads} heads of width {width}, this attention {attention.num_kv_heads} of "
+            f"{attention.head_dim}: it was made by another module"
+        )
+
+
+def _check_width(name: str, x: Tensor, linear: nn.Linear) -> None:
+    if x.dim() != 3 or x.shape[-1] != linear.in_features:
+        raise ValueError(
+            f"{name} must have 2 or 3 dimensions, the last of {linear.in_features} channels, got shape {tuple(x.shape)}"
+        )

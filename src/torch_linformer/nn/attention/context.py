@@ -1,0 +1,186 @@
+"""What the queries of an attention attend to: the part that one attention differs from another in."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
+from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.rotary import rotate
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.past import FullState, Past, positions_after
+from torch_linformer.nn.chunks import Chunks
+from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions, unused
+
+if TYPE_CHECKING:
+    from torch_linformer.nn.attention.attention import Attention
+    from torch_linformer.nn.projection import SequenceProjection
+
+OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that every attention has
+
+
+class Context:
+    """A kind of context: every position, slots, running means.
+
+    It holds no tensors: parameters that it adds belong to the attention, under the names of its ``state_dict``, and
+    every method is given that attention.
+
+    Attributes:
+        name: as in an error message.
+        options: the :class:`AttentionOptions` that it has, beside those of heads.
+        causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
+            compress.
+        window: tokens of the local window, None without one.
+        rotary_dim: channels turned by position.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[frozenset[str]]
+    causal: ClassVar[bool] = False
+    no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
+    window: int | None = None
+    rotary_dim: int = 0
+
+    @classmethod
+    def check_options(cls, options: AttentionOptions) -> None:
+        """Raise ``ValueError`` for an option that asks for something this context does not have."""
+        for name in unused(options, cls.options | OF_HEADS):
+            value, default = options[name], DEFAULTS[name]  # type: ignore[literal-required]
+            raise ValueError(f"{name}={value!r} does not belong to {cls.name}: leave it at {default!r}")
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it matters which real token a key is, so that padding before it or between must be moved."""
+        return False
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether query i stands at the position of key i, and sees only what is before it, or near."""
+        return self.causal
+
+    def add_parameters(
+        self, attention: "Attention", device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        """Register maps and parameters on ``attention``, with their first values."""
+
+    def reset_parameters(self, attention: "Attention") -> None:
+        """Give what :meth:`add_parameters` registered its first values again."""
+
+    def read(
+        self,
+        attention: "Attention",
+        key: Tensor,
+        value: Tensor,
+        padding: Padding | None,
+        shared_projection: "SequenceProjection | None",
+    ) -> KeysAndValues:
+        """What there is to attend to in keys and values ``(B, M, C)`` whose real tokens stand first."""
+        if shared_projection is not None:
+            raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
+        keys_BHMD = attention.split_heads(run_linear(attention.k_proj, key), attention.num_kv_heads)
+        values_BHMD = attention.split_heads(run_linear(attention.v_proj, value), attention.num_kv_heads)
+        return KeysAndValues(keys_BHMD, values_BHMD, None if padding is None else padding.trailing)
+
+    def read_chunks(
+        self,
+        attention: "Attention",
+        chunks: Chunks,
+        norm: nn.LayerNorm | None,
+        shared_projection: "SequenceProjection | None",
+    ) -> KeysAndValues:
+        """:meth:`read` of a sequence, normed if there is a norm, that is read chunk by chunk."""
+        parts = [
+            Context.read(self, attention, x, x, None, shared_projection)
+            for x in (chunks.read(chunk, norm) for chunk in chunks.cut_at(1))
+        ]
+        keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
+        return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.trailing)
+
+    def attend(
+        self,
+        attention: "Attention",
+        queries_BHND: Tensor,
+        context: KeysAndValues,
+        *,
+        past: Past | None,
+        start: int,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``(B, H, N, D)`` and, with ``need_weights``, weights ``(B, H, N, ·)``.
+
+        ``start`` is the position of the first query, which a local window needs.
+        """
+        raise NotImplementedError
+
+
+class AllPositions(Context):
+    """Every position of the keys: ordinary attention."""
+
+    name = "ordinary attention"
+    options = frozenset()
+    no_mask = "it takes the masks that Linformer attention takes"
+
+    def attend(
+        self,
+        attention: "Attention",
+        queries_BHND: Tensor,
+        context: KeysAndValues,
+        *,
+        past: Past | None,
+        start: int,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        return attend(
+            queries_BHND,
+            context.keys,
+            context.values,
+            padding_mask=context.padding,
+            dropout_p=attention.dropout_p,
+            need_weights=need_weights,
+        )
+
+
+class EarlierPositions(Context):
+    """Every position up to the query's own: ordinary causal attention."""
+
+    name = "ordinary causal attention"
+    options = frozenset({"rotary_dim"})
+    causal = True
+    no_mask = "it takes the masks that Linformer attention takes"
+
+    def __init__(self, rotary_dim: int = 0) -> None:
+        self.rotary_dim = rotary_dim
+
+    def attend(
+        self,
+        attention: "Attention",
+        queries_BHND: Tensor,
+        context: KeysAndValues,
+        *,
+        past: Past | None,
+        start: int,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
+        padding = context.padding
+        if past is not None:
+            read = FullState(keys, values, padding)
+            if isinstance(past.state, FullState):
+                read = past.state.followed_by(keys, values, padding)
+            past.state, keys, values, padding = read, read.keys, read.values, read.padding
+        return attend_to_past(
+            queries, keys, values, padding_mask=padding, dropout_p=attention.dropout_p, need_weights=need_weights
+        )
+
+
+def at_positions(
+    rotary_dim: int, queries_BHND: Tensor, context: KeysAndValues, past: Past | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of as many heads ``(B, H, N, D)``, turned by the positions that follow the past."""
+    keys, heads = context.keys, queries_BHND.shape[1]
+    if rotary_dim > 0:
+        positions = positions_after(past, context.padding, keys.shape[2], keys.device)
+        queries_BHND, keys = (rotate(x, positions, rotary_dim) for x in (queries_BHND, keys))
+    return queries_BHND, repeat_heads(keys, heads), repeat_heads(context.values, heads)

@@ -1,0 +1,135 @@
+"""The two attentions of this package, called as ``torch.nn.MultiheadAttention``: Linformer's, and its ordinary twin."""
+
+from typing import Unpack
+
+import torch
+
+from torch_linformer.nn.attention.attention import Attention
+from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
+from torch_linformer.nn.attention.running_means import RunningMeans
+from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
+
+ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
+    "linformer": {False: Slots, True: RunningMeans},
+    "full": {False: AllPositions, True: EarlierPositions},
+}
+"""The context that each kind of attention has, not causal and causal."""
+
+
+class LinformerAttention(Attention):
+    r"""Multi-head attention over K slots instead of M positions: O(N·K) time and memory.
+
+    Called as :class:`torch.nn.MultiheadAttention`, with three other defaults: ``batch_first=True``, so inputs are
+    ``(B, N, C)``; ``need_weights=False``; and ``key`` is ``query``, ``value`` is ``key`` where they are left out.
+
+    .. math::
+        \bar K = s E^\top (m \odot (X W_k + b_k)), \quad \bar V = s F^\top (m \odot (X W_v + b_v)), \quad
+        \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
+
+    Padding is exact, wherever it stands: a padded batch gives each row's real tokens what the row by itself would give,
+    and whatever stands at padding, NaN included, changes nothing. Row i of E belongs to the i-th real token.
+
+    Where the heads share a linear map, :math:`E^\top (X W + b) = (E^\top X) W + (E^\top 1) b` lets the sequence be
+    compressed before the channels are mixed; the order with fewer multiplications is taken.
+
+    Args:
+        embed_dim: model width C.
+        num_heads: heads H.
+        max_len: longest key sequence M, in tokens.
+        k: slots K, 1 to ``max_len``.
+        dropout: on the attention weights, in training.
+        bias: on the four linear maps.
+        kdim: width of ``key``, C by default.
+        vdim: width of ``value``, C by default.
+        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
+        options: :class:`~torch_linformer.nn.options.AttentionOptions`: ``num_kv_heads``, ``head_dim``, ``projection``,
+            ``sharing`` (not ``layerwise``, which spans layers), ``length_scaling``, ``causal``, ``window``,
+            ``rotary_dim``, ``slot_bias``.
+
+    Raises:
+        ValueError: for arguments out of range, for an option that this attention would not use, and for
+            ``sharing="layerwise"``.
+
+    Source: arXiv 2006.04768, section 4.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        max_len: int,
+        k: int = DEFAULT_K,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        chosen = complete(options, self)
+        ATTENTIONS["linformer"][chosen["causal"]].check_options(chosen)
+        if chosen["sharing"] == "layerwise":
+            raise ValueError(
+                "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
+                "use LinformerEncoder, or sharing='kv' for one projection in this layer"
+            )
+        context: Context = Slots(max_len, k, chosen)
+        if chosen["causal"]:
+            context = RunningMeans(max_len, k, chosen["window"], chosen["rotary_dim"])
+        super().__init__(
+            embed_dim,
+            num_heads,
+            context,
+            num_kv_heads=chosen["num_kv_heads"],
+            head_dim=chosen["head_dim"],
+            dropout=dropout,
+            bias=bias,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )
+
+
+class FullAttention(Attention):
+    """Ordinary multi-head attention, O(N·M), with the parameters and the contracts of :class:`LinformerAttention`.
+
+    It is the twin that comparisons need. The arguments mean what they mean there; of the options it has
+    ``num_kv_heads``, ``head_dim``, ``causal`` and, when causal, ``rotary_dim``.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[AttentionOptions],
+    ) -> None:
+        chosen = complete(options, self)
+        ATTENTIONS["full"][chosen["causal"]].check_options(chosen)
+        super().__init__(
+            embed_dim,
+            num_heads,
+            EarlierPositions(chosen["rotary_dim"]) if chosen["causal"] else AllPositions(),
+            num_kv_heads=chosen["num_kv_heads"],
+            head_dim=chosen["head_dim"],
+            dropout=dropout,
+            bias=bias,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=batch_first,
+            device=device,
+            dtype=dtype,
+        )

@@ -1,0 +1,87 @@
+"""The context of causal Linformer attention: slots that are running means of what came before."""
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.causal import attend_causally
+from torch_linformer.nn.attention.context import Context, at_positions
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.past import FullState, Past
+from torch_linformer.nn.causal_projection import CausalProjection
+
+if TYPE_CHECKING:
+    from torch_linformer.nn.attention.attention import Attention
+
+
+class RunningMeans(Context):
+    """K running means of the tokens up to the query's own, and with a ``window`` the last tokens themselves.
+
+    Adds ``running``, a :class:`CausalProjection`, or None with ``k=0``.
+    """
+
+    name = "causal attention, whose slots are running means"
+    options = frozenset({"window", "rotary_dim"})
+    causal = True
+    no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
+
+    def __init__(self, max_len: int, k: int, window: int | None, rotary_dim: int) -> None:
+        check_causal_k(k, max_len, window)
+        self.max_len, self.k = max_len, k
+        self.window, self.rotary_dim = window, rotary_dim
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.window is not None  # running means count the real tokens themselves
+
+    def add_parameters(
+        self, attention: "Attention", device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        attention.register_module("running", None)
+        if self.k > 0:
+            heads, width = attention.num_heads, attention.head_dim
+            attention.running = CausalProjection(self.k, heads, width, self.max_len, device=device, dtype=dtype)
+
+    def reset_parameters(self, attention: "Attention") -> None:
+        if attention.running is not None:
+            cast(CausalProjection, attention.running).reset_parameters()
+
+    def attend(
+        self,
+        attention: "Attention",
+        queries_BHND: Tensor,
+        context: KeysAndValues,
+        *,
+        past: Past | None,
+        start: int,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
+        before = None if past is None else past.state
+        assert not isinstance(before, FullState)
+        running = cast("CausalProjection | None", attention.running)
+        slot_weights, score_bias = (None, None) if running is None else running(keys)
+        output, weights, state = attend_causally(
+            queries,
+            keys,
+            values,
+            slot_weights,
+            score_bias=score_bias,
+            window=self.window,
+            padding_mask=context.padding,
+            state=before,
+            dropout_p=attention.dropout_p,
+            need_weights=need_weights,
+        )
+        if past is not None:
+            past.state = state
+        return output, weights
+
+
+def check_causal_k(k: int, max_len: int, window: int | None, *, limit: str = "max_len") -> None:
+    """Raise ``ValueError`` for a number of running means that leaves nothing to attend to, or no time scale."""
+    if k < 0 or max_len < 1:
+        raise ValueError(f"k must be at least 0 and {limit} at least 1, got {k} and {max_len}")
+    if k == 0 and window is None:
+        raise ValueError("k=0 leaves nothing to attend to: give window, or k of at least 1")

@@ -1,0 +1,181 @@
+"""What attentions, layers and stacks take beside the arguments of ``torch.nn``: declared, with defaults and checks."""
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
+
+from torch_linformer.functional.causal import check_window
+
+Projection = Literal["linear", "random", "conv", "mean", "max"]
+Sharing = Literal["none", "headwise", "kv", "layerwise"]
+ActivationMemory = Literal["none", "checkpoint", "reversible"]
+
+DENSE = ("linear", "random")
+PARAMETERLESS = ("mean", "max")
+DEFAULT_K = 256
+
+
+class AttentionOptions(TypedDict, total=False):
+    """The options of an attention, in any module that has one. Defaults are in :data:`DEFAULTS`.
+
+    Attributes:
+        num_kv_heads: heads of keys and values (1: multi-query attention), H by default; divides H.
+        head_dim: width D of one head, C / H by default.
+        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see :class:`SequenceProjection`); None
+            for an attention that owns no map and is given ``shared_projection`` at each call.
+        sharing: ``none`` (E and F for every key/value head), ``headwise`` (one E, one F a layer), ``kv`` (one E = F a
+            layer, ``proj_v`` is None) or, in an encoder or decoder, ``layerwise`` (one E = F for the whole stack).
+        length_scaling: False leaves the length factor s out (``linear`` and ``random``).
+        causal: position t attends to running means of what came before it, itself included, instead of E and F over
+            all positions: see :class:`CausalProjection`. There is no longest sequence: ``max_len`` is the longest time
+            scale that slots begin with.
+        window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
+            otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
+        rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
+            even; see :func:`torch_linformer.functional.rotary.rotate`.
+        slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
+            :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
+    """
+
+    num_kv_heads: int | None
+    head_dim: int | None
+    projection: Projection | None
+    sharing: Sharing
+    length_scaling: bool
+    causal: bool
+    window: int | None
+    rotary_dim: int
+    slot_bias: bool
+
+
+DEFAULTS: AttentionOptions = {
+    "num_kv_heads": None,
+    "head_dim": None,
+    "projection": "linear",
+    "sharing": "headwise",
+    "length_scaling": True,
+    "causal": False,
+    "window": None,
+    "rotary_dim": 0,
+    "slot_bias": False,
+}
+
+
+class LayerOptions(AttentionOptions, total=False):
+    """The options of a layer.
+
+    Attributes:
+        attention_dropout: on the attention weights; the layer's ``dropout`` by default.
+        gated: feed-forward ``W₂ (φ(W₁ x) ⊙ W_g x)``; False by default.
+        chunk_size: positions worked on at once; None, the default, for the whole sequence. Without gradients one pass
+            over the sequence makes the slots and a second one runs the layer, so only the hidden states grow with N.
+            With gradients only the feed-forward runs in chunks, and again in the backward pass.
+    """
+
+    attention_dropout: float | None
+    gated: bool
+    chunk_size: int | None
+
+
+class StackOptions(LayerOptions, total=False):
+    """The options of a stack of layers.
+
+    Attributes:
+        final_norm: False leaves out the final norm that a stack with ``norm_first`` has.
+        activation_memory: what training keeps of each layer for the backward pass. ``none``, the default: all that
+            autograd saves. ``checkpoint``: the layer's input; the layer is computed again, which changes no number.
+            ``reversible`` (encoders with ``norm_first``): nothing, and the model is another one: see
+            :class:`ReversibleEncoderLayer`.
+        memory: the former name of ``activation_memory``.
+    """
+
+    final_norm: bool
+    activation_memory: ActivationMemory
+    memory: ActivationMemory
+
+
+class Parts(NamedTuple):
+    """The options of a layer or a stack, by who takes them.
+
+    Attributes:
+        attention: those of the attention, its ``dropout`` among them; and whatever is no option, which it refuses.
+        layer: those of the layer.
+        final_norm: as in :class:`StackOptions`; so is ``activation_memory``.
+    """
+
+    attention: dict[str, Any]
+    layer: dict[str, Any]
+    final_norm: bool
+    activation_memory: ActivationMemory
+
+
+def split_options(options: Mapping[str, Any], dropout: float) -> Parts:
+    """``options`` of a layer or a stack whose branches have ``dropout``."""
+    rest = dict(options)
+    if "memory" in rest:
+        if "activation_memory" in rest:
+            raise TypeError("memory is the former name of activation_memory: give only activation_memory")
+        message = "memory= is now activation_memory= (a memory is what a decoder reads); the old name will be removed"
+        warnings.warn(message, FutureWarning, stacklevel=3)
+        rest["activation_memory"] = rest.pop("memory")
+    attention_dropout = rest.pop("attention_dropout", None)
+    layer = {"gated": rest.pop("gated", False), "chunk_size": rest.pop("chunk_size", None)}
+    final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
+    rest["dropout"] = dropout if attention_dropout is None else attention_dropout
+    return Parts(rest, layer, final_norm, activation_memory)
+
+
+def complete(options: Mapping[str, Any], owner: object) -> AttentionOptions:
+    """``options`` with the defaults of those that were left out.
+
+    Raises:
+        TypeError: for an argument that is no option.
+        ValueError: for a value outside its choices or its range.
+    """
+    unknown = sorted(options.keys() - DEFAULTS.keys())
+    if unknown:
+        raise TypeError(f"{type(owner).__name__} got an unexpected keyword argument {unknown[0]!r}")
+    chosen = AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
+    check_values(chosen)
+    return chosen
+
+
+def check_values(options: AttentionOptions) -> None:
+    """Raise ``ValueError`` for a value outside its choices or its range, whatever else is chosen."""
+    if options["projection"] is not None:
+        check_choice("projection", options["projection"], Projection)
+    check_choice("sharing", options["sharing"], Sharing)
+    check_window(options["window"])
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise ``ValueError`` for a ``value`` that the type ``choices`` (a ``Literal``) does not list."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
+
+
+def check_k(k: int, longest: int, *, name: str = "k", limit: str = "max_len") -> None:
+    """Raise ``ValueError`` for a number of slots outside 1 … ``longest``, which the user knows as ``limit``."""
+    if longest < 1:
+        raise ValueError(f"{limit} must be at least 1, got {longest}")
+    if not 1 <= k <= longest:
+        raise ValueError(f"{name} must lie between 1 and {limit} = {longest}, got {k}")
+
+
+def unused(options: Mapping[str, Any], used: Collection[str]) -> list[str]:
+    """The names in ``options`` that ask for something, and are not in ``used``."""
+    return [name for name, value in options.items() if name not in used and value != DEFAULTS.get(name)]
+
+
+def check_activation_memory(activation_memory: str, norm_first: bool, decoder: bool = False) -> None:
+    """Raise ``ValueError`` for an unknown way to keep activations, or one that the layers do not allow."""
+    check_choice("activation_memory", activation_memory, ActivationMemory)
+    if activation_memory != "reversible":
+        return
+    if decoder:
+        raise ValueError("activation_memory='reversible' belongs to encoders: take 'checkpoint' for a decoder")
+    if not norm_first:
+        raise ValueError(
+            "activation_memory='reversible' needs norm_first=True, got norm_first=False: a norm after the residual "
+            "connection cannot be computed back; take activation_memory='checkpoint' for such layers"
+        )
