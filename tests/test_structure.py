@@ -58,6 +58,20 @@ PUBLIC_NAMES = {
         "linformer_attention",
         "project_sequence",
     ],
+    "torch_linformer.models": [
+        "LinformerCache",
+        "LinformerConfig",
+        "LinformerForCausalLM",
+        "LinformerForConditionalGeneration",
+        "LinformerForMaskedLM",
+        "LinformerForMultipleChoice",
+        "LinformerForQuestionAnswering",
+        "LinformerForSequenceClassification",
+        "LinformerForTokenClassification",
+        "LinformerModel",
+        "LinformerPreTrainedModel",
+        "LinformerSeq2SeqConfig",
+    ],
     "torch_linformer.models.convert": [
         "from_bert",
         "from_distilbert",
@@ -77,6 +91,7 @@ PUBLIC_NAMES = {
         "Past",
         "SequenceProjection",
     ],
+    "torch_linformer.training": ["adapt"],
 }
 
 
