@@ -104,8 +104,8 @@ CASES = {
     "encoder": Case(encoder),
     "encoder-layerwise": Case(encoder, {"sharing": "layerwise"}),
     "encoder-of-two-k": Case(encoder, {"k": [3, 5], "norm_first": True}),
-    "encoder-reversible": Case(encoder, {"memory": "reversible", "norm_first": True}),
-    "encoder-checkpoint": Case(encoder, {"memory": "checkpoint", "norm_first": True, "final_norm": False}),
+    "encoder-reversible": Case(encoder, {"activation_memory": "reversible", "norm_first": True}),
+    "encoder-checkpoint": Case(encoder, {"activation_memory": "checkpoint", "norm_first": True, "final_norm": False}),
     "encoder-causal": Case(encoder, {"causal": True, "window": 3, "chunk_size": 4}),
     "decoder-layer": Case(decoder_layer),
     "decoder-layer-pre-norm-gated": Case(decoder_layer, {"norm_first": True, "gated": True, "window": 3}),
@@ -113,7 +113,7 @@ CASES = {
     "decoder": Case(decoder, {"norm_first": True}),
     "decoder-layerwise": Case(decoder, {"sharing": "layerwise", "window": 3}),
     "decoder-of-two-k": Case(decoder, {"k": [2, 4], "memory_k": [3, 5], "chunk_size": 4}),
-    "decoder-checkpoint": Case(decoder, {"memory": "checkpoint", "sharing": "kv"}),
+    "decoder-checkpoint": Case(decoder, {"activation_memory": "checkpoint", "sharing": "kv"}),
 }
 
 

@@ -14,7 +14,7 @@ import torch_linformer
 
 FOLDERS = [*sorted(SAVED.iterdir()), RUNS / "adapted"]
 # A field of config.json that has another name by now, which is where its value is found: "old name": "name".
-RENAMED: dict[str, str] = {}
+RENAMED = {"memory": "activation_memory"}
 TIED = {
     "LinformerForMaskedLM": {"lm_head.decoder.weight"},
     "LinformerForCausalLM": {"lm_head.decoder.weight"},

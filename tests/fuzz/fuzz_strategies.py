@@ -119,7 +119,7 @@ def attentions(draw, causal, lengths=SHORT):
         options |= draw(st.sampled_from([{}, {"kdim": 3, "vdim": 2}]))
     if not causal:
         options |= draw(slots_of(length_read, ("none", "headwise", "kv")))
-    return AttentionCase("LinformerAttention", options, rows, query=query, memory=memory, **common)
+    return AttentionCase("LinformerAttention", options, rows, query=query, activation_memory=memory, **common)
 
 
 @st.composite
@@ -169,7 +169,7 @@ def decoders(draw, lengths=SHORT):
         options |= {} if draw(st.booleans()) else {"final_norm": False}
     name = "LinformerDecoder" if stacked else "LinformerDecoderLayer"
     rows, memory = draw(rows_of(batch, length)), draw(rows_of(batch, of_memory))
-    return DecoderCase(name, options, rows, memory=memory, **common)
+    return DecoderCase(name, options, rows, activation_memory=memory, **common)
 
 
 # One strategy for each way through the code: Hypothesis draws them evenly, but not what it draws within one.

@@ -65,7 +65,7 @@ def test_training_is_what_it_is_with_everything_kept(build, token_ids, attention
     # Weights that are recorded are dropped by other random numbers than those that are not.
     dropout = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.25 if memory == "checkpoint" else 0.0}
     fields = {"attention": attention, "norm_first": True, "sharing": "layerwise", **dropout}
-    model = build(LinformerForSequenceClassification, memory=memory, **fields).train()
+    model = build(LinformerForSequenceClassification, activation_memory=memory, **fields).train()
     ids, calls = token_ids(3, 11), []
     if memory == "checkpoint":
         kept = build(LinformerForSequenceClassification, **fields).train()

@@ -394,7 +394,7 @@ def test_every_parameter_learns_with_and_without_checkpointing(make, source, tar
 @pytest.mark.parametrize("model_class", [LinformerForConditionalGeneration, LinformerForCausalLM])
 def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model_class, memory):
     if model_class is LinformerForCausalLM:
-        model = build(LinformerForCausalLM, causal=True, memory=memory)
+        model = build(LinformerForCausalLM, causal=True, activation_memory=memory)
     else:
         model = make(decoder={"memory": memory})
 

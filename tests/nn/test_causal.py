@@ -14,8 +14,8 @@ from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import Past
+from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention import Past
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, LENGTH = 12, 11
@@ -448,7 +448,7 @@ def test_a_stack_sees_no_later_input(stack):
 
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 def test_saving_memory_changes_no_gradient(gradients, randomize, trailing_padding, memory):
-    model = randomize(encoder(memory=memory))
+    model = randomize(encoder(activation_memory=memory))
     for parameter in model.parameters():
         parameter.data.mul_(0.3)  # a reversible stack computes its inputs back: they should not dwarf the branches
     x, mask = draw(2, LENGTH, WIDTH, requires_grad=True), trailing_padding([LENGTH, 7], LENGTH)

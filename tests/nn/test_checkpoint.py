@@ -1,4 +1,4 @@
-"""``memory="checkpoint"`` changes what is kept, and not one bit of a result."""
+"""``activation_memory="checkpoint"`` changes what is kept, and not one bit of a result."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ SIZES = {"max_len": 13, "k": 5}
 
 def build(memory, **options):
     torch.manual_seed(0)
-    return LinformerEncoder(12, 4, 3, 17, 0.25, memory=memory, **{**SIZES, **options})
+    return LinformerEncoder(12, 4, 3, 17, 0.25, activation_memory=memory, **{**SIZES, **options})
 
 
 def step(model, src, mask, autocast):

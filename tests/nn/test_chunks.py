@@ -7,11 +7,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
-from torch_linformer.nn.chunks import write_chunks
+from torch_linformer.nn.chunks import Gathered
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import Past
+from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention import Past
 
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6
@@ -20,12 +20,12 @@ PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SHARINGS = ("none", "headwise", "kv", "layerwise")
 
 
-def full_stack(memory="none", chunk_size=None, norm_first=False, **options):
+def full_stack(activation_memory="none", chunk_size=None, norm_first=False, **options):
     layers = (
         EncoderLayer(FullAttention(WIDTH, 4), 17, 0.0, norm_first=norm_first, chunk_size=chunk_size) for _ in range(2)
     )
     norm = torch.nn.LayerNorm(WIDTH) if norm_first else None
-    return Encoder(layers, norm, memory=memory, chunk_size=chunk_size).double()
+    return Encoder(layers, norm, activation_memory=memory, chunk_size=chunk_size).double()
 
 
 def stack(**options):
@@ -95,7 +95,7 @@ def test_beside_a_window_chunks_cost_no_more(pair, trailing_padding, projection,
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])
 @torch.no_grad()
 def test_every_kind_of_memory_runs_in_chunks(pair, trailing_padding, build, memory):
-    whole, chunked = pair(build, chunk_size=5, norm_first=True, memory=memory)
+    whole, chunked = pair(build, chunk_size=5, norm_first=True, activation_memory=memory)
     src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
     before = src.clone()
     assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
@@ -172,7 +172,7 @@ class LargeTensors(TorchDispatchMode):
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 @torch.no_grad()
 def test_nothing_is_as_large_as_the_hidden_states_but_they(pair, memory, sharing, sets):
-    _, chunked = pair(chunk_size=8, norm_first=True, max_len=701, memory=memory, sharing=sharing)
+    _, chunked = pair(chunk_size=8, norm_first=True, max_len=701, activation_memory=memory, sharing=sharing)
     src = torch.randn(1, 700, WIDTH, **DOUBLE)
     projections = {x.untyped_storage().data_ptr() for x in chunked.parameters()}
     with LargeTensors(src.numel() // 2) as large:
@@ -188,7 +188,7 @@ def test_nothing_is_as_large_as_the_hidden_states_but_they(pair, memory, sharing
 @pytest.mark.parametrize("watched", ["layers.0", "layers.1", "layers.1.norm1", "norm"])
 @torch.no_grad()
 def test_nothing_that_a_hook_has_seen_is_written_over(pair, memory, watched):
-    _, chunked = pair(chunk_size=8, norm_first=True, memory=memory)
+    _, chunked = pair(chunk_size=8, norm_first=True, activation_memory=memory)
     src, seen = torch.randn(1, LENGTH, WIDTH, **DOUBLE), []
 
     def keep(module, args, output):
@@ -225,13 +225,14 @@ def test_a_past_is_refused_where_nothing_is_causal(pair, chunk_size):
 
 def test_a_buffer_of_another_precision_is_left_alone():
     buffer, piece = torch.zeros(2, 3, dtype=torch.bfloat16), torch.rand(2, 3)
-    (output,) = write_chunks([(slice(0, 2), (piece,))], 2, [buffer], 0)
-    assert torch.equal(output, piece) and not buffer.any()
+    output = Gathered(2, 0, buffer)
+    output.write(slice(0, 2), piece)
+    assert torch.equal(output.sequence(), piece) and not buffer.any()
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])
 def test_training_runs_the_feed_forward_in_chunks(pair, gradients, trailing_padding, memory):
-    whole, chunked = pair(chunk_size=5, norm_first=True, gated=True, memory=memory)
+    whole, chunked = pair(chunk_size=5, norm_first=True, gated=True, activation_memory=memory)
     src, mask = torch.randn(2, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13], LENGTH)
     shapes, results = [], []
     chunked.layers[0].linear1.register_forward_hook(lambda module, args, output: shapes.append(output.shape[1]))

@@ -16,7 +16,7 @@ from torch_linformer.nn.costs import (
     layer_ratio,
     linformer_attention_cost,
 )
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 # N = 5, K = 2, C = 3, H = 1, F = 7
 SIZES = LayerSizes(length=5, k=2, batch=1, width=3, heads=1, feedforward=7)

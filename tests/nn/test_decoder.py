@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from torch_linformer.nn import LinformerAttention, LinformerDecoder, LinformerDecoderLayer
 from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import Past
+from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention import Past
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, MEMORY_WIDTH, HEADS, N, M = 12, 10, 4, 11, 14
@@ -331,7 +331,7 @@ def test_checkpoints_change_no_number(gradients, masks, kind):
 def test_checkpoints_keep_the_input_of_each_layer_alone():
     kept = {}
     for memory in ("none", "checkpoint"):
-        decoder, stored = build("pre-norm", memory=memory), []
+        decoder, stored = build("pre-norm", activation_memory=memory), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x, stored=stored: stored.append(x.numel()) or x, lambda x: x
         ):

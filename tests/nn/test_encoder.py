@@ -14,8 +14,8 @@ from torch_linformer.nn import (
 )
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import Past
+from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention import Past
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SIZES = {"max_len": 13, "k": 5}

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 
 def attention(**options):

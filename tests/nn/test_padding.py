@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SHARINGS = ("none", "headwise", "kv")

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch_linformer.nn import LinformerEncoder
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 WIDTH, LENGTH = 12, 11
 SIZES = {"max_len": 13, "k": 5, "norm_first": True}
@@ -104,7 +104,7 @@ def test_batch_second_and_unbatched(build, gradients):
 
 def test_full_attention_reverses_too(randomize, gradients):
     layers = (EncoderLayer(FullAttention(WIDTH, 4), 17, 0.25, norm_first=True) for _ in range(3))
-    model = randomize(Encoder(layers, torch.nn.LayerNorm(WIDTH), memory="reversible")).double()
+    model = randomize(Encoder(layers, torch.nn.LayerNorm(WIDTH), activation_memory="reversible")).double()
     src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
     expected = results(lambda x: keep_everything(model, x), src, model, gradients)
     assert_close(results(model, src, model, gradients), expected)
@@ -147,7 +147,7 @@ def test_gradients_go_only_where_they_are_asked_for(build):
 @pytest.mark.parametrize("how", ["autocast", "cast"])
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_low_precision_costs_no_more_than_keeping_everything(gradients, trailing_padding, sharing, how):
-    model = LinformerEncoder(48, 4, 3, 59, 0.0, sharing=sharing, memory="reversible", norm_first=True, max_len=97, k=16)
+    model = LinformerEncoder(48, 4, 3, 59, 0.0, sharing=sharing, activation_memory="reversible", norm_first=True, max_len=97, k=16)
     mask = trailing_padding([89, 89, 50, 3], 89)
     src = torch.randn(4, 89, 48).masked_fill(mask[..., None], 0.0)
     low = (model.bfloat16(), src.bfloat16()) if how == "cast" else (model, src)
@@ -246,7 +246,7 @@ def test_what_is_kept_does_not_grow_with_the_layers(build, sharing, chunk_size):
     assert four == sixteen
     between, _, afterwards = four
     assert between <= 6 * src.nbytes and afterwards == 0
-    kept = memory_of_a_step(build(4, 0.25, sharing=sharing, memory="none"), src)
+    kept = memory_of_a_step(build(4, 0.25, sharing=sharing, activation_memory="none"), src)
     assert kept[0] > 5 * between, "the other stacks keep what this one does not"
 
 
@@ -367,7 +367,7 @@ def test_layers_whose_norm_comes_last_are_refused(build):
     with pytest.raises(ValueError, match=message):
         build(norm_first=False)
     with pytest.raises(ValueError, match=message):
-        Encoder([EncoderLayer(FullAttention(WIDTH, 4), 17)], memory="reversible")
+        Encoder([EncoderLayer(FullAttention(WIDTH, 4), 17)], activation_memory="reversible")
     with pytest.raises(ValueError, match=r"^memory must be one of none, checkpoint, reversible, got 'reverse'$"):
         build(memory="reverse")
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 DOUBLE = {"dtype": torch.float64}
 LENGTH = 11

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -21,75 +20,13 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.resizing import check_maps, check_new_length
-from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.models.stacks import BLOCKS, build_encoder
+from torch_linformer.nn.attention import Attention
+from torch_linformer.nn.attention.past import positions_after
+from torch_linformer.nn.attention.slots import SLOT_BIASES
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
-from torch_linformer.nn.encoder import Encoder, LinformerEncoder, Memory
-from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.past import positions_behind
-from torch_linformer.nn.projection import Projection, SequenceProjection, Sharing, resize_rows
-
-
-class CheckpointedLayer(GradientCheckpointingLayer, EncoderLayer):
-    """An encoder layer that transformers can checkpoint and whose output it can record."""
-
-
-class LinformerLayer(CheckpointedLayer, LinformerEncoderLayer):
-    """The layer of ``attention="linformer"``."""
-
-
-class LinformerLayerStack(LinformerEncoder):
-    """:class:`torch_linformer.nn.LinformerEncoder` of layers that can be checkpointed."""
-
-    layer_class = LinformerLayer
-
-
-def build_encoder(config: LinformerConfig) -> Encoder:
-    """The encoder a configuration describes; ``attention="full"`` differs in the attention alone."""
-    options: dict[str, Any] = {
-        "dim_feedforward": config.intermediate_size,
-        "dropout": config.hidden_dropout_prob,
-        "activation": ACT2FN[config.hidden_act],
-        "layer_norm_eps": config.layer_norm_eps,
-        "norm_first": config.norm_first,
-        "gated": config.gated,
-        "chunk_size": config.chunk_size,
-    }
-    attention: dict[str, Any] = {
-        "num_kv_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "causal": config.causal,
-        "rotary_dim": config.rotary_dim,
-    }
-    width, heads = config.hidden_size, config.num_attention_heads
-    if config.attention == "linformer":
-        return LinformerLayerStack(
-            width,
-            heads,
-            config.num_hidden_layers,
-            max_len=config.max_position_embeddings,
-            k=config.k,
-            sharing=cast(Sharing, config.sharing),
-            projection=cast(Projection, config.projection),
-            length_scaling=config.length_scaling,
-            window=config.window,
-            slot_bias=config.slot_bias,
-            final_norm=config.final_norm,
-            memory=cast(Memory, config.memory),
-            attention_dropout=config.attention_probs_dropout_prob,
-            **attention,
-            **options,
-        )
-    layers = [
-        CheckpointedLayer(
-            FullAttention(width, heads, dropout=config.attention_probs_dropout_prob, **attention), **options
-        )
-        for _ in range(config.num_hidden_layers)
-    ]
-    has_norm = config.norm_first and config.final_norm
-    norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if has_norm else None
-    return Encoder(layers, norm, memory=cast(Memory, config.memory), chunk_size=config.chunk_size)
+from torch_linformer.nn.projection import SequenceProjection, resize_maps, resize_rows
 
 
 class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
@@ -102,13 +39,13 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
     # divide by the size of a whole step, and multiplies by processes and accumulated batches.
     accepts_loss_kwargs = False
     supports_gradient_checkpointing = True
-    _no_split_modules = ["CheckpointedLayer", "LinformerLayer"]  # noqa: RUF012 - transformers reads it from the class
+    _no_split_modules = BLOCKS
     # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
     _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class
     _supports_sdpa = True
     _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
-        "hidden_states": CheckpointedLayer,
-        "attentions": OutputRecorder(FullAttention, index=1),
+        "hidden_states": GradientCheckpointingLayer,
+        "attentions": OutputRecorder(Attention, index=1),
     }
 
     @torch.no_grad()
@@ -120,10 +57,10 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
             init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
             init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
             init.constant_(module.score_bias, FIRST_SCORE)
-        if isinstance(module, LinformerAttention):
-            for slot_bias in (module.slot_bias_k, module.slot_bias_v):
-                if slot_bias is not None:
-                    init.zeros_(slot_bias)
+        if isinstance(module, Attention):
+            for name, parameter in module.named_parameters(recurse=False):
+                if name in SLOT_BIASES:
+                    init.zeros_(parameter)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
@@ -138,8 +75,8 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         backbone = cast("LinformerModel", self.base_model)
         backbone.check_resize(max_len, mode)
         check_maps(backbone, max_len, mode)
-        if isinstance(backbone.encoder, LinformerEncoder) and not self.config.causal:
-            backbone.encoder.resize_max_len(max_len, mode)
+        if any(isinstance(module, SequenceProjection) for module in backbone.encoder.modules()):
+            resize_maps(backbone.encoder, max_len, mode)
         backbone.resize_positions(max_len, mode)
 
 
@@ -268,7 +205,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             if position_ids is None:
                 past = None if cache is None else cache.pasts[0]
-                position_ids = positions_behind(past, padding.mask, padding.mask.shape[1], padding.mask.device)
+                position_ids = positions_after(past, padding.mask, padding.mask.shape[1], padding.mask.device)
                 position_ids = position_ids.clamp(min=0)
         start = None if cache is None else cache.tokens
         embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
@@ -325,7 +262,7 @@ class LinformerModel(LinformerBackbone):
             **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
                 documents that transformers' collators write beside ``position_ids`` are not read. What is recorded
                 leads to the output, so its gradients can be retained, except copies: all of packed rows, the inner
-                hidden states of ``memory="reversible"``, and the attentions of Linformer attention that is causal or
+                hidden states of ``activation_memory="reversible"``, and the attentions of Linformer attention that is causal or
                 has a window.
 
         Raises:

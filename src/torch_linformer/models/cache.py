@@ -11,8 +11,8 @@ from torch.utils._pytree import KeyEntry, MappingKey, register_pytree_node
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from torch_linformer.functional.causal_state import CausalState
-from torch_linformer.nn.keys_and_values import KeysAndValues
-from torch_linformer.nn.past import FullState, Past
+from torch_linformer.nn.attention import KeysAndValues, Past
+from torch_linformer.nn.attention.past import FullState
 
 
 class LinformerCacheLayer(CacheLayerMixin):
@@ -76,7 +76,7 @@ class LinformerCacheLayer(CacheLayerMixin):
 
 
 class LinformerCache(Cache):
-    """One :class:`torch_linformer.nn.past.Past` a layer.
+    """One :class:`torch_linformer.nn.attention.Past` a layer.
 
     With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers and the last w − 1 keys
     and values a head; for a decoder 2 × K × D numbers of the memory besides. With ``attention="full"`` it holds every

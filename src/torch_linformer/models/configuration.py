@@ -1,25 +1,34 @@
 """Configuration of the Linformer models."""
 
-from typing import Any, get_args
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from transformers.activations import ACT2FN
 
-from torch_linformer.functional.causal import check_window
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.overrides import OverriddenByText
-from torch_linformer.nn.attention import check_causal
+from torch_linformer.nn.attention import ATTENTIONS
+from torch_linformer.nn.attention.running_means import check_causal_k
 from torch_linformer.nn.chunks import check_chunk_size
-from torch_linformer.nn.encoder import Memory, check_memory
-from torch_linformer.nn.projection import Projection, Sharing
+from torch_linformer.nn.options import (
+    DEFAULT_K,
+    DEFAULTS,
+    AttentionOptions,
+    check_activation_memory,
+    check_choice,
+    check_k,
+    check_values,
+)
 
-CHOICES = {
-    "attention": ("linformer", "full"),
-    "projection": get_args(Projection),
-    "sharing": get_args(Sharing),
-    "position_embedding": ("learned", "sinusoidal", "rotary", "none"),
-    "memory": get_args(Memory),
-    "pooling": ("mean", "cls", "last", "max", "mean_max"),
+CHOICES: dict[str, Any] = {
+    "attention": Literal["linformer", "full"],
+    "position_embedding": Literal["learned", "sinusoidal", "rotary", "none"],
+    "pooling": Literal["mean", "cls", "last", "max", "mean_max"],
 }
+
+FIELDS = ("projection", "sharing", "length_scaling", "causal", "window", "slot_bias")
+"""The options of attention that a configuration has under the same name."""
 
 
 class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
@@ -31,14 +40,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
         head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
         k: slots K, one number or one a layer.
-        sharing: ``none``, ``headwise``, ``kv`` or ``layerwise``.
-        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max``.
-        length_scaling: False leaves the length factor of the projections out.
-        causal: every position sees itself and what came before it, as a language model does:
-            see :class:`torch_linformer.nn.LinformerAttention`.
-        window: a local window of so many tokens in the same softmax as the slots; with one, a causal model may have
-            ``k=0``.
-        slot_bias: learned terms on the compressed keys and values, as some imported models have.
+        sharing, projection, length_scaling, causal, window, slot_bias: options of the attention:
+            see :class:`torch_linformer.nn.options.AttentionOptions`.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
         position_embedding: ``learned``, ``sinusoidal``, ``none``, or for causal models ``rotary``; positions count real
             tokens.
@@ -52,14 +55,14 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         final_norm: False leaves that final norm out.
         gated: gated feed-forward.
         lm_head_transform: False makes the head of a language model one linear map.
-        memory: what a training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
+        activation_memory: what training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
             ``reversible`` (nothing; another model, which needs ``norm_first``): see
-            :class:`torch_linformer.nn.LinformerEncoder`.
+            :class:`torch_linformer.nn.options.StackOptions`. ``memory`` is its former name.
         chunk_size: positions that inference works on at once, None for all: see there.
         class_weights: weight of each label in the classification loss.
 
     Raises:
-        ValueError: for a value that no model can be built from.
+        ValueError: for a value that no model can be built from, and for an option that its attention does not have.
     """
 
     model_type = "linformer"
@@ -86,13 +89,13 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     use_cache: bool = True
     classifier_dropout: float | None = None
 
-    k: int | list[int] = 256
-    sharing: str = "headwise"
-    projection: str = "linear"
-    length_scaling: bool = True
-    causal: bool = False
-    window: int | None = None
-    slot_bias: bool = False
+    k: int | list[int] = DEFAULT_K
+    sharing: str = DEFAULTS["sharing"]
+    projection: str | None = DEFAULTS["projection"]
+    length_scaling: bool = DEFAULTS["length_scaling"]
+    causal: bool = DEFAULTS["causal"]
+    window: int | None = DEFAULTS["window"]
+    slot_bias: bool = DEFAULTS["slot_bias"]
     attention: str = "linformer"
     position_embedding: str = "learned"
     partial_rotary_factor: float = 0.5
@@ -103,14 +106,21 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     final_norm: bool = True
     gated: bool = False
     lm_head_transform: bool = True
-    memory: str = "none"
+    activation_memory: str = "none"
     chunk_size: int | None = None
     class_weights: list[float] | None = None
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        """As in transformers; options that older versions saved without using them are left out."""
+        return super().from_dict(without_unused_options(config_dict), **kwargs)
+
     def __post_init__(self, **kwargs: Any) -> None:
+        if "memory" in kwargs:
+            warnings.warn("memory of a LinformerConfig is now activation_memory", FutureWarning, stacklevel=3)
+            self.activation_memory = kwargs.pop("memory")
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+            check_choice(name, getattr(self, name), choices)
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -125,21 +135,26 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
                 raise ValueError(f"{name} must be one of {', '.join(sorted(ACT2FN))}, got {activation!r}")
         if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} lies outside vocab_size {self.vocab_size}")
-        check_window(self.window)
         if not self.causal and self.position_embedding == "rotary":
             raise ValueError(
                 "position_embedding='rotary' needs causal=True: slots of a whole sequence have no position"
             )
-        for k in [self.k] if isinstance(self.k, int) else self.k:
-            if self.causal:
-                check_causal(k, self.max_position_embeddings, self.window, None, self.slot_bias)
-            elif not 1 <= k <= self.max_position_embeddings:
-                raise ValueError(
-                    f"k must lie between 1 and max_position_embeddings = {self.max_position_embeddings}, got {k}"
-                )
-        check_memory(self.memory, self.norm_first)
+        self._check_attention()
+        check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)
+
+    def _check_attention(self) -> None:
+        options = attention_options(self)
+        check_values(options)
+        ATTENTIONS[self.attention][self.causal].check_options(options)
+        for k in [self.k] if isinstance(self.k, int) else self.k:
+            if self.attention == "full":
+                continue
+            if self.causal:
+                check_causal_k(k, self.max_position_embeddings, self.window, limit="max_position_embeddings")
+            else:
+                check_k(k, self.max_position_embeddings, limit="max_position_embeddings")
 
     def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
         one_each = self.num_key_value_heads == self.num_attention_heads and "num_attention_heads" in changes
@@ -163,3 +178,21 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         """The labels of a classifier, in the order of its logits."""
         names: dict[Any, str] = self.id2label or {}
         return [names[number] for number in sorted(names)]
+
+
+def attention_options(config: LinformerConfig) -> AttentionOptions:
+    """The options of every attention of a model."""
+    return {
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": config.head_dim,
+        "rotary_dim": config.rotary_dim,
+        **{name: getattr(config, name) for name in FIELDS},  # type: ignore[typeddict-item]
+    }
+
+
+def without_unused_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``fields`` of a configuration without the options that its attention does not have."""
+    options = AttentionOptions(**{**DEFAULTS, **{name: fields[name] for name in FIELDS if name in fields}})  # type: ignore[typeddict-item]
+    context = ATTENTIONS[fields.get("attention", "linformer")][bool(options["causal"])]
+    unused = context.unused_options(options)
+    return {name: value for name, value in fields.items() if name not in unused}

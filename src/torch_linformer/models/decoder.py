@@ -2,8 +2,7 @@
 
 from typing import Any, Literal, cast
 
-from torch import Tensor, nn
-from transformers.activations import ACT2FN
+from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -16,74 +15,8 @@ from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
-from torch_linformer.nn.decoder import Decoder, DecoderMemory, LinformerDecoder
-from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
-from torch_linformer.nn.full_attention import FullAttention
-from torch_linformer.nn.keys_and_values import KeysAndValues
-from torch_linformer.nn.projection import Projection, Sharing
-
-
-class CheckpointedDecoderLayer(GradientCheckpointingLayer, DecoderLayer):
-    """A decoder layer that transformers can checkpoint and whose output it can record."""
-
-
-class LinformerCheckpointedDecoderLayer(CheckpointedDecoderLayer, LinformerDecoderLayer):
-    """The layer of ``attention="linformer"``."""
-
-
-class LinformerDecoderLayerStack(LinformerDecoder):
-    """:class:`torch_linformer.nn.LinformerDecoder` of layers that can be checkpointed."""
-
-    layer_class = LinformerCheckpointedDecoderLayer
-
-
-def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
-    """The decoder a configuration describes; ``attention="full"`` differs in the attentions alone."""
-    encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
-    width, heads = decoder.hidden_size, decoder.num_attention_heads
-    layer: dict[str, Any] = {
-        "dim_feedforward": decoder.intermediate_size,
-        "dropout": decoder.hidden_dropout_prob,
-        "activation": ACT2FN[decoder.hidden_act],
-        "layer_norm_eps": decoder.layer_norm_eps,
-        "norm_first": decoder.norm_first,
-        "gated": decoder.gated,
-        "chunk_size": decoder.chunk_size,
-    }
-    heads_of_keys: dict[str, Any] = {"num_kv_heads": decoder.num_key_value_heads, "head_dim": decoder.head_dim}
-    memory = cast(DecoderMemory, decoder.memory)
-    if decoder.attention == "linformer":
-        return LinformerDecoderLayerStack(
-            width,
-            heads,
-            decoder.num_hidden_layers,
-            max_len=decoder.max_position_embeddings,
-            k=decoder.k,
-            memory_len=encoder.max_position_embeddings,
-            memory_k=config.memory_k,
-            memory_dim=encoder.hidden_size,
-            window=decoder.window,
-            rotary_dim=decoder.rotary_dim,
-            projection=cast(Projection, config.memory_projection),
-            sharing=cast(Sharing, config.memory_sharing),
-            length_scaling=encoder.length_scaling,
-            final_norm=decoder.final_norm,
-            attention_dropout=decoder.attention_probs_dropout_prob,
-            memory=memory,
-            **heads_of_keys,
-            **layer,
-        )
-    attention: dict[str, Any] = {"dropout": decoder.attention_probs_dropout_prob, **heads_of_keys}
-    layers = [
-        CheckpointedDecoderLayer(
-            FullAttention(width, heads, causal=True, rotary_dim=decoder.rotary_dim, **attention),
-            FullAttention(width, heads, kdim=encoder.hidden_size, vdim=encoder.hidden_size, **attention),
-            **layer,
-        )
-        for _ in range(decoder.num_hidden_layers)
-    ]
-    has_norm = decoder.norm_first and decoder.final_norm
-    return Decoder(layers, nn.LayerNorm(width, eps=decoder.layer_norm_eps) if has_norm else None, memory=memory)
+from torch_linformer.models.stacks import build_decoder
+from torch_linformer.nn.attention import Attention, KeysAndValues
 
 
 class LinformerDecoderModel(LinformerBackbone):
@@ -92,11 +25,10 @@ class LinformerDecoderModel(LinformerBackbone):
     Padding may stand on any side of the target and of the source: real tokens come out as if there were none.
     """
 
-    _no_split_modules = ["CheckpointedDecoderLayer", "LinformerCheckpointedDecoderLayer"]  # noqa: RUF012
     _can_record_outputs = {  # noqa: RUF012 - transformers reads both from the class
-        "hidden_states": CheckpointedDecoderLayer,
-        "attentions": OutputRecorder(FullAttention, index=1, layer_name="self_attn"),
-        "cross_attentions": OutputRecorder(FullAttention, index=1, layer_name="multihead_attn"),
+        "hidden_states": GradientCheckpointingLayer,
+        "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(Attention, index=1, layer_name="multihead_attn"),
     }
 
     def __init__(self, config: LinformerSeq2SeqConfig) -> None:

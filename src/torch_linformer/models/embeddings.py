@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.nn.chunks import cut, runs_in_chunks, write_chunks
+from torch_linformer.nn.chunks import Gathered, cut, runs_in_chunks
 
 
 class LinformerEmbeddings(nn.Module):
@@ -52,9 +52,10 @@ class LinformerEmbeddings(nn.Module):
             )
             return self._embed(ids, embeds, types, position_ids[:, chunk])
 
-        parts = ((chunk, (embed(chunk),)) for chunk in cut(length, self.chunk_size))
-        (output,) = write_chunks(parts, length, [None], dim=1)
-        return output
+        output = Gathered(length, dim=1)
+        for chunk in cut(length, self.chunk_size):
+            output.write(chunk, embed(chunk))
+        return output.sequence()
 
     def _embed(
         self,

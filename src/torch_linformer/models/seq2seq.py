@@ -17,8 +17,8 @@ from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.resizing import check_maps, check_new_length
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
-from torch_linformer.nn.decoder import LinformerDecoder
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 
 class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -91,8 +91,8 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         check_new_length(max_len, mode, cast("int | list[int]", self.config.memory_k), "memory_k")
         check_maps(self, max_len, mode)
         self.encoder.resize_max_len(max_len, mode)
-        if isinstance(self.decoder.decoder, LinformerDecoder):
-            self.decoder.decoder.resize_memory_len(max_len, mode)
+        if any(isinstance(module, SequenceProjection) for module in self.decoder.modules()):
+            resize_maps(self.decoder, max_len, mode)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels moved one place to the right: the decoder's input while it learns them, ``(B, T)``.

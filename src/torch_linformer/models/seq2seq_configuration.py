@@ -1,11 +1,20 @@
 """Configuration of the encoder-decoder."""
 
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from torch_linformer.models.auto import OpenedByAutoClasses
-from torch_linformer.models.configuration import CHOICES, LinformerConfig
+from torch_linformer.models.configuration import LinformerConfig, without_unused_options
 from torch_linformer.models.overrides import OverriddenByText
-from torch_linformer.nn.decoder import check_decoder_memory
+from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.options import (
+    DEFAULTS,
+    DENSE,
+    PARAMETERLESS,
+    AttentionOptions,
+    check_activation_memory,
+    check_k,
+    check_values,
+)
 
 OF_THE_PARTS = (
     "vocab_size",
@@ -55,6 +64,17 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     eos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | None = None
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
+        """As in transformers; options that older versions saved without using them are left out."""
+        fields = dict(config_dict)
+        for part in ("encoder", "decoder"):
+            if isinstance(fields.get(part), dict):
+                fields[part] = without_unused_options(fields[part])
+        if fields.get("memory_projection") in PARAMETERLESS:
+            fields.pop("memory_sharing", None)
+        return super().from_dict(fields, **kwargs)
+
     def __post_init__(self, **kwargs: Any) -> None:
         for name in OF_THE_PARTS:
             if name in kwargs:
@@ -65,12 +85,14 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
             raise ValueError("encoder must read in both directions: leave causal=True out of its configuration")
         if not decoder.causal:
             raise ValueError("decoder must be causal: give LinformerConfig(causal=True, ...), or a dict of its fields")
-        check_decoder_memory(decoder.memory)
+        check_activation_memory(decoder.activation_memory, decoder.norm_first, decoder=True)
         if self.memory_k is None:
             self.memory_k = encoder.k if isinstance(encoder.k, int) else max(encoder.k)
         self.memory_projection = encoder.projection if self.memory_projection is None else self.memory_projection
-        self.memory_sharing = encoder.sharing if self.memory_sharing is None else self.memory_sharing
-        self._check_memory(encoder)
+        if self.memory_sharing is None:
+            unshared = self.memory_projection in PARAMETERLESS
+            self.memory_sharing = DEFAULTS["sharing"] if unshared else encoder.sharing
+        self._check_memory()
         if self.share_embeddings and self.tie_word_embeddings:
             _check_same_embeddings(encoder, decoder)
         self.pad_token_id = decoder.pad_token_id if self.pad_token_id is None else self.pad_token_id
@@ -112,17 +134,30 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
         """Of the source: the longest input."""
         return cast(LinformerConfig, self.encoder).max_position_embeddings
 
-    def _check_memory(self, encoder: LinformerConfig) -> None:
-        for name in ("projection", "sharing"):
-            value = getattr(self, f"memory_{name}")
-            if value not in CHOICES[name]:
-                raise ValueError(f"memory_{name} must be one of {', '.join(CHOICES[name])}, got {value!r}")
-        longest = encoder.max_position_embeddings
+    def _check_memory(self) -> None:
+        encoder, decoder = cast(LinformerConfig, self.encoder), cast(LinformerConfig, self.decoder)
+        if decoder.attention == "full":
+            return
+        options = memory_options(self)
+        try:
+            check_values(options)
+            Slots.check_options(options)
+        except ValueError as error:
+            raise ValueError(f"memory_{error}") from None
         for k in [self.memory_k] if isinstance(self.memory_k, int) else self.memory_k or []:
-            if not 1 <= k <= longest:
-                raise ValueError(
-                    f"memory_k must lie between 1 and the encoder's max_position_embeddings = {longest}, got {k}"
-                )
+            limit = "the encoder's max_position_embeddings"
+            check_k(k, encoder.max_position_embeddings, name="memory_k", limit=limit)
+
+
+def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
+    """The options of the decoder's attention to the encoder's output."""
+    encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
+    options: dict[str, Any] = {"num_kv_heads": decoder.num_key_value_heads, "head_dim": decoder.head_dim}
+    if decoder.attention == "linformer":
+        options |= {"projection": config.memory_projection, "sharing": config.memory_sharing}
+        if config.memory_projection in DENSE:
+            options["length_scaling"] = encoder.length_scaling
+    return AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
 
 
 def _as_config(name: str, given: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:

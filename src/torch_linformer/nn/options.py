@@ -1,7 +1,7 @@
 """What attentions, layers and stacks take beside the arguments of ``torch.nn``: declared, with defaults and checks."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from torch_linformer.functional.causal import check_window
@@ -160,11 +160,6 @@ def check_k(k: int, longest: int, *, name: str = "k", limit: str = "max_len") ->
         raise ValueError(f"{limit} must be at least 1, got {longest}")
     if not 1 <= k <= longest:
         raise ValueError(f"{name} must lie between 1 and {limit} = {longest}, got {k}")
-
-
-def unused(options: Mapping[str, Any], used: Collection[str]) -> list[str]:
-    """The names in ``options`` that ask for something, and are not in ``used``."""
-    return [name for name, value in options.items() if name not in used and value != DEFAULTS.get(name)]
 
 
 def check_activation_memory(activation_memory: str, norm_first: bool, decoder: bool = False) -> None:

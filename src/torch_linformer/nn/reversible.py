@@ -148,7 +148,7 @@ class _Stretch:
         if [(tensor.shape, tensor.dtype) for tensor in saved.values()] != step.saved:
             raise RuntimeError(
                 "a reversible layer did something else when it was computed again in the backward pass: what it does "
-                "may depend on nothing but its input, parameters and random numbers; take memory='none'"
+                "may depend on nothing but its input, parameters and random numbers; take activation_memory='none'"
             )
         with torch.no_grad():
             self.pieces.append(take(self.streams[step.to], step.chunk, self.dim) - added)

@@ -152,7 +152,7 @@ def build_config(
             "lm_head_transform": settings.task != "clm",
             "embedding_norm": settings.task != "clm",  # with one a model of text learns much more slowly (docs/log.md)
             "attention": settings.attention,
-            "memory": settings.memory,
+            "activation_memory": settings.memory,
             "chunk_size": settings.chunk_size,
             "pooling": "mean_max",
             "norm_first": True,
@@ -177,7 +177,7 @@ def build_seq2seq_config(
         "position_embedding": "rotary",
         "window": WINDOW,
         "k": min(DECODER_SLOTS, settings.target_length // 4),
-        "memory": "checkpoint" if settings.memory == "reversible" else settings.memory,
+        "activation_memory": "checkpoint" if settings.memory == "reversible" else settings.memory,
         "lm_head_transform": False,
     }
     return LinformerSeq2SeqConfig(

@@ -19,7 +19,7 @@ from transformers.masking_utils import eager_mask
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models import LinformerConfig
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention
 
 _NAME = "linformer_spectrum"
 _CHECKED_TOKENS = 64  # of the first document, that the stand-in is compared with eager attention on

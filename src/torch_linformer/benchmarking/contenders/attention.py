@@ -15,8 +15,7 @@ from torch_linformer.benchmarking.contenders.building import (
 )
 from torch_linformer.benchmarking.contenders.plain import plain_full_attention, plain_linformer_attention
 from torch_linformer.benchmarking.suite import Case, Contender, Workload
-from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention, LinformerAttention
 from torch_linformer.nn.projection import Projection, Sharing
 
 OURS = "torch-linformer"

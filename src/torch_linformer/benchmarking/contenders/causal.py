@@ -15,8 +15,7 @@ from torch_linformer.benchmarking.contenders.plain import (
     plain_leaking_attention,
 )
 from torch_linformer.benchmarking.suite import Case, Contender, Workload
-from torch_linformer.nn.attention import LinformerAttention
-from torch_linformer.nn.full_attention import FullAttention
+from torch_linformer.nn.attention import FullAttention, LinformerAttention
 
 WINDOW = 64  # tokens that each position sees themselves, beside the slots
 # Ours is compared with a loop over the positions where there are at most so many.

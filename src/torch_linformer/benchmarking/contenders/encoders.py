@@ -14,8 +14,8 @@ from transformers.utils import logging
 from torch_linformer.benchmarking.contenders.building import placed, sequence_workload
 from torch_linformer.benchmarking.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
-from torch_linformer.nn.full_attention import FullAttention
 
 VOCABULARY = 1000
 FIRST_WORD = 5  # the ids below it are special to one model or another

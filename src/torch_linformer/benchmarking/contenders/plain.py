@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.attention import FullAttention, LinformerAttention
 from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
-from torch_linformer.nn.full_attention import FullAttention
 from torch_linformer.nn.projection import SequenceProjection
 
 

@@ -68,7 +68,7 @@ class ScalingSuite(Suite):
         return [
             Contender(name=ATTENTION, build=attention.build_ours, ours=True),
             encoders.our_encoder(ENCODER, **options),
-            encoders.our_encoder(REVERSIBLE, **options, memory="reversible"),
+            encoders.our_encoder(REVERSIBLE, **options, activation_memory="reversible"),
         ]
 
     def takes_part(self, contender: Contender, case: Case) -> bool:

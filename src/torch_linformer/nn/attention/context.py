@@ -12,7 +12,7 @@ from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import FullState, Past, positions_after
 from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions, unused
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 
 if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
@@ -46,9 +46,20 @@ class Context:
     @classmethod
     def check_options(cls, options: AttentionOptions) -> None:
         """Raise ``ValueError`` for an option that asks for something this context does not have."""
-        for name in unused(options, cls.options | OF_HEADS):
+        for name in cls.unused_options(options):
             value, default = options[name], DEFAULTS[name]  # type: ignore[literal-required]
-            raise ValueError(f"{name}={value!r} does not belong to {cls.name}: leave it at {default!r}")
+            raise ValueError(f"{name}={value!r} has no effect on {cls.describe(options)}: leave it at {default!r}")
+
+    @classmethod
+    def unused_options(cls, options: AttentionOptions) -> list[str]:
+        """The names of options that differ from their defaults, and that this context does not have."""
+        used = OF_HEADS | cls.options
+        return [name for name in DEFAULTS if name not in used and options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+
+    @classmethod
+    def describe(cls, options: AttentionOptions) -> str:
+        """The context in an error message."""
+        return cls.name
 
     @property
     def is_ordered(self) -> bool:

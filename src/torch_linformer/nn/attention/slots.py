@@ -14,11 +14,13 @@ from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.options import DENSE, PARAMETERLESS, AttentionOptions, unused
+from torch_linformer.nn.options import DEFAULTS, DENSE, PARAMETERLESS, AttentionOptions
 from torch_linformer.nn.projection import SequenceProjection
 
 if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
+
+SLOT_BIASES = ("slot_bias_k", "slot_bias_v")
 
 
 class Slots(Context):
@@ -38,19 +40,18 @@ class Slots(Context):
         self.length_scaling, self.has_bias = options["length_scaling"], options["slot_bias"]
 
     @classmethod
-    def check_options(cls, options: AttentionOptions) -> None:
-        super().check_options(options)
-        projection = options["projection"]
-        without: list[str] = []
-        if projection not in DENSE:
-            without = ["length_scaling"]
+    def unused_options(cls, options: AttentionOptions) -> list[str]:
+        projection, without = options["projection"], list[str]()
         if projection is None or projection in PARAMETERLESS:
-            without = ["length_scaling", "sharing"]
-        for name in unused({name: options[name] for name in without}, ()):  # type: ignore[literal-required]
-            value = options[name]  # type: ignore[literal-required]
-            owner = "shared_projection" if projection is None else f"projection={projection!r}"
-            has = "the length factor" if name == "length_scaling" else "parameters to share"
-            raise ValueError(f"{name}={value!r} has no effect beside {owner}, where this layer has not {has}")
+            without = ["sharing", "length_scaling"]  # no parameters of its own to share
+        elif projection not in DENSE:
+            without = ["length_scaling"]
+        unshared = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        return [*super().unused_options(options), *unshared]
+
+    @classmethod
+    def describe(cls, options: AttentionOptions) -> str:
+        return f"{cls.name} by projection={options['projection']!r}"
 
     @property
     def is_ordered(self) -> bool:
@@ -76,7 +77,7 @@ class Slots(Context):
             attention.proj_k = SequenceProjection(self.max_len, self.k, **options)
             if self.sharing != "kv" and self.projection not in PARAMETERLESS:
                 attention.proj_v = SequenceProjection(self.max_len, self.k, **options)
-        for name in ("slot_bias_k", "slot_bias_v"):
+        for name in SLOT_BIASES:
             shape = attention.num_kv_heads, self.k, attention.head_dim
             bias_HKD = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)) if self.has_bias else None
             attention.register_parameter(name, bias_HKD)
@@ -85,9 +86,9 @@ class Slots(Context):
         for projection in (attention.proj_k, attention.proj_v):
             if isinstance(projection, SequenceProjection):
                 projection.reset_parameters()
-        for slot_bias in (attention.slot_bias_k, attention.slot_bias_v):
-            if isinstance(slot_bias, Tensor):
-                nn.init.zeros_(slot_bias)
+        if self.has_bias:
+            for name in SLOT_BIASES:
+                nn.init.zeros_(attention.get_parameter(name))
 
     def read(
         self,
