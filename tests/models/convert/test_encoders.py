@@ -392,6 +392,7 @@ def test_relative_positions_are_refused(original):
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta"])
 def test_a_head_with_an_activation_of_its_own_is_refused(original, family):
     with pytest.raises(
-        ValueError, match=r"^the head for masked words uses gelu, the layers relu: here one serves both$"
+        ValueError,
+        match=r"^the masked-language-modeling head uses gelu, the layers use relu: here both use the same activation$",
     ):
         imported(original(f"{family}ForMaskedLM", hidden_act="relu"))
