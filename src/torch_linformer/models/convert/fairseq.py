@@ -49,8 +49,7 @@ LANGUAGE_MODEL = {
     "lm_head.layer_norm.*": "lm_head.norm.*",
     "lm_head.*": "lm_head.decoder.*",
 }
-# Names of other versions of fairseq, and tensors stored twice. The bias of the shared layer is never used there.
-RENAMED = ((r"^decoder\.", "encoder."), (r"\.emb_layer_norm\.", ".layernorm_embedding."))
+# Tensors stored twice, and the bias of the shared layer, which is never used there.
 REPEATED = re.compile(
     r"encoder\.(sentence_encoder\.)?version$"
     r"|encoder\.sentence_encoder\.(layers\.\d+\.shared_)?compress_layer\.(weight|bias)$"
@@ -78,7 +77,10 @@ def from_fairseq(checkpoint: Mapping[str, Any], *, num_heads: int | None = None)
     Raises:
         ValueError: no number of heads, an unknown activation, or names or shapes that do not fit.
     """
-    state = {_renamed(name): tensor for name, tensor in tensors_in(checkpoint).items()}
+    state = {  # by the names of the last version of fairseq
+        re.sub(r"^decoder\.", "encoder.", name).replace(".emb_layer_norm.", ".layernorm_embedding."): tensor
+        for name, tensor in tensors_in(checkpoint).items()
+    }
     classifiers = {name for name in state if name.startswith(CLASSIFIERS)}
     report_left_out(classifiers, "classification heads")
     state = {name: state[name] for name in state if name not in classifiers and not REPEATED.match(name)}
@@ -98,12 +100,6 @@ def from_fairseq(checkpoint: Mapping[str, Any], *, num_heads: int | None = None)
     tensors |= projections(sharing, keys, values, ours)
     _convert(tensors, ours, config)
     return build(LinformerForMaskedLM if language_model else LinformerModel, config, tensors)
-
-
-def _renamed(name: str) -> str:
-    for old, new in RENAMED:
-        name = re.sub(old, new, name)
-    return name
 
 
 def _options(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -71,16 +71,16 @@ def from_linformer_pytorch(
     """
     if isinstance(source, nn.Module):
         _refuse_module(source)
-        activation = activation or _activation_of(source)
+        functions: list[Any] = [part.activation for part in source.modules() if hasattr(part, "activation")]
+        activation = activation or next((function.__name__ for function in functions), None)
         source = source.state_dict()
     state = tensors_in(source)
-    language_model = "to_token_emb.weight" in state
+    language_model, logits = "to_token_emb.weight" in state, "to_logits.weight" in state
     projected = any(name.startswith("linformer.project_") for name in state)
     stem = ("linformer.fn.seq." if projected else "linformer.seq.") if language_model else "seq."
     _refuse_state(state, stem)
     layers = count(state, rf"{stem}(\d+)\.") // 2 or 1
     heads = count(state, rf"{stem}0\.fn\.to_q\.(\d+)\.")
-    logits = "to_logits.weight" in state
     backbone = "linformer." if logits else ""
     names = _layer_names(state, stem, backbone, layers, heads)
     if language_model:
@@ -118,11 +118,6 @@ def _refuse_module(module: nn.Module) -> None:
             _refuse("causal=True", "its mask on slots lets every position see the future")
         if getattr(part, "full_attention", False):
             _refuse("full_attention=True", "its attention has no projections to import")
-
-
-def _activation_of(module: nn.Module) -> str | None:
-    functions: list[Any] = [part.activation for part in module.modules() if hasattr(part, "activation")]
-    return functions[0].__name__ if functions else None
 
 
 def _refuse_state(state: State, stem: str) -> None:
