@@ -90,7 +90,7 @@ def test_class_weights_for_other_labels_are_refused(tiny, weights):
 
 @pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
 def test_class_weights_need_classes(tiny, problem_type):
-    with pytest.raises(ValueError, match=f"class_weights weigh one label a row; problem_type is '{problem_type}'"):
+    with pytest.raises(ValueError, match=f"class_weights are for one label per row; problem_type is '{problem_type}'"):
         LinformerForSequenceClassification(tiny(num_labels=3, class_weights=[1.0] * 3, problem_type=problem_type))
 
 

@@ -180,7 +180,7 @@ def test_heads_that_read_whole_rows_refuse_packed_ones(build, rows, model_class)
     ids, positions, _ = rows
     if model_class is LinformerForMultipleChoice:
         ids, positions = ids[None], positions[None]
-    with pytest.raises(ValueError, match=PACKED_ERROR + ": this head reads one document a row"):
+    with pytest.raises(ValueError, match=PACKED_ERROR + ": this head reads one document per row"):
         build(model_class)(ids, position_ids=positions)
 
 
@@ -209,7 +209,7 @@ def test_a_compiled_model_refuses_packed_rows_when_it_runs(build, rows):
     one = torch.arange(24).expand(2, -1)
     expected = model(ids, position_ids=one).last_hidden_state
     assert_close(compiled(ids, position_ids=one).last_hidden_state, expected)
-    with pytest.raises(RuntimeError, match="a compiled or exported model takes one document a row"):
+    with pytest.raises(RuntimeError, match="a compiled or exported model takes one document per row"):
         compiled(ids, position_ids=positions)
     torch._dynamo.reset()
 
@@ -225,5 +225,5 @@ def test_an_exported_model_refuses_packed_rows_when_it_runs(build, rows):
     exported = torch.export.export(model, (), inputs, dynamic_shapes=shapes).module()
     shorter = {name: x[:, :17] for name, x in inputs.items()}
     assert_close(exported(**shorter).last_hidden_state, model(**shorter).last_hidden_state)
-    with pytest.raises(RuntimeError, match="a compiled or exported model takes one document a row"):
+    with pytest.raises(RuntimeError, match="a compiled or exported model takes one document per row"):
         exported(input_ids=ids, position_ids=positions)

@@ -54,7 +54,7 @@ def test_pooling_nothing_gives_zeros(pooling):
 
 @pytest.mark.parametrize("model_class", [LinformerForSequenceClassification, LinformerForMultipleChoice])
 def test_a_causal_model_classifies_from_what_has_read_the_text(build, token_ids, model_class):
-    with pytest.raises(ValueError, match=r"pooling='cls' of a causal model reads .* take pooling='last'"):
+    with pytest.raises(ValueError, match=r"pooling='cls' of a causal model reads .* use pooling='last'"):
         build(model_class, causal=True, window=5, pooling="cls")
     model = build(model_class, causal=True, window=5, pooling="last")
     shape = (1, 2, 11) if model_class is LinformerForMultipleChoice else (1, 11)

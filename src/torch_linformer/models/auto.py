@@ -1,4 +1,4 @@
-"""Which of transformers' Auto classes opens what, said by every configuration and beside every saved model."""
+"""Which of transformers' Auto classes opens which class, stored in every configuration and every saved folder."""
 
 import os
 from pathlib import Path
@@ -31,15 +31,15 @@ from torch_linformer import {names}
 class NotCopied:
     """A class whose code transformers never copies into a saved folder: the module there imports it.
 
-    Opening a folder with ``trust_remote_code=True`` would have it copied by the next save, as a second class of the
-    same name. A subclass of somebody else's is copied as transformers does it.
+    Otherwise opening a folder with ``trust_remote_code=True`` would have the next save copy it, as a second class of
+    the same name. Subclasses in other packages are copied as usual.
     """
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
         if cls.__module__.partition(".")[0] != "torch_linformer":
             options = {} if auto_class is None else {"auto_class": auto_class}
-            super().register_for_auto_class(**options)  # type: ignore[misc]  # of transformers, behind this class
+            super().register_for_auto_class(**options)  # type: ignore[misc]  # of transformers, after this class
 
 
 class OpenedByAutoClasses(NotCopied):
@@ -51,16 +51,16 @@ class OpenedByAutoClasses(NotCopied):
     def __post_init__(self, **kwargs: Any) -> None:
         ours = {auto: f"{CODE}.{name}" for auto, name in AUTO_CLASSES[self.model_type].items()}
         self.auto_map = {**ours, **(kwargs.pop("auto_map", None) or {})}
-        super().__post_init__(**kwargs)  # type: ignore[misc]  # of transformers, behind this class
+        super().__post_init__(**kwargs)  # type: ignore[misc]  # of transformers, after this class
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """What ``config.json`` holds; its parts are opened by nobody."""
+        """What ``config.json`` holds; its parts have no ``auto_map``, because nothing opens them on their own."""
         fields: dict[str, Any] = super().to_diff_dict()  # type: ignore[misc]
         for part in self.sub_configs:  # type: ignore[attr-defined]
             fields[part].pop("auto_map", None)
         return fields
 
-    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save ``config.json`` and the module that its ``auto_map`` names."""
         super().save_pretrained(save_directory)  # type: ignore[misc]
         names = ", ".join(sorted(set(AUTO_CLASSES[self.model_type].values())))

@@ -16,19 +16,19 @@ from torch_linformer.nn.attention.past import FullState
 
 
 class LinformerCacheLayer(CacheLayerMixin):
-    """The past of one layer, and of a decoder's what it reads of the memory.
+    """The past of one layer, and in a decoder its keys and values of the memory.
 
-    The layer's attention brings the past up to date, not :meth:`update`.
+    The layer's attention updates the past, not :meth:`update`.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.past = Past()
         self.memory: KeysAndValues | None = None
         self.columns = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: the first call of the attention makes the state."""
+        """Nothing: the first call of the attention creates the state."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -50,7 +50,9 @@ class LinformerCacheLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Sums cannot be undone: only what removes nothing is possible."""
         if tokens_to_remove:
-            raise NotImplementedError(f"a Linformer cache cannot forget its last {tokens_to_remove} tokens; start anew")
+            raise NotImplementedError(
+                f"a Linformer cache cannot forget its last {tokens_to_remove} tokens; use a new cache"
+            )
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
@@ -62,7 +64,7 @@ class LinformerCacheLayer(CacheLayerMixin):
             self.memory = self.memory.rows(indices.to(self.memory.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row of the batch so many times."""
+        """Repeat every row of the batch that many times."""
         held = [state.tokens for state in [self.past.state] if state is not None]
         held += [memory.keys for memory in [self.memory] if memory is not None]
         if held:
@@ -76,11 +78,11 @@ class LinformerCacheLayer(CacheLayerMixin):
 
 
 class LinformerCache(Cache):
-    """One :class:`torch_linformer.nn.attention.Past` a layer.
+    """One :class:`torch_linformer.nn.Past` per layer.
 
     With Linformer attention its size does not depend on how much was read: K × (2D + 2) numbers and the last w − 1 keys
-    and values a head; for a decoder 2 × K × D numbers of the memory besides. With ``attention="full"`` it holds every
-    key and value.
+    and values per head; in a decoder also 2 × K × D numbers of the memory. With ``attention="full"`` it holds every key
+    and value.
 
     Args:
         num_hidden_layers: layers of the model.
@@ -102,7 +104,7 @@ class LinformerCache(Cache):
 
     @property
     def max_cache_len(self) -> int:
-        """−1: there is no longest text."""
+        """−1: there is no limit."""
         return self.layers[0].get_max_length()
 
     @property
@@ -112,7 +114,7 @@ class LinformerCache(Cache):
 
     @property
     def memories(self) -> list[KeysAndValues] | None:
-        """What the layers of a decoder read of the memory; None before it is there."""
+        """The keys and values of the memory in a decoder's layers; None before there are any."""
         memories = [layer.memory for layer in self._own_layers()]
         return None if None in memories else cast("list[KeysAndValues]", memories)
 
@@ -122,7 +124,7 @@ class LinformerCache(Cache):
             layer.memory = memory
 
     def add_columns(self, columns: int) -> None:
-        """Count what the model has read, padding included."""
+        """Count columns that the model has read, padding included."""
         for layer in self._own_layers():
             layer.columns += columns
 
@@ -132,7 +134,7 @@ class LinformerCache(Cache):
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that each layer has counted; not compared, so that one exported step serves any number."""
+    """The columns that each layer has counted; not compared, so that one exported step works for any number."""
 
     layers: int
     counted: list[int] = field(compare=False)

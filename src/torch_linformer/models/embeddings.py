@@ -10,7 +10,7 @@ from torch_linformer.nn.chunks import Gathered, cut, runs_in_chunks
 
 
 class LinformerEmbeddings(nn.Module):
-    """Sum of the embeddings, normalised unless the configuration says otherwise.
+    """Sum of the embeddings, normalized unless the configuration says otherwise.
 
     Expects real tokens first: position i is the i-th real token, or the i-th after ``start`` ``(B,)`` earlier ones.
     """

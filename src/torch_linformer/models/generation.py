@@ -1,4 +1,4 @@
-"""``generate`` with a cache of ours."""
+"""``generate`` with our cache."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from torch_linformer.models.cache import LinformerCache
 
 
 class GenerationWithOurCache:
-    """What ``generate`` must know of models that go on from a :class:`LinformerCache`; stands before its mixin."""
+    """What ``generate`` must know of models that continue from a :class:`LinformerCache`; a base before its mixin."""
 
     config: Any
-    _is_stateful = True  # sums cannot be undone, so no assistant may propose tokens
+    _is_stateful = True  # sums cannot be undone, so assisted generation is impossible
 
     def _prepare_cache_for_generation(
         self,
@@ -22,7 +22,7 @@ class GenerationWithOurCache:
         batch_size: int,
         max_cache_length: int,
     ) -> bool:
-        """A :class:`LinformerCache`, unless the user gave a cache or wants none."""
+        """A :class:`LinformerCache`, unless the user gave a cache or turned caching off."""
         if generation_config.cache_implementation is not None:
             raise ValueError(
                 f"cache_implementation={generation_config.cache_implementation!r}: Linformer has one cache, whose size "

@@ -20,24 +20,25 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.loss import token_loss
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
+from torch_linformer.models.typed import typed
 from torch_linformer.nn.linear import run_linear
 
-ONE_DOCUMENT = "this head reads one document a row; give each a row of its own"
+ONE_DOCUMENT = "this head reads one document per row; give each document its own row"
 
 
 def classifier_dropout(config: LinformerConfig) -> float:
-    """Dropout before a classifier: its own, or else that of the hidden states."""
+    """Dropout before a classifier: ``config.classifier_dropout``, or else that of the hidden states."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
 class LabelledModel(LinformerPreTrainedModel):
-    """A backbone, scores of its hidden states, and a loss where labels are given: what three heads share."""
+    """A backbone, logits from its hidden states, and a loss if labels are given: what three heads share."""
 
     linformer: LinformerModel
     output_class: type[SequenceClassifierOutput] | type[TokenClassifierOutput] | type[MaskedLMOutput]
-    scores_tokens = True  # and so takes rows of several documents
+    scores_tokens = True  # each token has logits of its own, so a row may hold several documents
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -49,7 +50,7 @@ class LabelledModel(LinformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput:
-        """Logits, and the loss where ``labels`` are given; the other arguments are those of the backbone."""
+        """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone."""
         if not self.scores_tokens:
             refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
@@ -64,24 +65,24 @@ class LabelledModel(LinformerPreTrainedModel):
         )
 
     def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Logits of the backbone's last hidden states ``(B, N, C)``."""
+        """Logits from the backbone's last hidden states ``(B, N, C)``."""
         raise NotImplementedError
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy, in float32, over the positions that are labelled: those of −100 are not."""
+        """Mean cross-entropy, in float32, over the positions whose label is not −100."""
         return token_loss(logits, labels)
 
 
 class LinformerForSequenceClassification(LabelledModel):
-    """Pooled hidden states to ``num_labels`` numbers a row, ``(B, num_labels)``.
+    """Pooled hidden states to ``num_labels`` numbers per row, ``(B, num_labels)``.
 
     ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
     ``config.class_weights``), ``multi_label_classification`` (binary cross-entropy) or ``regression`` (mean squared
-    error). Where it says nothing, one label means regression, labels that are whole numbers mean one label a row, and
-    other labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several labels or numbers.
+    error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
+    floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
 
     Raises:
-        ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weigh.
+        ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
     """
 
     output_class = SequenceClassifierOutput
@@ -94,7 +95,7 @@ class LinformerForSequenceClassification(LabelledModel):
             if len(config.class_weights) != self.num_labels:
                 raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {self.num_labels} labels")
             if config.problem_type not in (None, "single_label_classification"):
-                raise ValueError(f"class_weights weigh one label a row; problem_type is {config.problem_type!r}")
+                raise ValueError(f"class_weights are for one label per row; problem_type is {config.problem_type!r}")
         self.linformer = LinformerModel(config)
         self.pooler = Pooler(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
@@ -123,7 +124,7 @@ class LinformerForSequenceClassification(LabelledModel):
 
 
 class LinformerForTokenClassification(LabelledModel):
-    """One of ``num_labels`` for every token, ``(B, N, num_labels)``; labels of −100 take no part in the loss."""
+    """One of ``num_labels`` labels for every token, ``(B, N, num_labels)``; labels of −100 are ignored in the loss."""
 
     output_class = TokenClassifierOutput
 
@@ -141,7 +142,7 @@ class LinformerForTokenClassification(LabelledModel):
 
 
 class LinformerForQuestionAnswering(LinformerPreTrainedModel):
-    """Scores of every token for being the first, and the last, of the answer."""
+    """Logits of every token for being the first, and the last, of the answer."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -149,7 +150,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -162,9 +163,9 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Two logits ``(B, N)``; the loss where both positions ``(B,)`` are given is the mean of their cross-entropies.
+        """Two logits ``(B, N)``; if both positions ``(B,)`` are given, the loss is the mean of their cross-entropies.
 
-        A position beyond the input (an answer that was cut off) takes no part in the loss.
+        A position beyond the input (an answer that was cut off) is ignored in the loss.
         """
         refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
@@ -190,7 +191,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
 
 
 class LinformerForMultipleChoice(LinformerPreTrainedModel):
-    """Which of several texts fits: one score a choice, from its pooled hidden states."""
+    """Which of several texts fits: one logit per choice, from its pooled hidden states."""
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
@@ -200,7 +201,7 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         self.classifier = nn.Linear(self.pooler.out_features, 1)
         self.post_init()
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -212,9 +213,9 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
-        """Logits ``(B, choices)`` from inputs ``(B, choices, N)``; the loss where ``labels`` ``(B,)`` are given.
+        """Logits ``(B, choices)`` from inputs ``(B, choices, N)``; the loss if ``labels`` ``(B,)`` are given.
 
-        ``hidden_states`` and ``attentions`` have a row a choice: ``(B · choices, …)``.
+        ``hidden_states`` and ``attentions`` have a row for each choice: ``(B · choices, …)``.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         given = input_ids if inputs_embeds is None else inputs_embeds
@@ -234,9 +235,9 @@ class LinformerForMultipleChoice(LinformerPreTrainedModel):
 
 
 class LinformerLMHead(nn.Module):
-    """Dense, activation, norm, then the scores of every token (its weight tied to the word embeddings).
+    """Dense layer, activation, norm, then logits over the vocabulary (their weight tied to the word embeddings).
 
-    Without ``config.lm_head_transform`` the scores alone.
+    Without ``config.lm_head_transform`` only the last.
     """
 
     def __init__(self, config: LinformerConfig) -> None:
@@ -255,7 +256,7 @@ class LinformerLMHead(nn.Module):
 
 
 class VocabularyScores:
-    """A model with ``lm_head``, whose weight is tied to the word embeddings; stands before transformers' class."""
+    """A model with ``lm_head``, whose weight is tied to the word embeddings; a base before transformers' class."""
 
     lm_head: LinformerLMHead
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
@@ -270,7 +271,7 @@ class VocabularyScores:
 
 
 class LinformerForMaskedLM(VocabularyScores, LabelledModel):
-    """Scores of the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 take no part in the loss."""
+    """Logits over the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 are ignored in the loss."""
 
     output_class = MaskedLMOutput
 

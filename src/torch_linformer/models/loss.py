@@ -1,16 +1,16 @@
-"""The loss of scores for every token."""
+"""Cross-entropy of tokens."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-IGNORED = -100  # a label that takes no part in the loss
+IGNORED = -100  # a label that the loss ignores
 
 
 def token_loss(logits: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
     """Cross-entropy of ``(…, classes)`` and ``(…)``, in float32: its mean over the labels that are not −100.
 
-    With ``num_items`` it is the sum divided by that: by the labels of a whole step, say, of which this is a part.
+    With ``num_items`` the sum is divided by that instead: by the labels of a whole step of which this is a part.
     """
     scores, targets = logits.flatten(0, -2).float(), labels.flatten()
     if num_items is None:

@@ -10,14 +10,14 @@ BOOLS = {**dict.fromkeys(("true", "1", "y", "yes"), True), **dict.fromkeys(("fal
 
 
 class OverriddenByText(PreTrainedConfig):
-    """A configuration whose optional fields can be set from text too: their type is the declared one, not a value's."""
+    """A configuration whose optional fields can be set from text too: the declared type counts, not the value's."""
 
     def update_from_string(self, update_str: str) -> None:
-        """Set fields from ``name=value,name=value``; ``none`` is a value of optional ones.
+        """Set fields from ``name=value,name=value``; optional ones take ``none``.
 
         Raises:
             ValueError: for an unknown name, a value of another type, or fields from which no model can be built; the
-                configuration is then as before.
+                configuration is then unchanged.
         """
         types = {field.name: field.type for field in fields(self)}
         changes: dict[str, Any] = {}
@@ -32,12 +32,12 @@ class OverriddenByText(PreTrainedConfig):
             setattr(self, name, getattr(checked, name) if name in types else value)
 
     def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Fields that follow these, unless they are given: their defaults are made of them."""
+        """Fields whose defaults depend on these, unless they are given too."""
         return {}
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
-    """The value of a text for a field of this type; of several types the first that fits, text last."""
+    """A field's value parsed from text; of several types the first that fits, str last."""
     types = [hint, *get_args(hint)]
     word = text.lower()
     if bool in types and word in BOOLS:

@@ -1,4 +1,4 @@
-"""Packed rows: several documents one after the other in a row, told apart by positions that begin again."""
+"""Packed rows: several documents, one after another, in a row; positions that start again tell them apart."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ SEVERAL = "position_ids begin again within a row (packed documents)"
 
 
 class PackedRows:
-    """Every document in a row of its own, with padding behind it, and the way back.
+    """Every document in its own row, with padding after it, and the way back.
 
     Args:
         first: bool ``(B, N)``, True at the first token of each document, so in the first column.
@@ -34,12 +34,12 @@ class PackedRows:
         return self.key_padding_mask.shape[1]
 
     def justify(self, tensor: Tensor) -> Tensor:
-        """``(B, N)`` or ``(B, N, C)`` with a row a document, and zeros behind it."""
+        """``(B, N)`` or ``(B, N, C)`` with one document per row, and zeros after it."""
         rows = tensor.new_zeros(*self.key_padding_mask.shape, *tensor.shape[2:])
         return rows.index_put((self.document, self.offset), tensor.expand(*self.document.shape, *tensor.shape[2:]))
 
     def restore(self, tensor: Tensor) -> Tensor:
-        """``(B, N, C)`` or ``(B, H, N, K)`` where the documents stood, of a row a document."""
+        """``(B, N, C)`` or ``(B, H, N, K)`` with the documents where they were, from one document per row."""
         if tensor.dim() == 3:
             return tensor[self.document, self.offset]
         return tensor.transpose(1, 2)[self.document, self.offset].transpose(1, 2)
@@ -52,10 +52,10 @@ class PackedRows:
 
 
 def packed_rows(position_ids: Tensor | None, batch: int) -> PackedRows | None:
-    """The documents of ``B`` rows, or None where each row is one.
+    """The documents in ``B`` rows, or None if each row is one document.
 
-    A row is packed where every position either follows the one before it or is the lowest of the row, and both occur:
-    0 1 2 0 1. In a compiled or exported graph, which cannot look, packed rows are an error when it runs.
+    A row is packed if every position either follows the one before it or is the lowest of the row, and both occur:
+    0 1 2 0 1. A compiled or exported graph cannot branch on this: there packed rows raise an error when it runs.
     """
     if position_ids is None:
         return None
@@ -64,7 +64,7 @@ def packed_rows(position_ids: Tensor | None, batch: int) -> PackedRows | None:
     begins = (position_ids == position_ids.amin(dim=-1, keepdim=True)) & ~follows & (column > 0)
     packed = follows.any(dim=-1) & begins.any(dim=-1) & (follows | begins | (column == 0)).all(dim=-1)
     if is_tracing(position_ids):
-        torch._assert_async(~packed.any(), f"{SEVERAL}: a compiled or exported model takes one document a row")
+        torch._assert_async(~packed.any(), f"{SEVERAL}: a compiled or exported model takes one document per row")
         return None
     if not packed.any():
         return None
@@ -73,6 +73,6 @@ def packed_rows(position_ids: Tensor | None, batch: int) -> PackedRows | None:
 
 
 def refuse_packed_rows(position_ids: Tensor | None, attention_mask: Tensor | None, reason: str) -> None:
-    """Raise ``ValueError``, with the reason, where a row holds several documents."""
+    """Raise ``ValueError``, with the reason, if a row holds several documents."""
     if attention_mask is None and packed_rows(position_ids, 1 if position_ids is None else len(position_ids)):
         raise ValueError(f"{SEVERAL}: {reason}")

@@ -1,4 +1,4 @@
-"""One vector of a sequence: what a classifier reads."""
+"""One vector for a sequence: the input of a classifier."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from torch_linformer.nn.linear import run_linear
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
-    """One vector a row from ``(B, N, C)``; padding takes no part, and a row of padding alone gives zeros.
+    """One vector per row of ``(B, N, C)``; padding is ignored, and a row that is all padding gives zeros.
 
     ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last.
     """
@@ -26,16 +26,16 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     padding = ~real.unsqueeze(-1)
     if pooling == "max":
         return hidden.masked_fill(padding, float("-inf")).amax(dim=1).masked_fill(~any_real, 0.0)
-    # Half precision cannot count a long document.
+    # A sum over a long document is inaccurate in half precision.
     accurate = torch.promote_types(hidden.dtype, torch.float32)
     total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
     return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
 
 
 class Pooler(nn.Module):
-    r"""``(B, out_features)`` of ``(B, N, C)``: :math:`p` of :func:`pool`, or :math:`\mathrm{act}(p W^\top + b)`.
+    r"""``(B, out_features)`` from ``(B, N, C)``: :math:`p` of :func:`pool`, or :math:`\mathrm{act}(p W^\top + b)`.
 
-    The second where ``config.classifier_hidden_act`` names an activation; it has C numbers, whatever the pooling has.
+    The second if ``config.classifier_hidden_act`` names an activation; it has C features, whatever the pooling.
 
     Raises:
         ValueError: for ``cls`` pooling of a causal model.
@@ -45,7 +45,7 @@ class Pooler(nn.Module):
         super().__init__()
         if config.causal and config.pooling == "cls":
             raise ValueError(
-                "pooling='cls' of a causal model reads the first token, which has seen no other: take pooling='last'"
+                "pooling='cls' of a causal model reads the first token, which attends to no other: use pooling='last'"
             )
         self.pooling = config.pooling
         self.out_features = config.hidden_size * (2 if config.pooling == "mean_max" else 1)

@@ -161,7 +161,7 @@ def test_the_dtype_stays(original, dtype):
     assert {p.dtype for p in from_bert(original("BertModel").to(dtype), projection="linear").parameters()} == {dtype}
 
 
-def test_settings_come_along(original):
+def test_settings_are_kept(original):
     fields = {"hidden_act": "relu", "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.25, "num_labels": 5}
     theirs = original("BertForTokenClassification", attention_probs_dropout_prob=0.5, pad_token_id=3, **fields)
     config = from_bert(theirs).config
@@ -180,7 +180,7 @@ def test_a_classifier_keeps_its_labels_its_problem_and_its_dropout(original, fam
     assert config.classifier_hidden_act == ("relu" if family == "DistilBert" else "tanh")
 
 
-def test_settings_of_distilbert_come_along(original):
+def test_settings_of_distilbert_are_kept(original):
     fields = {"activation": "relu", "dropout": 0.25, "attention_dropout": 0.5, "seq_classif_dropout": 0.375}
     config = imported(original("DistilBertForTokenClassification", **fields)).config
     assert (config.hidden_act, config.hidden_dropout_prob, config.attention_probs_dropout_prob) == ("relu", 0.25, 0.5)
@@ -213,7 +213,7 @@ def test_an_untied_head_stays_untied(original):
         ("DistilBertForMultipleChoice", []),
     ],
 )
-def test_what_is_left_out_is_said(original, caplog, name, left_out):
+def test_what_is_left_out_is_logged(original, caplog, name, left_out):
     imported(original(name))
     assert len(caplog.messages) == bool(left_out)
     for message in caplog.messages:
@@ -244,7 +244,7 @@ def test_a_folder_that_names_no_class_holds_a_bare_model(original, tmp_path, fam
 
 
 @pytest.mark.parametrize(
-    ("name", "beside"),
+    ("name", "others"),
     [
         ("BertForMaskedLM", ["bert.pooler.dense.weight", "cls.seq_relationship.bias", "bert.embeddings.position_ids"]),
         ("XLMRobertaForMaskedLM", ["roberta.pooler.dense.weight", "roberta.embeddings.position_ids"]),
@@ -252,17 +252,17 @@ def test_a_folder_that_names_no_class_holds_a_bare_model(original, tmp_path, fam
         ("DistilBertModel", ["pre_classifier.weight", "classifier.weight"]),
     ],
 )
-def test_a_checkpoint_of_another_task_around_the_same_model(original, tmp_path, name, beside):
-    """As the first were published: a head for masked words, saved with what pretraining had beside it."""
+def test_a_checkpoint_of_another_task_around_the_same_model(original, tmp_path, name, others):
+    """As the first were published: a masked-language-modeling head, saved with the other heads of pretraining."""
     theirs = original(name)
     theirs.save_pretrained(tmp_path)
-    rewrite(tmp_path, {name: torch.ones(2) for name in beside})
+    rewrite(tmp_path, {name: torch.ones(2) for name in others})
     convert, _, _ = family_of(name)
     assert_close(dict(convert(tmp_path).state_dict()), dict(imported(theirs).state_dict()), rtol=0, atol=0)
 
 
 def rewrite(folder, change):
-    """Save the weights of a folder anew with some tensors changed, added, or (None) removed."""
+    """Save the weights of a folder again with some tensors changed, added, or (None) removed."""
     from safetensors.torch import load_file, save_file
 
     state = load_file(folder / "model.safetensors") | change
@@ -392,6 +392,7 @@ def test_relative_positions_are_refused(original):
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta"])
 def test_a_head_with_an_activation_of_its_own_is_refused(original, family):
     with pytest.raises(
-        ValueError, match=r"^the head for masked words uses gelu, the layers relu: here one serves both$"
+        ValueError,
+        match=r"^the masked-language-modeling head uses gelu, the layers use relu: here both use the same activation$",
     ):
         imported(original(f"{family}ForMaskedLM", hidden_act="relu"))

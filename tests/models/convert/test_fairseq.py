@@ -104,7 +104,7 @@ def test_the_scores_are_those_of_the_formula(token_ids, sharing, length):
     assert_close(found.hidden_states[-1][0], hidden, rtol=0, atol=1e-10)
 
 
-def test_the_keys_own_bias_is_moved_behind_the_compression():
+def test_the_keys_own_bias_is_moved_after_the_compression():
     state = checkpoint_of("headwise")
     attention = from_fairseq(state, num_heads=HEADS).linformer.encoder.layers[1].self_attn
     assert not attention.k_proj.bias.any() and not attention.v_proj.bias.any()
@@ -127,7 +127,7 @@ OPTIONS = {"encoder_attention_heads": HEADS, "activation_fn": "relu", "dropout":
 @pytest.mark.parametrize(
     "options", [{"args": argparse.Namespace(**OPTIONS)}, {"cfg": {"model": argparse.Namespace(**OPTIONS)}}], ids=str
 )
-def test_options_come_out_of_the_checkpoint(token_ids, tmp_path, options):
+def test_options_are_read_from_the_checkpoint(token_ids, tmp_path, options):
     state = checkpoint_of("kv")
     torch.save({"model": state, "extra_state": {"epoch": 3}, **options}, tmp_path / "checkpoint.pt")
     model = from_fairseq(read_checkpoint(tmp_path / "checkpoint.pt"))
@@ -153,7 +153,7 @@ def test_names_of_older_versions():
     assert_close(dict(older.state_dict()), dict(newer.state_dict()), rtol=0, atol=0)
 
 
-def test_without_a_head_the_backbone_comes(token_ids):
+def test_without_a_head_only_the_backbone_is_imported(token_ids):
     state = checkpoint_of("headwise", lm_head=False)
     model = from_fairseq(state, num_heads=HEADS)
     assert type(model) is LinformerModel
@@ -171,10 +171,10 @@ def test_an_untied_head_stays_untied():
     assert torch.equal(model.lm_head.decoder.weight, state["encoder.lm_head.weight"])
 
 
-def test_classifiers_are_left_out_and_said_so(caplog):
+def test_classifiers_are_left_out_and_reported(caplog):
     extra = {"classification_heads.mnli.dense.weight": torch.ones(2, 2)}
     assert type(from_fairseq(checkpoint_of("kv") | extra, num_heads=HEADS)) is LinformerForMaskedLM
-    assert caplog.messages == ["left out, heads of classifiers: classification_heads.mnli.dense.weight"]
+    assert caplog.messages == ["left out, classification heads: classification_heads.mnli.dense.weight"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_damaged_file(tmp_path, suffix, content):
         save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
         content = path.read_bytes()[: path.stat().st_size // 2]
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"^{path}: (is no whole|refused)"):
+    with pytest.raises(ValueError, match=f"^{path}: (is not a complete|refused)"):
         read_checkpoint(path)
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_state_dict(tmp_path):
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     with pytest.raises(ValueError, match=r"list\.pt: holds a list, not a state dict"):
         read_checkpoint(tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="the checkpoint is no state dict: epoch, name are no tensors"):
+    with pytest.raises(ValueError, match="the checkpoint is not a state dict: epoch, name are not tensors"):
         tensors_in({"epoch": 3, "name": "x", "a": torch.ones(2)})
 
 

@@ -1,11 +1,9 @@
 """Weights trained elsewhere, as models of this package: one module a source, each with its table of names."""
 
-from torch_linformer.models.convert.bert import from_bert
-from torch_linformer.models.convert.distilbert import from_distilbert
+from torch_linformer.models.convert.encoders import from_bert, from_distilbert, from_roberta, from_xlm_roberta
 from torch_linformer.models.convert.fairseq import from_fairseq
 from torch_linformer.models.convert.linformer_pytorch import from_linformer_pytorch
 from torch_linformer.models.convert.lucidrains import from_lucidrains
-from torch_linformer.models.convert.roberta import from_roberta, from_xlm_roberta
 from torch_linformer.models.convert.state import read_checkpoint
 
 __all__ = [

@@ -1,11 +1,10 @@
-"""Encoders of transformers as Linformers of the same width, their slots the means of segments: what families share."""
+"""Encoders of transformers as Linformers of the same width whose slots are the means of segments."""
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import transformers
 from transformers import AutoConfig, PreTrainedModel
@@ -13,141 +12,134 @@ from transformers.utils import logging
 
 from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.convert.state import build, check_names, fill, refusal, report_left_out
-from torch_linformer.models.heads import LinformerForQuestionAnswering, LinformerForTokenClassification
+from torch_linformer.models.convert.families import BERT, DISTILBERT, MODEL_CLASSES, ROBERTA, XLM_ROBERTA, Family
+from torch_linformer.models.convert.state import (
+    build,
+    check_names,
+    expanded,
+    refusal,
+    renamed,
+    report_left_out,
+)
 from torch_linformer.models.with_attention import with_attention
 
 Source = str | PathLike[str] | PreTrainedModel
 Means = Literal["mean", "linear"]
 
+FIELDS = (  # those of our configuration that come from the original's
+    "vocab_size", "type_vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "layer_norm_eps",
+    "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings", "problem_type",
+    "id2label", "label2id",
+)  # fmt: skip
 
-@dataclass(frozen=True)
-class Head:
-    """A class of a family here.
 
-    Attributes:
-        model_class: what it becomes.
-        names: of its parts beside the backbone, each with weight and bias, to ours.
-        fields: of the configuration, over those of the family.
-        hidden_act: the activation of a head for masked words, where it is not that of the layers.
+def from_bert(
+    source: Source, *, max_len: int | None = None, k: int | None = None, projection: Means = "mean"
+) -> LinformerPreTrainedModel:
+    """A Linformer with the weights of a BERT of transformers, whose slots are the means of segments.
+
+    With ``k = max_len`` a segment is one token, and the hidden states and scores are BERT's. With fewer slots the model
+    is a start for training, not a replacement: its layers have never seen means of tokens.
+
+    Args:
+        source: a model, its folder, or its name on the hub. The heads for masked language modeling (``ForPreTraining``
+            too), token classification, question answering, sequence classification and multiple choice are imported,
+            the last two with the pooler they read. The pooler of a bare model, and the next-sentence head, have no
+            counterpart: they are left out, and a log line lists their tensors.
+        max_len: longest input in tokens; by default the original's. Positions beyond it repeat the original's.
+        k: slots, min(256, max_len / 4) by default; lowered to the number of segments of ⌈max_len / k⌉ tokens.
+        projection: ``mean``, under which padding is exact, or ``linear``: learned E and F initialized to those means,
+            without length factor, so that padding takes its share of the mean.
+
+    Raises:
+        ValueError: another kind of model, a decoder, a number out of range, or names or shapes that do not fit.
+        OSError: there is no such model.
     """
-
-    model_class: type[LinformerPreTrainedModel]
-    names: Mapping[str, str] = field(default_factory=dict)
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    hidden_act: str | None = None
+    return _from_encoder(BERT, source, max_len, k, projection)
 
 
-@dataclass(frozen=True)
-class Family:
-    """Models of one kind.
+def from_distilbert(
+    source: Source, *, max_len: int | None = None, k: int | None = None, projection: Means = "mean"
+) -> LinformerPreTrainedModel:
+    """A Linformer with the weights of a DistilBERT of transformers; arguments and results as in :func:`from_bert`.
 
-    Attributes:
-        name: their ``model_type``.
-        embeddings: names of tensors below the backbone's prefix, to ours.
-        layer: names of the parts of layer {layer} there, each with weight and bias, to ours.
-        heads: what their classes become.
-        fields: names of ours in a configuration to theirs, beside :data:`SAME_FIELDS`.
-        constants: what their configuration does not say because it is always so.
-        repeated: tensors that are another under a second name.
-        left_out: beginnings, below the prefix, of names that have no counterpart.
-        positions_behind_padding: the position table begins with ``pad_token_id + 1`` rows for padding.
+    Its positions are learned, even where they were initialized to sinusoids.
     """
-
-    name: str
-    embeddings: Mapping[str, str]
-    layer: Mapping[str, str]
-    heads: Mapping[str, Head]
-    fields: Mapping[str, str]
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    repeated: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    positions_behind_padding: bool = False
+    return _from_encoder(DISTILBERT, source, max_len, k, projection)
 
 
-SAME_FIELDS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "initializer_range",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "tie_word_embeddings",
-    "problem_type",
-    "id2label",
-    "label2id",
-)
-BACKBONE = Head(LinformerModel)
-TOKENS = Head(LinformerForTokenClassification, {"classifier": "classifier"})
-ANSWERS = Head(LinformerForQuestionAnswering, {"qa_outputs": "qa_outputs"})
+def from_roberta(
+    source: Source, *, max_len: int | None = None, k: int | None = None, projection: Means = "mean"
+) -> LinformerPreTrainedModel:
+    """A Linformer with the weights of a RoBERTa of transformers; arguments and results as in :func:`from_bert`.
+
+    Its position table loses the rows that RoBERTa keeps for padding.
+    """
+    return _from_encoder(ROBERTA, source, max_len, k, projection)
 
 
-def on_first_token(model_class: type[LinformerPreTrainedModel], dense: str, classifier: str, activation: str) -> Head:
-    """A classifier that reads the first token through a dense layer with an activation."""
-    names = {dense: "pooler.dense", classifier: "classifier"}
-    return Head(model_class, names, {"pooling": "cls", "classifier_hidden_act": activation})
+def from_xlm_roberta(
+    source: Source, *, max_len: int | None = None, k: int | None = None, projection: Means = "mean"
+) -> LinformerPreTrainedModel:
+    """A Linformer with the weights of an XLM-RoBERTa of transformers; see :func:`from_roberta`."""
+    return _from_encoder(XLM_ROBERTA, source, max_len, k, projection)
 
 
-def from_encoder(
+def _from_encoder(
     family: Family, source: Source, max_len: int | None, k: int | None, projection: Means
 ) -> LinformerPreTrainedModel:
-    """A Linformer of a model of the family; see :func:`torch_linformer.models.convert.from_bert`."""
     if projection not in ("mean", "linear"):
         raise ValueError(f"projection must be mean or linear, got {projection!r}")
     model = source if isinstance(source, PreTrainedModel) else _load(family, source)
-    original, head = model.config, _head(family, type(model).__name__)
-    _refuse(original, head)
-    names = _names(family, model)
+    task = _task(family, type(model).__name__)
+    _refuse(family, task, model.config)
+    names = _names(family, task, model)
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in family.repeated}
-    left_out = [name for name in state if name not in names and _below(model, name).startswith(family.left_out)]
+    left_out = {name for name in state if name not in names and _below(model, name).startswith(family.left_out)}
     report_left_out(left_out, "having no counterpart")
-    check_names(family.name, set(state).difference(left_out), names)
+    tensors = renamed(family.name, {name: state[name] for name in state if name not in left_out}, names)
 
-    tensors = {our_name: state[their_name] for their_name, our_name in names.items()}
-    ours = _prefix(head)
-    positions = tensors[f"{ours}embeddings.position_embeddings.weight"]
-    if family.positions_behind_padding:
-        positions = positions[original.pad_token_id + 1 :]
-    tensors[f"{ours}embeddings.position_embeddings.weight"] = positions
-    exact = build(head.model_class, _config(family, head, original, len(positions)), tensors)
-    max_len = len(positions) if max_len is None else max_len
+    table = f"{_prefix(task)}embeddings.position_embeddings.weight"
+    if family.padding_rows:
+        tensors[table] = tensors[table][model.config.pad_token_id + 1 :]
+    positions = len(tensors[table])
+    exact = build(MODEL_CLASSES[task], _config(family, task, model.config, positions), tensors)
+    max_len = positions if max_len is None else max_len
     return with_attention(
-        exact,
-        attention="linformer",
-        max_position_embeddings=max_len,
-        k=_slots(max_len, k),
-        projection=projection,
+        exact, attention="linformer", max_position_embeddings=max_len, k=_slots(max_len, k), projection=projection
     )
 
 
 def _load(family: Family, source: str | PathLike[str]) -> PreTrainedModel:
-    """The model of a folder or of the hub, of the class it was saved as; every tensor it wants must be there."""
+    """The model of a folder or of the hub, as the class it was saved as; every tensor of that class must be there."""
     config = AutoConfig.from_pretrained(source)
     name = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
-    _head(family, name)
+    task = _task(family, name)
     try:
         with _silence():
             model, report = getattr(transformers, name).from_pretrained(source, output_loading_info=True)
     except pickle.UnpicklingError as error:
         raise refusal(source, error) from None
-    missing = set(report["missing_keys"]).intersection(_names(family, model))
-    # A model for one task is often saved over a checkpoint of another; older versions saved the positions' numbers.
+    missing = set(report["missing_keys"]).intersection(_names(family, task, model))
+    # A model for one task is often saved over a checkpoint of another; older versions saved the positions' indices.
     known = (*family.left_out, "classifier.", "pre_classifier.", "embeddings.position_ids")
     unknown = [key for key in report["unexpected_keys"] if not _below(model, key).startswith(known)]
     check_names(family.name, unknown, missing)
-    return model
+    return cast(PreTrainedModel, model)
 
 
-def _head(family: Family, name: str) -> Head:
-    if name not in family.heads:
-        raise ValueError(f"a {name} cannot be imported as {family.name}, only one of {', '.join(family.heads)}")
-    return family.heads[name]
+def _task(family: Family, name: str) -> str:
+    """What the name of a class says after that of the family."""
+    task = name.removeprefix(family.classes)
+    if family.classes + task != name or task not in family.heads:
+        known = ", ".join(family.classes + known for known in family.heads)
+        raise ValueError(f"a {name} cannot be imported as {family.name}, only one of {known}")
+    return task
 
 
-def _refuse(original: Any, head: Head) -> None:
-    """Refuse what a configuration says and no Linformer can be."""
+def _refuse(family: Family, task: str, original: Any) -> None:
+    """Refuse what a configuration states and no Linformer can be."""
     if getattr(original, "is_decoder", False) or getattr(original, "add_cross_attention", False):
         raise ValueError("a decoder (is_decoder, add_cross_attention) cannot be expressed")
     positions = getattr(original, "position_embedding_type", "absolute")
@@ -156,25 +148,27 @@ def _refuse(original: Any, head: Head) -> None:
             f"positions are {positions} (position_embedding_type): scores depend on the distance to a key, and a slot "
             "has none"
         )
-    if head.hidden_act is not None and head.hidden_act != original.hidden_act:
+    fixed = family.masked_lm_act if task == "ForMaskedLM" else None
+    if fixed is not None and fixed != original.hidden_act:
         raise ValueError(
-            f"the head for masked words uses {head.hidden_act}, the layers {original.hidden_act}: here one serves both"
+            f"the masked-language-modeling head uses {fixed}, the layers use {original.hidden_act}: "
+            "here both use the same activation"
         )
 
 
-def _names(family: Family, model: PreTrainedModel) -> dict[str, str]:
-    """Every name the model's tensors must have, to ours."""
-    head = _head(family, type(model).__name__)
-    theirs = "" if model.base_model is model else f"{model.base_model_prefix}."
-    names = fill(family.embeddings, theirs, _prefix(head)) | _with_bias(head.names)
+def _names(family: Family, task: str, model: PreTrainedModel) -> dict[str, str]:
+    """Every name that the model's tensors must have, to ours."""
+    theirs, ours = "" if model.base_model is model else f"{model.base_model_prefix}.", _prefix(task)
+    names = expanded(family.embeddings, theirs, ours) | expanded(family.heads[task])
     for layer in range(model.config.num_hidden_layers):
-        names |= fill(_with_bias(family.layer), theirs, _prefix(head), layer=layer)
+        here, there = f"{ours}encoder.layers.{layer}.", theirs + family.layers.format(layer=layer)
+        names |= expanded(family.layer, there, here)
     return names
 
 
-def _prefix(head: Head) -> str:
-    """Of the backbone's tensors in our model."""
-    return "" if head.model_class is LinformerModel else "linformer."
+def _prefix(task: str) -> str:
+    """Prefix of the backbone's tensors in our model."""
+    return "" if MODEL_CLASSES[task] is LinformerModel else "linformer."
 
 
 def _below(model: PreTrainedModel, name: str) -> str:
@@ -182,12 +176,8 @@ def _below(model: PreTrainedModel, name: str) -> str:
     return name.removeprefix(f"{model.base_model_prefix}.")
 
 
-def _with_bias(parts: Mapping[str, str]) -> dict[str, str]:
-    return {f"{theirs}.{what}": f"{ours}.{what}" for theirs, ours in parts.items() for what in ("weight", "bias")}
-
-
 def _slots(max_len: int, k: int | None) -> int:
-    """K, checked beside ``max_len``."""
+    """The number of slots, checked against ``max_len``."""
     if max_len < 1:
         raise ValueError(f"max_len (--max-length) must be at least 1, got {max_len}")
     k = max(1, min(256, max_len // 4)) if k is None else k
@@ -196,26 +186,25 @@ def _slots(max_len: int, k: int | None) -> int:
     return k
 
 
-def _config(family: Family, head: Head, original: Any, max_len: int) -> LinformerConfig:
-    names = {**dict(zip(SAME_FIELDS, SAME_FIELDS, strict=True)), **family.fields}
-    fields = {ours: getattr(original, theirs) for ours, theirs in names.items()}
-    return LinformerConfig(
-        **{**fields, **family.constants, **head.fields},
-        max_position_embeddings=max_len,
-        k=1,
-        attention="full",
-    )
+def _config(family: Family, task: str, original: Any, max_len: int) -> LinformerConfig:
+    names = {ours: family.fields.get(ours, ours) for ours in FIELDS if ours not in family.constants}
+    fields = {ours: getattr(original, theirs) for ours, theirs in names.items()} | dict(family.constants)
+    if "pooler.dense.*" in family.heads[task].values():
+        fields |= {"pooling": "cls", "classifier_hidden_act": family.pooler_act}
+    fields |= family.task_fields.get(task, {})
+    return LinformerConfig(**fields, max_position_embeddings=max_len, k=1, attention="full")
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """No progress bar and no table of tensors from transformers: what matters of it is checked here."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    """No progress bar and no table of tensors from transformers: what matters of them is checked here."""
+    utilities: Any = logging  # not all of it is typed
+    verbosity, bars = utilities.get_verbosity(), utilities.is_progress_bar_enabled()
+    utilities.set_verbosity_error()
+    utilities.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        utilities.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            utilities.enable_progress_bar()

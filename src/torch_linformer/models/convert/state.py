@@ -1,10 +1,10 @@
-"""What the sources share: files read without running code, names checked against a table, models filled."""
+"""What the sources share: files read without running code, tables of names, models filled with weights."""
 
 import argparse
 import logging
 import pickle
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_linformer.models.backbone import LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
@@ -23,7 +23,7 @@ _logger = logging.getLogger("torch_linformer.models.convert")
 _LISTED = 12  # names an error spells out
 _WRAPPERS = ("model", "state_dict", "model_state_dict")
 
-# What the plain models of other packages have in common: sums without length factor, embeddings without norm.
+# What the models of other packages have in common: sums without length factor, embeddings without norm, no padding.
 PLAIN = {
     "length_scaling": False,
     "embedding_norm": False,
@@ -33,17 +33,17 @@ PLAIN = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-# A model that was trained on embeddings has no vocabulary; read it with inputs_embeds.
+# A model trained on embeddings has no vocabulary; it is called with inputs_embeds.
 NO_VOCABULARY = {"vocab_size": 1, "position_embedding": "none"}
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """What a checkpoint file holds: ``.safetensors``, or what ``torch.save`` wrote, read with ``weights_only=True``.
 
-    Beside tensors and plain values only ``argparse.Namespace`` is allowed, in which fairseq keeps its options.
+    Besides tensors and plain values only ``argparse.Namespace`` is allowed, in which fairseq keeps its options.
 
     Raises:
-        ValueError: the file would run code, is damaged, or holds something else than a mapping.
+        ValueError: the file would run code, is damaged, or holds something other than a mapping.
         OSError: it cannot be opened.
     """
     path = Path(path)
@@ -53,7 +53,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path}: is no whole safetensors file ({error})") from None
+            raise ValueError(f"{path}: is not a complete safetensors file ({error})") from None
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -61,7 +61,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         raise refusal(path, error) from None
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
         reason = str(error).partition(".")[0] or type(error).__name__
-        raise ValueError(f"{path}: is no whole checkpoint of torch.save ({reason})") from None
+        raise ValueError(f"{path}: is not a complete checkpoint of torch.save ({reason})") from None
     if not isinstance(checkpoint, dict):
         raise ValueError(f"{path}: holds a {type(checkpoint).__name__}, not a state dict")
     return checkpoint
@@ -72,33 +72,43 @@ def refusal(path: str | PathLike[str], error: pickle.UnpicklingError) -> ValueEr
     found = re.search(r"GLOBAL ([\w.]+)", str(error))
     what = f"it holds {found[1]}" if found else "it holds more than tensors"
     return ValueError(
-        f"{path}: refused, because {what}, and loading that would run code of the file's own; "
-        "save model.state_dict() instead, best as safetensors"
+        f"{path}: refused, because {what}, and loading that would run code from that file; "
+        "save model.state_dict() instead, preferably as safetensors"
     )
 
 
 def tensors_in(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict in a checkpoint: the mapping itself, or its entry "model" or "state_dict"."""
+    """The state dict in a checkpoint: the mapping itself, or its entry "model", "state_dict" or "model_state_dict"."""
     inside = next((checkpoint[name] for name in _WRAPPERS if isinstance(checkpoint.get(name), Mapping)), checkpoint)
     others = [name for name, value in inside.items() if not isinstance(value, Tensor)]
     if others:
-        raise ValueError(f"the checkpoint is no state dict: {_listed(others)} are no tensors")
+        raise ValueError(f"the checkpoint is not a state dict: {_listed(others)} are not tensors")
     return dict(inside)
 
 
-def fill(table: Mapping[str, str], prefix: str = "", to: str = "", **numbers: int) -> dict[str, str]:
-    """Names of a table with their numbers put in: theirs, behind ``prefix``, to ours, behind ``to``."""
-    return {prefix + theirs.format(**numbers): to + ours.format(**numbers) for theirs, ours in table.items()}
+def expanded(table: Mapping[str, str], theirs: str = "", ours: str = "") -> dict[str, str]:
+    """A table of names with a prefix before theirs and one before ours; ``.*`` stands for ``.weight`` and ``.bias``."""
+    return {
+        theirs + their_name.replace("*", what): ours + our_name.replace("*", what)
+        for their_name, our_name in table.items()
+        for what in ("weight", "bias")
+    }
 
 
 def count(names: Iterable[str], pattern: str) -> int:
-    """How many there are of what ``pattern`` captures the number of; at least 1, for an error to say what lacks."""
+    """One more than the largest number that ``pattern`` captures; 1 if none, so that an error lists what is missing."""
     numbers = [int(found[1]) for found in (re.match(pattern, name) for name in names) if found]
     return max(numbers, default=0) + 1
 
 
+def renamed(source: str, state: State, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of a state dict by our names; each name must be in the table, and all of the table must be there."""
+    check_names(source, state, names)
+    return {ours: state[theirs] for theirs, ours in names.items()}
+
+
 def check_names(source: str, found: Collection[str], expected: Collection[str]) -> None:
-    """Raise ``ValueError`` that lists what of the expected is missing and what of the found is unknown."""
+    """Raise ``ValueError`` that lists which expected names are missing and which of those found are unknown."""
     missing, unknown = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     parts = [f"{kind} {_listed(names)}" for kind, names in (("missing", missing), ("unknown", unknown)) if names]
     if parts:
@@ -106,13 +116,13 @@ def check_names(source: str, found: Collection[str], expected: Collection[str]) 
 
 
 def report_left_out(names: Collection[str], why: str) -> None:
-    """Say which tensors of the source the model does not have."""
+    """Log which tensors of the source the model does not have."""
     if names:
         _logger.warning("left out, %s: %s", why, _listed(sorted(names)))
 
 
 def heads_for(width: int, num_heads: int | None) -> int:
-    """``num_heads``, checked against the width of all heads together; the weights do not tell it."""
+    """``num_heads``, which weights do not tell, checked against the width of all heads together."""
     if num_heads is None:
         raise ValueError("the weights do not tell the number of heads: give num_heads (--heads)")
     if num_heads < 1 or width % num_heads:
@@ -121,8 +131,40 @@ def heads_for(width: int, num_heads: int | None) -> int:
 
 
 def head_dim_field(hidden_size: int, heads: int, head_dim: int) -> dict[str, int]:
-    """The configuration's ``head_dim``, where it is not what the width makes it."""
+    """The configuration's ``head_dim``, where it is not hidden_size / heads."""
     return {} if heads * head_dim == hidden_size else {"head_dim": head_dim}
+
+
+def pop_projections(tensors: dict[str, Tensor], backbone: str, layers: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Take E and F of each layer out of renamed tensors; F is E where there is none."""
+    attentions = [f"{backbone}encoder.layers.{layer}.self_attn." for layer in range(layers)]
+    keys = [tensors.pop(f"{attention}proj_k.weight") for attention in attentions]
+    return keys, [tensors.pop(f"{attention}proj_v.weight", keys[i]) for i, attention in enumerate(attentions)]
+
+
+def sharing_of(keys: Sequence[Tensor], values: Sequence[Tensor]) -> str:
+    """How layers share E and F, told by the values: a state dict holds a copy for each use."""
+    if not all(map(torch.equal, keys, values)):
+        return "headwise"
+    return "layerwise" if len(keys) > 1 and all(torch.equal(keys[0], other) for other in keys) else "kv"
+
+
+def projections(sharing: str, keys: Sequence[Tensor], values: Sequence[Tensor], backbone: str) -> dict[str, Tensor]:
+    """E and F of each layer, ``(..., k, max_len)``, as the tensors that our model has under this sharing."""
+    if sharing == "layerwise":
+        return {f"{backbone}encoder.shared_projection.weight": keys[0].mT}
+    return {
+        f"{backbone}encoder.layers.{layer}.self_attn.{name}.weight": matrix.mT
+        for name, matrices in (("proj_k", keys), ("proj_v", values))[: 1 if sharing == "kv" else 2]
+        for layer, matrix in enumerate(matrices)
+    }
+
+
+def add_zero_biases(tensors: dict[str, Tensor], attention: str) -> None:
+    """Add the biases of queries, keys and values that the original does not have."""
+    for name in ("q_proj", "k_proj", "v_proj"):
+        weight = tensors[f"{attention}{name}.weight"]
+        tensors.setdefault(f"{attention}{name}.bias", weight.new_zeros(len(weight)))
 
 
 def build(
@@ -130,13 +172,13 @@ def build(
 ) -> LinformerPreTrainedModel:
     """A model in eval mode with a copy of these tensors, in their dtype; each of its own must be among them."""
     dtype = next(tensor.dtype for name, tensor in tensors.items() if name.endswith("q_proj.weight"))
-    model: Any = model_class(config)
-    model.to(dtype)
+    model = model_class(config)
+    nn.Module.to(model, dtype)  # the method of transformers has no types
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise ValueError(f"the shapes of the weights do not fit together: {' '.join(str(error).split())}") from None
-    model.eval()
+    model.train(False)
     return model
 
 
