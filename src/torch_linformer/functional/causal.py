@@ -14,8 +14,15 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.causal_chunks import attend_segment
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.causal_step import attend_next
+from torch_linformer.functional.implementations import (
+    CAUSAL_ATTENTION,
+    Implementation,
+    check_implementation,
+    choose,
+)
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.torch_state import is_transformed
 from torch_linformer.functional.window import blocks_of, first_positions
 
 CHUNK = 64  # positions in a chunk
@@ -37,6 +44,7 @@ def causal_linformer_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     chunk_size: int = CHUNK,
+    impl: Implementation = "auto",
 ) -> Tensor:
     r"""Attention of every position over K slots of what came before it, and over the last ``window`` tokens.
 
@@ -61,21 +69,23 @@ def causal_linformer_attention(
             real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
-        chunk_size: positions worked on at once; changes rounding alone.
+        chunk_size: positions worked on at once; changes only rounding.
+        impl: ``"auto"`` or ``"torch"``; oneDNN has no causal attention: see :func:`use_implementation`.
 
     Returns:
         ``(B, H, N, Dv)``; zeros at padding. A CPU computes half precision in float32, other devices only float16: in
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, or a real token's weight is
-            not positive and finite. A compiled or exported graph checks these numbers where it runs, and raises
-            ``RuntimeError``.
+        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, a real token's weight is not
+            positive and finite, or ``impl`` cannot compute it. A compiled or exported graph checks these numbers where
+            it runs, and raises ``RuntimeError``.
     """
     _check_inputs(query, key, value, window)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, proj in (("proj_k", proj_k), ("proj_v", proj_v or proj_k)):
         _check_weights(name, proj, key, key_padding_mask, chunk_size)
+    check_implementation(impl)
     padding = None
     if key_padding_mask is not None:
         # Means count the real tokens themselves; a window counts positions.
@@ -95,6 +105,7 @@ def causal_linformer_attention(
         dropout_p=dropout_p,
         scale=scale,
         chunk_size=chunk_size,
+        impl=impl,
     )
     return output if padding is None else padding.restore(output)
 
@@ -114,21 +125,23 @@ def attend_causally(
     scale: float | None = None,
     chunk_size: int = CHUNK,
     need_weights: bool = False,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``.
 
-    With a window, padding stands behind the real tokens (:class:`torch_linformer.functional.padding.Padding`).
+    With a window, padding follows the real tokens (:class:`torch_linformer.functional.padding.Padding`).
     ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, zeros at
     padding, with ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own
-    position last, and the state behind the last position.
+    position last, and the state after the last position.
     """
+    choose(CAUSAL_ATTENTION, query, key, value, impl=impl)
     if state is None:
         state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window)
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     length, device = query.shape[2], query.device.type
     # Sums exceed the range of float16. Scores rounded to bfloat16 err three times as much as SDPA's; what float32 costs
-    # instead was measured on a CPU alone, where it is little (docs/log.md).
+    # instead was measured only on a CPU, where it is little (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     if length == 0:
         num_weights = state.mass_k.shape[-1] + (window or 0)
@@ -166,9 +179,9 @@ def attend_causally(
 
 
 def _can_recompute() -> bool:
-    """Whether a segment may keep its inputs alone and be computed again in the backward pass."""
+    """Whether a segment may keep only its inputs and be computed again in the backward pass."""
     # The transforms of torch.func allow no hooks on what is kept.
-    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() and not is_transformed()
 
 
 def _whole_chunks(
