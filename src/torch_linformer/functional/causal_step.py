@@ -4,23 +4,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.running_means import SlotWeights
 
 
 def attend_next(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    proj_k: SlotWeights | None,
-    proj_v: SlotWeights | None,
-    score_bias: Tensor | None,
-    window: int | None,
-    padding: Tensor | None,
-    state: CausalState,
-    dropout_p: float,
+    token: CausalInput, score_bias: Tensor | None, state: CausalState, *, window: int | None, dropout_p: float
 ) -> tuple[Tensor, Tensor, CausalState]:
-    """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
+    """One token in each row: what decoding does, without chunks."""
+    query, key, value, padding, proj_k, proj_v = token
     scores, outputs = [], []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
     if proj_k is not None:

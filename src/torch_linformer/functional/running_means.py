@@ -137,7 +137,7 @@ class WeightsOfChunks:
         decay: ``(H or 1, K)``.
         grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
         mass: G, the sums of weights up to each position, what came before the chunks included, ``(B, H, n, c, K)``.
-        mass_behind: sums of the weights of all, ``(B, H, K)``.
+        mass_after: sums of the weights of all, ``(B, H, K)``.
     """
 
     def __init__(self, clock: Clock, proj: SlotWeights, mass: Tensor) -> None:
@@ -155,8 +155,8 @@ class WeightsOfChunks:
             grown = grown.masked_fill(absent, 0.0)
         self.grown = grown
         added = grown.cumsum(dim=-2)
-        before, behind = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
-        self.mass_behind = behind.squeeze(-1)
+        before, after = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
+        self.mass_after = after.squeeze(-1)
         self.mass = added + before.squeeze(-1).unsqueeze(-2)
         if clock.real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
