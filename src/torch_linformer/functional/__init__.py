@@ -1,4 +1,4 @@
-"""The mathematics of Linformer on tensors: no parameters, no state, torch alone.
+"""The mathematics of Linformer on tensors: no parameters, no state, and no dependency but torch.
 
 A public operation checks its arguments and calls the unchecked functions that :mod:`torch_linformer.nn` calls too.
 

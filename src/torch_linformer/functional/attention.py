@@ -133,7 +133,7 @@ def attend_to_past(
 
 
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads outruns filling them."""
+    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them."""
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
@@ -178,10 +178,10 @@ def _attend_by_onednn(
 
 
 def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float | None) -> Tensor:
-    """The softmax of as many queries at a time as have scores that stay in the caches."""
+    """A block of queries at a time, so small that its scores stay in the caches."""
     batch, heads, length, width = query.shape
     scale = 1 / math.sqrt(width) if scale is None else scale
-    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)
+    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)  # of all heads of the batch
     output_BHNX = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
     blocks = max(1, -(-length // max(1, rows_at_once(query, key))))
     for queries, block in zip(torch.chunk(query, blocks, 2), torch.chunk(output_BHNX, blocks, 2), strict=True):

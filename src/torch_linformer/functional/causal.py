@@ -64,8 +64,8 @@ def causal_linformer_attention(
         proj_v: those of values; None for the same.
         score_bias: b on the scores of slots, ``(K,)`` or ``(H, K)``; 0 by default.
         window: also attend to the last w tokens, the query's own among them.
-        key_padding_mask: bool ``(B, N)``, True at padding, which may stand anywhere: positions and the window count
-            real tokens.
+        key_padding_mask: bool ``(B, N)``, True at padding, on any side and between tokens: positions and the window
+            count real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         chunk_size: positions worked on at once; changes only rounding.

@@ -125,7 +125,7 @@ class Segment:
         )
 
     def _recent(self, sequence: Tensor) -> Tensor:
-        """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
+        """The last w − 1 real tokens of the recent and the own ones, ``(B, H, w − 1, X)``."""
         if self.real is None:
             return sequence[:, :, sequence.shape[2] - self.before :]
         # Where fewer tokens came before, the zeros in their place come first and stay first; they count as real here.

@@ -61,7 +61,7 @@ class CausalState:
         mass_k: sums of their weights, ``(B, H, K)``.
         values: sums of weighted values, ``(B, H, K, Dv)``.
         mass_v: sums of their weights, ``(B, H, K)``.
-        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer stand at the end.
+        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
         recent_values: their values, ``(B, H, w − 1, Dv)``.
     """
 

@@ -1,7 +1,7 @@
-"""Padding: which positions it takes, and the order in which a row's real tokens stand first.
+"""Padding: which positions it takes, and the order in which a row's real tokens come first.
 
 Position i of a sequence is its i-th real token: row i of E, the windows and the positions of causal attention belong
-to it. A row must come out the same wherever its padding stands, so real tokens are moved to the front on the way in
+to it. The result of a row must not depend on where its padding is, so real tokens are moved to the front on the way in
 and back on the way out.
 """
 
@@ -49,7 +49,7 @@ class Padding(NamedTuple):
         return type(self)(self.trailing, self.trailing)
 
     def clean(self, sequence: Tensor) -> Tensor:
-        """``sequence`` as it stands, with zeros at padding."""
+        """``sequence`` in its own order, with zeros at padding."""
         return zero_padding(sequence, self.mask)
 
     def justify(self, sequence: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def reorder(sequence: Tensor, order: Tensor | None, dim: int) -> Tensor:
 
 
 def zero_padding(sequence: Tensor, mask: Tensor | None) -> Tensor:
-    """``sequence`` with zeros at padding, whatever stood there; the gradient to padding is exactly zero."""
+    """``sequence`` with zeros at padding, whatever was there; the gradient to padding is exactly zero."""
     return fill_padding(sequence, mask, 0.0)
 
 

@@ -32,8 +32,8 @@ def project_sequence(
     Args:
         sequence: ``(B, M, C)``, or ``(B, H, M, D)`` for one sequence a head.
         proj: E, ``(max_len, K)``, or ``(H, max_len, K)`` with a 4-D sequence; its first M rows are used.
-        key_padding_mask: bool ``(B, M)``, True at padding, which may stand anywhere: row i of E belongs to the i-th
-            real token.
+        key_padding_mask: bool ``(B, M)``, True at padding, on any side and between tokens: row i of E belongs to
+            the i-th real token.
         length_scaling: False leaves s out: the bare formula of the paper.
         impl: ``"auto"``, ``"torch"`` or ``"onednn"``: see :func:`use_implementation`.
 
@@ -63,7 +63,7 @@ def compress(
     max_len, length = proj.shape[-2], sequence.shape[-2]
     sequence = zero_padding(sequence, key_padding_mask)
     if proj.dim() == 3 and torch.compiler.is_compiling():
-        # A slice of (H, max_len, K) is contiguous only at full length: a graph over all lengths must not ask.
+        # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
         rows = proj.index_select(1, torch.arange(length, device=proj.device))
     else:
         rows = proj[..., :length, :]
@@ -98,7 +98,7 @@ def convolve_windows(
 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes as in the others."""
+    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
     totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
     tokens = _tokens_per_window(sequence, window, num_slots, key_padding_mask)
     return pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
@@ -107,10 +107,10 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_paddin
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
 
-    In half precision a gradient goes to another position wherever the two largest of a window are nearer to each other
-    than their rounding: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention.
-    Where maxima stand apart they err no more than twice as much, except for the digits that are lost where all slots
-    have a mean in common.
+    In half precision a gradient goes to another position wherever the two largest of a window are closer together
+    than their rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary
+    attention. Where maxima are distinct they err no more than twice as much, except for the digits that are lost where
+    all slots have a mean in common.
     """
     filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
@@ -126,7 +126,7 @@ def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
     """``(…, M, C)`` cut into ``(…, ⌈M / w⌉, w, C)``, the last window filled up with ``fill``."""
     length = sequence.shape[-2]
-    # A compiled graph over all lengths cannot have a number of windows that depends on the length.
+    # In a compiled graph for all lengths the number of windows must not depend on the length.
     count = num_slots if torch.compiler.is_compiling() else -(-length // window)
     padded = F.pad(sequence, (0, 0, 0, count * window - length), value=fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])

@@ -1,4 +1,4 @@
-"""The local window: which positions stand near which queries, in blocks, so that its cost is O(N·w)."""
+"""The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
 
 import math
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def attend_with_window(
     """One softmax over slots and over the positions at most ``reach`` away from each query.
 
     Args:
-        query: ``(B, H, N, D)``; query i stands at position ``offset + i`` of ``key``.
+        query: ``(B, H, N, D)``; query i is at position ``offset + i`` of ``key``.
         slots_k: ``(B, H, K, D)``.
         slots_v: ``(B, H, K, Dv)``.
         key: all positions that the windows reach, ``(B, H, M, D)``.
@@ -108,7 +108,7 @@ def _cut_into_blocks(
 
 
 def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
-    """As many blocks at a time as have scores that stay in the caches of a CPU; elsewhere all of them."""
+    """On a CPU so few blocks at a time that their scores stay in the caches; elsewhere all of them."""
     # Sizes are symbolic while compiling.
     if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
         return iter([blocks])
@@ -189,7 +189,7 @@ def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> T
 
 
 def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
-    """Bool ``(block, span)``: True where a position stands at most ``before`` back and ``after`` ahead of a query."""
+    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
     query = torch.arange(block, device=device).unsqueeze(-1) + before
     position = torch.arange(before + block + after, device=device)
     return (position >= query - before) & (position <= query + after)
