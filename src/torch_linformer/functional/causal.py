@@ -253,8 +253,9 @@ def _check_weights(name: str, proj: SlotWeights, key: Tensor, padding: Tensor | 
 
 
 def _require(condition: Tensor, message: str) -> None:
-    """Raise ``ValueError`` where it is False; while compiling there are no numbers yet, so the graph will look."""
+    """Raise ``ValueError`` where it is False; a compiled graph has no numbers yet, and checks them where it runs."""
     if torch.compiler.is_compiling():
+        # No public function of torch puts a check with a message into a graph.
         torch._assert_async(condition, message)
     elif not condition:
         raise ValueError(message)
