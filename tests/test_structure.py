@@ -57,6 +57,7 @@ PUBLIC_NAMES = {
         "johnson_lindenstrauss_k",
         "linformer_attention",
         "project_sequence",
+        "use_implementation",
     ],
     "torch_linformer.models": [
         "LinformerCache",

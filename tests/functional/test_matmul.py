@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.functional import attention, matmul
+from torch_linformer.functional import implementations, matmul
 from torch_linformer.functional.attention import attend
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -20,7 +20,7 @@ ROWS, INPUTS, OUTPUTS = 211, 227, 223  # primes, and enough multiplications for 
 @pytest.fixture(autouse=True)
 def faster_onednn(monkeypatch):
     """A processor on which oneDNN is the faster one, whatever this one is."""
-    monkeypatch.setattr(matmul, "_mkl_is_held_back", lambda: True)
+    monkeypatch.setattr(implementations, "_mkl_is_held_back", lambda: True)
 
 
 @contextmanager
@@ -172,8 +172,8 @@ def queries_keys_values(value_width=7):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_in_blocks(masked, scale, monkeypatch):
-    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * 8)  # five blocks of 8 queries, the last one of 5
-    monkeypatch.setattr(attention, "FEWEST_ROWS", 8)
+    monkeypatch.setattr(implementations, "SCORES", 3 * 6 * 11 * 8)  # five blocks of 8 queries, the last one of 5
+    monkeypatch.setattr(implementations, "FEWEST_ROWS", 8)
     inputs = queries_keys_values()
     mask = torch.tensor([[0] * 11, [0] * 4 + [1] * 7, [1] * 11]).bool() if masked else None
     doubles = [x.double() for x in inputs]
@@ -190,7 +190,7 @@ def test_attention_in_blocks(masked, scale, monkeypatch):
 def test_many_keys_are_attended_by_sdpa(monkeypatch):
     inputs = queries_keys_values()
     taken, _ = attend(*inputs)
-    monkeypatch.setattr(attention, "SCORES", 3 * 6 * 11 * attention.FEWEST_ROWS - 1)
+    monkeypatch.setattr(implementations, "SCORES", 3 * 6 * 11 * implementations.FEWEST_ROWS - 1)
     left, _ = attend(*inputs)
     with switched_off():
         by_sdpa, _ = attend(*inputs)

@@ -6,11 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.matmul import onednn_is_faster
-from torch_linformer.functional.projection import project_sequence
-
-FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
-SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
+from torch_linformer.functional.implementations import (
+    ATTENTION,
+    CAUSAL_ATTENTION,
+    Implementation,
+    autocast_dtype,
+    check_implementation,
+    choose,
+    needs_graph,
+    rows_at_once,
+)
+from torch_linformer.functional.padding import justify
+from torch_linformer.functional.projection import check_dense, compress
 
 
 def linformer_attention(
@@ -24,6 +31,7 @@ def linformer_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     length_scaling: bool = True,
+    impl: Implementation = "auto",
 ) -> Tensor:
     r"""Attention of N queries over M positions compressed into K slots.
 
@@ -44,19 +52,24 @@ def linformer_attention(
         dropout_p: probability of dropping an attention weight; as in SDPA it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         length_scaling: False leaves s out.
+        impl: ``"auto"``, ``"torch"`` or ``"onednn"``: see :func:`use_implementation`.
 
     Returns:
         ``(B, H, N, Dv)``.
 
     Raises:
-        ValueError: if shapes do not fit, or M exceeds ``max_len``.
+        ValueError: if shapes do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
 
     Source: arXiv 2006.04768, equation 7.
     """
-    slots_k = project_sequence(key, proj_k, key_padding_mask=key_padding_mask, length_scaling=length_scaling)
-    slots_v = project_sequence(value, proj_v, key_padding_mask=key_padding_mask, length_scaling=length_scaling)
-    output, _ = attend(query, slots_k, slots_v, dropout_p=dropout_p, scale=scale)
-    return output
+    _check_inputs(query, key, value)
+    for sequence, proj in ((key, proj_k), (value, proj_v)):
+        check_dense(sequence, proj, key_padding_mask)
+    check_implementation(impl)
+    (key, value), mask = justify(key_padding_mask, key, value)
+    slots_k = compress(key, proj_k, mask, length_scaling, impl=impl)
+    slots_v = compress(value, proj_v, mask, length_scaling, impl=impl)
+    return attend(query, slots_k, slots_v, dropout_p=dropout_p, scale=scale, impl=impl)[0]
 
 
 def attend(
@@ -68,6 +81,7 @@ def attend(
     dropout_p: float = 0.0,
     scale: float | None = None,
     need_weights: bool = False,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """Ordinary softmax attention; ``key`` and ``value`` may be slots or the sequence itself.
 
@@ -76,13 +90,16 @@ def attend(
     ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    allowed = None
+    allowed_B11K = None
     if padding_mask is not None:
         allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
-        allowed = allowed[:, None, None, :]
-    if not need_weights and dropout_p == 0.0 and _blocks_outrun_sdpa(query, key, value):
-        return _attend_in_blocks(query, key, value, allowed, scale), None
-    return _softmax_attention(query, key, value, allowed, dropout_p, scale, need_weights)
+        allowed_B11K = allowed[:, None, None, :]
+    if choose(ATTENTION, query, key, value, impl=impl) == "onednn":
+        return _attend_by_onednn(query, key, value, allowed_B11K, dropout_p, scale, need_weights)
+    if need_weights:
+        return _attend_by_definition(query, key, value, allowed_B11K, dropout_p, scale)
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed_B11K, dropout_p=dropout_p, scale=scale)
+    return output, None
 
 
 def attend_to_past(
@@ -99,6 +116,7 @@ def attend_to_past(
     ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Otherwise as
     :func:`attend`.
     """
+    choose(CAUSAL_ATTENTION, query, key, value)
     length, positions = query.shape[2], key.shape[2]
     if padding_mask is None and length in (1, positions) and not need_weights:
         # One query sees all that there is.
@@ -109,22 +127,40 @@ def attend_to_past(
     if padding_mask is not None:
         itself = allowed & ~allowed.tril(offset - 1)
         allowed = (allowed & ~padding_mask[:, None, None, :]) | itself
-    return _softmax_attention(query, key, value, allowed, dropout_p, None, need_weights)
+    if need_weights:
+        return _attend_by_definition(query, key, value, allowed, dropout_p, None)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p), None
 
 
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads outruns filling them."""
+    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them."""
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
     """Keys or values ``(B, Hkv, M, D)`` for ``num_heads`` query heads, ``(B, H, M, D)``."""
-    if num_heads % x.shape[1]:
-        raise ValueError(f"{num_heads} query heads are not a multiple of {x.shape[1]} key/value heads")
+    check_heads(num_heads, x.shape[1])
     return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
 
 
-def _softmax_attention(
+def check_heads(num_heads: int, num_kv_heads: int) -> None:
+    """Raise ``ValueError`` where query heads cannot share the key/value heads evenly."""
+    if num_heads % num_kv_heads:
+        raise ValueError(f"{num_heads} query heads are not a multiple of {num_kv_heads} key/value heads")
+
+
+def _attend_by_definition(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, dropout_p: float, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Output and softmax, which SDPA does not give."""
+    scores_BHNK = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if allowed is not None:
+        scores_BHNK = scores_BHNK + additive_mask(allowed, scores_BHNK.dtype)
+    weights_BHNK = torch.softmax(scores_BHNK, dim=-1)
+    return F.dropout(weights_BHNK, dropout_p) @ value, weights_BHNK
+
+
+def _attend_by_onednn(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -133,43 +169,36 @@ def _softmax_attention(
     scale: float | None,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """By SDPA, or where the weights are wanted by its definition."""
-    if not need_weights:
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale)
-        return output, None
-    scores = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if allowed is not None:
-        scores = scores + additive_mask(allowed, scores.dtype)
-    weights = torch.softmax(scores, dim=-1)
-    return F.dropout(weights, dropout_p) @ value, weights
-
-
-def sdpa_is_held_back(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether SDPA multiplies by the slower library: bfloat16 where oneDNN outruns MKL."""
-    return query.dtype == torch.bfloat16 and onednn_is_faster(query, key, value)
-
-
-def _blocks_outrun_sdpa(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Inference with rows enough at once, where SDPA is held back."""
-    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    return not wants_grad and sdpa_is_held_back(query, key, value) and _rows_at_once(query, key) >= FEWEST_ROWS
-
-
-def _rows_at_once(query: Tensor, key: Tensor) -> int:
-    return SCORES // max(1, query.shape[0] * query.shape[1] * key.shape[2])
+    """By batched products, which PyTorch has oneDNN compute in bfloat16, as it does not inside SDPA."""
+    if need_weights or dropout_p > 0 or needs_graph(query, key, value):
+        output, weights = _attend_by_definition(query, key, value, allowed, dropout_p, scale)
+        return output, weights if need_weights else None
+    query, key, value = (x.to(autocast_dtype(x)) for x in (query, key, value))
+    return _attend_in_blocks(query, key, value, allowed, scale), None
 
 
 def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float | None) -> Tensor:
-    """The softmax of so many queries at a time that their scores stay in the caches."""
+    """A block of queries at a time, so small that its scores stay in the caches."""
     batch, heads, length, width = query.shape
     scale = 1 / math.sqrt(width) if scale is None else scale
-    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)
-    output = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
-    blocks = max(1, -(-length // _rows_at_once(query, key)))
-    for queries, block in zip(torch.chunk(query, blocks, 2), torch.chunk(output, blocks, 2), strict=True):
+    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)  # of all heads of the batch
+    output_BHNX = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
+    blocks = max(1, -(-length // max(1, rows_at_once(query, key))))
+    for queries, block in zip(torch.chunk(query, blocks, 2), torch.chunk(output_BHNX, blocks, 2), strict=True):
         scores = torch.baddbmm(queries.new_empty(()), queries.flatten(0, 1), keys, beta=0, alpha=scale)
         scores = scores.view(batch, heads, queries.shape[2], key.shape[2])
         if allowed is not None:
             scores += additive_mask(allowed, scores.dtype)
         block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))
-    return output
+    return output_BHNX
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    fits = query.dim() == key.dim() == value.dim() == 4 and shapes[1][:3] == shapes[2][:3]
+    if not fits or (shapes[0][0], shapes[0][3]) != (shapes[1][0], shapes[1][3]):
+        raise ValueError(
+            f"query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv), got {shapes[0]}, {shapes[1]} "
+            f"and {shapes[2]}"
+        )
+    check_heads(query.shape[1], key.shape[1])

@@ -1,21 +1,27 @@
 """Causal Linformer attention: every slot is a running mean, so that no query sees what comes after it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.causal_chunks import attend_segment
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.causal_step import attend_next
+from torch_linformer.functional.implementations import (
+    CAUSAL_ATTENTION,
+    Implementation,
+    check_implementation,
+    choose,
+)
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.torch_state import is_transformed
 from torch_linformer.functional.window import blocks_of, first_positions
 
 CHUNK = 64  # positions in a chunk
@@ -37,6 +43,7 @@ def causal_linformer_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     chunk_size: int = CHUNK,
+    impl: Implementation = "auto",
 ) -> Tensor:
     r"""Attention of every position over K slots of what came before it, and over the last ``window`` tokens.
 
@@ -57,25 +64,27 @@ def causal_linformer_attention(
         proj_v: those of values; None for the same.
         score_bias: b on the scores of slots, ``(K,)`` or ``(H, K)``; 0 by default.
         window: also attend to the last w tokens, the query's own among them.
-        key_padding_mask: bool ``(B, N)``, True at padding, which may stand anywhere: positions and the window count
-            real tokens.
+        key_padding_mask: bool ``(B, N)``, True at padding, on any side and between tokens: positions and the window
+            count real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
-        chunk_size: positions worked on at once; changes rounding alone.
+        chunk_size: positions worked on at once; changes only rounding.
+        impl: ``"auto"`` or ``"torch"``; oneDNN has no causal attention: see :func:`use_implementation`.
 
     Returns:
         ``(B, H, N, Dv)``; zeros at padding. A CPU computes half precision in float32, other devices only float16: in
         bfloat16 they err up to three times as much as ordinary attention, whose scores are not rounded.
 
     Raises:
-        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, or a real token's weight is
-            not positive and finite. A compiled or exported graph checks these numbers where it runs, and raises
-            ``RuntimeError``.
+        ValueError: if shapes do not fit, a weight would fade more than 64 nats in a chunk, a real token's weight is not
+            positive and finite, or ``impl`` cannot compute it. A compiled or exported graph checks these numbers where
+            it runs, and raises ``RuntimeError``.
     """
     _check_inputs(query, key, value, window)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, proj in (("proj_k", proj_k), ("proj_v", proj_v or proj_k)):
         _check_weights(name, proj, key, key_padding_mask, chunk_size)
+    check_implementation(impl)
     padding = None
     if key_padding_mask is not None:
         # Means count the real tokens themselves; a window counts positions.
@@ -95,6 +104,7 @@ def causal_linformer_attention(
         dropout_p=dropout_p,
         scale=scale,
         chunk_size=chunk_size,
+        impl=impl,
     )
     return output if padding is None else padding.restore(output)
 
@@ -114,104 +124,77 @@ def attend_causally(
     scale: float | None = None,
     chunk_size: int = CHUNK,
     need_weights: bool = False,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``.
 
-    With a window, padding stands behind the real tokens (:class:`torch_linformer.functional.padding.Padding`).
+    With a window, padding follows the real tokens (:class:`torch_linformer.functional.padding.Padding`).
     ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, zeros at
     padding, with ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own
-    position last, and the state behind the last position.
+    position last, and the state after the last position.
     """
+    choose(CAUSAL_ATTENTION, query, key, value, impl=impl)
     if state is None:
         state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window)
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
-    length, device = query.shape[2], query.device.type
+    inputs = CausalInput(query, key, value, padding_mask, proj_k, proj_v)
+    device = query.device.type
     # Sums exceed the range of float16. Scores rounded to bfloat16 err three times as much as SDPA's; what float32 costs
-    # instead was measured on a CPU alone, where it is little (docs/log.md).
+    # instead was measured only on a CPU, where it is little (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
-    if length == 0:
+    if query.shape[2] == 0:
         num_weights = state.mass_k.shape[-1] + (window or 0)
         return value, query.new_zeros(*query.shape[:3], num_weights) if need_weights else None, state
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        if length == 1:
-            q, k, v = (x.to(dtype) for x in (query, key, value))
+        if query.shape[2] == 1:
             output, softmax, state = attend_next(
-                q, k, v, proj_k, proj_v, score_bias, window, padding_mask, state, dropout_p
+                inputs.to(dtype), score_bias, state, window=window, dropout_p=dropout_p
             )
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if need_weights else None, state
-        attend: Any = partial(
-            attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights
-        )
-        parts = query, key, value, padding_mask, proj_k, proj_v
+        attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
         if torch.compiler.is_compiling():
-            # Sizes may be symbolic: one segment serves every length.
-            filled = _whole_chunks(*parts, chunk_size)
-            output, weights, state = attend(*filled, score_bias, state, chunk=chunk_size)
-            weights = None if weights is None else first_positions(weights, length)
-            return first_positions(output, length), weights, state
-        if _can_recompute():
-            attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
-        outputs, all_weights = [], []
-        sizes = _segment_sizes(length, chunk_size, SEGMENT if device == "cpu" else GPU_SEGMENT)
-        for segment in _segments(*parts, sizes):
-            chunk = min(chunk_size, segment[0].shape[2])
-            output, weights, state = attend(*segment, score_bias, state, chunk=chunk)
-            outputs.append(output)
-            if weights is not None:
-                all_weights.append(weights)
-    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if need_weights else None, state
+            return _attend_as_one_segment(attend, inputs, score_bias, state, chunk_size)
+        return _attend_in_segments(attend, inputs, score_bias, state, chunk_size, dropout_p)
+
+
+def _attend_as_one_segment(
+    attend: Callable[..., Any], inputs: CausalInput, score_bias: Tensor | None, state: CausalState, chunk: int
+) -> tuple[Tensor, Tensor | None, CausalState]:
+    """For a compiler: sizes may be symbolic, and one segment, filled up with padding, serves every length."""
+    length = inputs.query.shape[2]
+    filled = inputs.pad(blocks_of(length, chunk) * chunk - length)
+    output, weights, state = attend(filled, score_bias, state, chunk=chunk)
+    return first_positions(output, length), None if weights is None else first_positions(weights, length), state
+
+
+def _attend_in_segments(
+    attend: Callable[..., Any],
+    inputs: CausalInput,
+    score_bias: Tensor | None,
+    state: CausalState,
+    chunk_size: int,
+    dropout_p: float,
+) -> tuple[Tensor, Tensor | None, CausalState]:
+    if _can_recompute():
+        attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
+    outputs, all_weights = [], []
+    most = SEGMENT if inputs.query.device.type == "cpu" else GPU_SEGMENT
+    for segment in inputs.split(_segment_sizes(inputs.query.shape[2], chunk_size, most)):
+        chunk = min(chunk_size, segment.query.shape[2])
+        output, weights, state = attend(segment, score_bias, state, chunk=chunk)
+        outputs.append(output)
+        if weights is not None:
+            all_weights.append(weights)
+    return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if all_weights else None, state
 
 
 def _can_recompute() -> bool:
-    """Whether a segment may keep its inputs alone and be computed again in the backward pass."""
+    """Whether a segment may keep only its inputs and be computed again in the backward pass."""
     # The transforms of torch.func allow no hooks on what is kept.
-    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-
-
-def _whole_chunks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Tensor | None,
-    proj_k: SlotWeights | None,
-    proj_v: SlotWeights | None,
-    chunk: int,
-) -> tuple[Any, ...]:
-    """The same parts with padding after the last position, so that chunks of one size hold them."""
-    length = query.shape[2]
-    fill = blocks_of(length, chunk) * chunk - length
-    if padding is None:
-        padding = torch.zeros(query.shape[0], length, dtype=torch.bool, device=query.device)
-    return (
-        *(F.pad(x, (0, 0, 0, fill)) for x in (query, key, value)),
-        F.pad(padding, (0, fill), value=True),
-        None if proj_k is None else proj_k.pad(fill),
-        None if proj_v is None else proj_v.pad(fill),
-    )
-
-
-def _segments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Tensor | None,
-    proj_k: SlotWeights | None,
-    proj_v: SlotWeights | None,
-    sizes: list[int],
-) -> Iterator[tuple[Any, ...]]:
-    """The parts of that many positions after one another."""
-    none = [None] * len(sizes)
-    # Split, not sliced: the gradient of a slice is as long as the whole sequence.
-    return zip(
-        *(torch.split(x, sizes, dim=2) for x in (query, key, value)),
-        none if padding is None else torch.split(padding, sizes, dim=1),
-        none if proj_k is None else proj_k.split(sizes),
-        none if proj_v is None else proj_v.split(sizes),
-        strict=True,
-    )
+    return torch.is_grad_enabled() and not is_transformed()
 
 
 def _segment_sizes(length: int, chunk: int, most: int) -> list[int]:
@@ -270,8 +253,9 @@ def _check_weights(name: str, proj: SlotWeights, key: Tensor, padding: Tensor | 
 
 
 def _require(condition: Tensor, message: str) -> None:
-    """Raise ``ValueError`` where it is False; while compiling there are no numbers yet, so the graph will look."""
+    """Raise ``ValueError`` where it is False; a compiled graph has no numbers yet, and checks them where it runs."""
     if torch.compiler.is_compiling():
+        # No public function of torch puts a check with a message into a graph.
         torch._assert_async(condition, message)
     elif not condition:
         raise ValueError(message)

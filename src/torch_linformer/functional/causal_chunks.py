@@ -8,19 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.padding import zero_padding
 from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
 from torch_linformer.functional.window import join_weights, local_blocks, local_mask
 
 
 def attend_segment(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Tensor | None,
-    proj_k: SlotWeights | None,
-    proj_v: SlotWeights | None,
+    inputs: CausalInput,
     score_bias: Tensor | None,
     state: CausalState,
     *,
@@ -31,66 +26,46 @@ def attend_segment(
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """Attention of positions that follow those of ``state``, computed in ``dtype``: see :class:`Segment`."""
-    segment = Segment(query.to(dtype), key.to(dtype), value.to(dtype), padding, state, window, chunk)
-    output, weights, state = segment.attend(proj_k, proj_v, score_bias, dropout_p, need_weights)
-    return zero_padding(output.to(value.dtype), padding), weights, state
+    segment = Segment(inputs.to(dtype), state, window, chunk)
+    output, weights, state = segment.attend(score_bias, dropout_p, need_weights)
+    return zero_padding(output.to(inputs.value.dtype), inputs.padding), weights, state
 
 
 class Segment:
     """Positions whose chunks are worked on side by side.
 
     Args:
-        query: scaled, ``(B, H, N, D)``; N a multiple of the chunk.
-        key: zeros at padding, as ``value``.
-        value: likewise.
-        padding: bool ``(B, N)`` or None.
+        inputs: a whole number of chunks.
         state: what came before.
         window: w or None.
         chunk: positions in a chunk.
     """
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        state: CausalState,
-        window: int | None,
-        chunk: int,
-    ) -> None:
-        self.length, self.before = query.shape[2], (window or 1) - 1
-        self.state, self.window, self.chunk = state, window, chunk
-        self.real = None if padding is None else ~padding
+    def __init__(self, inputs: CausalInput, state: CausalState, window: int | None, chunk: int) -> None:
+        self.inputs, self.state, self.window, self.chunk = inputs, state, window, chunk
+        self.length, self.before = inputs.query.shape[2], (window or 1) - 1
+        self.real = None if inputs.padding is None else ~inputs.padding
         # With the tokens that the first windows reach back to.
-        self.keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
-        self.values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
-        self.queries = self._chunks(query, 2).contiguous()
+        self.keys = torch.cat([state.recent_keys.to(inputs.key.dtype), inputs.key], dim=2)
+        self.values = torch.cat([state.recent_values.to(inputs.value.dtype), inputs.value], dim=2)
+        self.queries = self._chunks(inputs.query, 2).contiguous()
 
     def attend(
-        self,
-        proj_k: SlotWeights | None,
-        proj_v: SlotWeights | None,
-        score_bias: Tensor | None,
-        dropout_p: float,
-        need_weights: bool,
+        self, score_bias: Tensor | None, dropout_p: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None, CausalState]:
-        """Output, softmax (slots first, then the window) if it is wanted, and the state behind the segment.
-
-        ``proj_v`` None: that of keys; ``proj_k`` None: no slots.
-        """
-        keys, values = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
-        products = self.queries @ keys.mT
-        means = None if proj_k is None else self._means(proj_k, proj_v, keys, values)
+        """Output, softmax (slots first, then the window) if it is wanted, and the state after the segment."""
+        keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
+        products_BHncs = self.queries @ keys_BHnsD.mT
+        means = None if self.inputs.proj_k is None else self._means(self.inputs.proj_k, keys_BHnsD, values_BHnsX)
         scores = []
         if means is not None:
-            of_slots = means.of_keys.products(self.queries, products[..., self.before :])
+            scores_BHncK = means.of_keys.products(self.queries, products_BHncs[..., self.before :])
             if score_bias is not None:
                 bias = score_bias if score_bias.dim() == 1 else score_bias[:, None, None]
-                of_slots = of_slots + bias.to(of_slots.dtype)
-            scores.append(of_slots)
+                scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
+            scores.append(scores_BHncK)
         if self.window is not None:
-            scores.append(products + additive_mask(self._visible(), products.dtype))
+            scores.append(products_BHncs + additive_mask(self._visible(), products_BHncs.dtype))
         softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
         kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
         num_slots = self.state.mass_k.shape[-1]
@@ -99,27 +74,27 @@ class Segment:
         if means is not None:
             outputs.append(means.of_values.mix(to_slots))
         if self.window is not None:
-            outputs.append(to_window @ values)
+            outputs.append(to_window @ values_BHnsX)
         output = sum(outputs[1:], start=outputs[0])
         weights = None
         if need_weights:
             weights = softmax.flatten(2, 3) if self.window is None else join_weights(softmax, num_slots, self.before, 0)
-        return output.flatten(2, 3), weights, self._state_behind(means)
+        return output.flatten(2, 3), weights, self._state_after(means)
 
-    def _means(self, proj_k: SlotWeights, proj_v: SlotWeights | None, keys: Tensor, values: Tensor) -> "_Means":
+    def _means(self, proj_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
         clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype)
         weights_k = WeightsOfChunks(clock, self._chunks_of_weights(proj_k), self.state.mass_k)
         weights_v = weights_k
-        if proj_v is not None:
-            weights_v = WeightsOfChunks(clock, self._chunks_of_weights(proj_v), self.state.mass_v)
+        if self.inputs.proj_v is not None:
+            weights_v = WeightsOfChunks(clock, self._chunks_of_weights(self.inputs.proj_v), self.state.mass_v)
         return _Means(
             RunningMeans(weights_k, keys[..., self.before :, :], self.state.keys),
             RunningMeans(weights_v, values[..., self.before :, :], self.state.values),
         )
 
     def _visible(self) -> Tensor:
-        """Bool ``(B, 1, n, c, span)``: the real tokens of each window, and at padding the position itself."""
+        """Bool ``(B, 1, n, c, s)``: the real tokens of each window, and at padding the position itself."""
         tokens, device = self.state.tokens.unsqueeze(-1), self.keys.device
         recent = torch.arange(self.before, 0, -1, device=device) <= tokens
         own = torch.ones_like(tokens, dtype=torch.bool).expand(-1, self.length) if self.real is None else self.real
@@ -129,7 +104,7 @@ class Segment:
         itself = torch.ones_like(near).tril(self.before) & torch.ones_like(near).triu(self.before)
         return ((real.unsqueeze(-2) & near) | itself).unsqueeze(1)
 
-    def _state_behind(self, means: "_Means | None") -> CausalState:
+    def _state_after(self, means: "_Means | None") -> CausalState:
         added = self.length if self.real is None else self.real.sum(dim=-1)
         recent_keys, recent_values = self._recent(self.keys), self._recent(self.values)
         # Copies: a view would keep the memory of the whole segment.
@@ -144,16 +119,16 @@ class Segment:
         return replace(
             state,
             keys=means.of_keys.sums.clone(),
-            mass_k=means.of_keys.weights.mass_behind.clone(),
+            mass_k=means.of_keys.weights.mass_after.clone(),
             values=means.of_values.sums.clone(),
-            mass_v=means.of_values.weights.mass_behind.clone(),
+            mass_v=means.of_values.weights.mass_after.clone(),
         )
 
     def _recent(self, sequence: Tensor) -> Tensor:
-        """The last w − 1 real tokens of recent and own ones, ``(B, H, w − 1, D)``."""
+        """The last w − 1 real tokens of the recent and the own ones, ``(B, H, w − 1, X)``."""
         if self.real is None:
             return sequence[:, :, sequence.shape[2] - self.before :]
-        # Recent tokens that there were not come first and stay first, whatever they are called here.
+        # Where fewer tokens came before, the zeros in their place come first and stay first; they count as real here.
         own = self.real.flip(-1).cumsum(dim=-1).flip(-1)
         count = F.pad(own, (self.before, 0))
         count[:, : self.before] = own[:, :1] + torch.arange(self.before, 0, -1, device=own.device)

@@ -1,10 +1,54 @@
-"""What causal attention keeps of the past."""
+"""What causal attention reads, and what it keeps of the past."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.running_means import SlotWeights
+
+
+class CausalInput(NamedTuple):
+    """Positions that follow one another.
+
+    Attributes:
+        query: scaled, ``(B, H, N, D)``.
+        key: ``(B, H, N, D)``, zeros at padding, as ``value``.
+        value: ``(B, H, N, Dv)``.
+        padding: bool ``(B, N)`` or None.
+        proj_k: weights in the slots of keys; None: no slots.
+        proj_v: in those of values; None: as ``proj_k``.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    padding: Tensor | None
+    proj_k: SlotWeights | None
+    proj_v: SlotWeights | None
+
+    def to(self, dtype: torch.dtype) -> Self:
+        return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
+
+    def pad(self, number: int) -> Self:
+        """With that many positions of padding after the last one."""
+        padding = self.padding
+        if padding is None:
+            padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
+        query, key, value = (F.pad(x, (0, 0, 0, number)) for x in self[:3])
+        proj_k, proj_v = (None if proj is None else proj.pad(number) for proj in self[4:])
+        return type(self)(query, key, value, F.pad(padding, (0, number), value=True), proj_k, proj_v)
+
+    def split(self, sizes: list[int]) -> Iterator[Self]:
+        """That many positions after one another. Split, not sliced: the gradient of a slice is as long as the whole."""
+        none = [None] * len(sizes)
+        tensors = [torch.split(x, sizes, dim=2) for x in self[:3]]
+        padding = none if self.padding is None else torch.split(self.padding, sizes, dim=1)
+        weights = [none if proj is None else proj.split(sizes) for proj in self[4:]]
+        return (type(self)(*parts) for parts in zip(*tensors, padding, *weights, strict=True))
 
 
 @dataclass
@@ -17,7 +61,7 @@ class CausalState:
         mass_k: sums of their weights, ``(B, H, K)``.
         values: sums of weighted values, ``(B, H, K, Dv)``.
         mass_v: sums of their weights, ``(B, H, K)``.
-        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer stand at the end.
+        recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
         recent_values: their values, ``(B, H, w − 1, Dv)``.
     """
 

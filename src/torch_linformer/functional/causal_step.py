@@ -4,30 +4,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.running_means import SlotWeights
 
 
 def attend_next(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    proj_k: SlotWeights | None,
-    proj_v: SlotWeights | None,
-    score_bias: Tensor | None,
-    window: int | None,
-    padding: Tensor | None,
-    state: CausalState,
-    dropout_p: float,
+    token: CausalInput, score_bias: Tensor | None, state: CausalState, *, window: int | None, dropout_p: float
 ) -> tuple[Tensor, Tensor, CausalState]:
-    """One token in each row, ``(B, H, 1, D)``: what decoding does, without chunks."""
+    """One token in each row: what decoding does, without chunks."""
+    query, key, value, padding, proj_k, proj_v = token
     scores, outputs = [], []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
     if proj_k is not None:
         keys, mass_k = _add_token(keys, mass_k, proj_k, key, padding)
         values, mass_v = _add_token(values, mass_v, proj_v or proj_k, value, padding)
-        of_slots = ((query @ keys.mT.to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
-        scores.append(of_slots if score_bias is None else of_slots + score_bias.unsqueeze(-2).to(of_slots.dtype))
+        scores_BH1K = ((query @ keys.mT.to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
+        if score_bias is not None:
+            scores_BH1K = scores_BH1K + score_bias.unsqueeze(-2).to(scores_BH1K.dtype)
+        scores.append(scores_BH1K)
     recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
     recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
     if window is not None:
@@ -35,11 +29,11 @@ def attend_next(
         scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    of_slots, of_window = torch.split(kept, [mass_k.shape[-1], kept.shape[-1] - mass_k.shape[-1]], dim=-1)
+    to_slots, to_window = torch.split(kept, [mass_k.shape[-1], kept.shape[-1] - mass_k.shape[-1]], dim=-1)
     if proj_k is not None:
-        outputs.append((of_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
+        outputs.append((to_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
     if window is not None:
-        outputs.append(of_window @ recent_values)
+        outputs.append(to_window @ recent_values)
     tokens = state.tokens + 1
     # Copies: a view would keep the token that has left the window.
     recent_keys, recent_values = recent_keys[:, :, 1:].clone(), recent_values[:, :, 1:].clone()
@@ -55,7 +49,7 @@ def attend_next(
 def _add_token(
     sums: Tensor, mass: Tensor, proj: SlotWeights, token: Tensor, padding: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Sums and masses one token ``(B, H, 1, X)`` on; padding ``(B, 1)`` adds nothing and lets nothing fade."""
+    """Sums and masses after one more token ``(B, H, 1, X)``; padding ``(B, 1)`` adds nothing and lets nothing fade."""
     fade = torch.exp(-proj.decay.to(sums.dtype)).expand_as(mass)
     weight = torch.ones_like(fade) if proj.weights is None else proj.weights[..., 0, :].to(sums.dtype).expand_as(mass)
     if padding is not None:

@@ -1,7 +1,7 @@
-"""Padding: who it is, and the order in which a row's real tokens stand first.
+"""Padding: which positions it takes, and the order in which a row's real tokens come first.
 
 Position i of a sequence is its i-th real token: row i of E, the windows and the positions of causal attention belong
-to it. A row must come out the same wherever its padding stands, so real tokens are moved to the front on the way in
+to it. The result of a row must not depend on where its padding is, so real tokens are moved to the front on the way in
 and back on the way out.
 """
 
@@ -16,9 +16,9 @@ class Padding(NamedTuple):
 
     Attributes:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
-        trailing: bool ``(B, N)``, the same behind the real tokens, once these are moved to the front.
+        trailing: bool ``(B, N)``, the same once the real tokens are moved to the front and padding follows them.
         order: ``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to be
-            moved, because the padding stands behind already or the order does not matter.
+            moved, because padding follows already or the order does not matter.
         inverse: ``(B, N)``, the way back.
     """
 
@@ -40,7 +40,7 @@ class Padding(NamedTuple):
 
     @classmethod
     def unmoved(cls, mask: Tensor) -> Self:
-        """Padding that is known to stand behind the real tokens, or whose place does not matter."""
+        """Padding that is known to follow the real tokens, or whose place does not matter."""
         return cls(mask, mask)
 
     @property
@@ -49,7 +49,7 @@ class Padding(NamedTuple):
         return type(self)(self.trailing, self.trailing)
 
     def clean(self, sequence: Tensor) -> Tensor:
-        """``sequence`` as it stands, with zeros at padding."""
+        """``sequence`` in its own order, with zeros at padding."""
         return zero_padding(sequence, self.mask)
 
     def justify(self, sequence: Tensor) -> Tensor:
@@ -60,6 +60,14 @@ class Padding(NamedTuple):
     def restore(self, sequence: Tensor) -> Tensor:
         """``(B, N, C)`` or ``(B, H, N, K)`` in the order that the sequence had."""
         return reorder(sequence, self.inverse, dim=sequence.dim() - 2)
+
+
+def justify(mask: Tensor | None, *sequences: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    """``sequences`` with the real tokens of each row first, and the mask ``(B, M)`` of what follows these."""
+    if mask is None:
+        return list(sequences), None
+    padding = Padding.of(mask)
+    return [padding.justify(sequence) for sequence in sequences], padding.trailing
 
 
 def reorder(sequence: Tensor, order: Tensor | None, dim: int) -> Tensor:
@@ -74,7 +82,7 @@ def reorder(sequence: Tensor, order: Tensor | None, dim: int) -> Tensor:
 
 
 def zero_padding(sequence: Tensor, mask: Tensor | None) -> Tensor:
-    """``sequence`` with zeros at padding, whatever stood there; the gradient to padding is exactly zero."""
+    """``sequence`` with zeros at padding, whatever was there; the gradient to padding is exactly zero."""
     return fill_padding(sequence, mask, 0.0)
 
 

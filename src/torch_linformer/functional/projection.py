@@ -1,7 +1,7 @@
 """Maps of a sequence of M positions to K slots: dense (linear, random) and over windows (conv, mean, max).
 
 Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``, and
-``key_padding_mask`` as bool ``(B, M)``, True at padding. All but :func:`project_sequence` expect padding behind the
+``key_padding_mask`` as bool ``(B, M)``, True at padding. All but :func:`project_sequence` expect padding after the
 real tokens: see :class:`torch_linformer.functional.padding.Padding`.
 """
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.implementations import Implementation, check_implementation
 from torch_linformer.functional.matmul import mix_positions
-from torch_linformer.functional.padding import Padding, check_padding_mask, fill_padding, zero_padding
+from torch_linformer.functional.padding import check_padding_mask, fill_padding, justify, zero_padding
 
 
 def project_sequence(
@@ -19,6 +20,7 @@ def project_sequence(
     *,
     key_padding_mask: Tensor | None = None,
     length_scaling: bool = True,
+    impl: Implementation = "auto",
 ) -> Tensor:
     r"""Compress a sequence of M positions into K slots by a matrix.
 
@@ -30,40 +32,42 @@ def project_sequence(
     Args:
         sequence: ``(B, M, C)``, or ``(B, H, M, D)`` for one sequence a head.
         proj: E, ``(max_len, K)``, or ``(H, max_len, K)`` with a 4-D sequence; its first M rows are used.
-        key_padding_mask: bool ``(B, M)``, True at padding, which may stand anywhere: row i of E belongs to the i-th
-            real token.
+        key_padding_mask: bool ``(B, M)``, True at padding, on any side and between tokens: row i of E belongs to
+            the i-th real token.
         length_scaling: False leaves s out: the bare formula of the paper.
+        impl: ``"auto"``, ``"torch"`` or ``"onednn"``: see :func:`use_implementation`.
 
     Returns:
         ``(B, K, C)`` or ``(B, H, K, D)``.
 
     Raises:
-        ValueError: if the shapes do not fit, or M exceeds the rows of ``proj``.
+        ValueError: if the shapes do not fit, M exceeds the rows of ``proj``, or ``impl`` cannot compute it.
 
     Source: arXiv 2006.04768, equation 7.
     """
-    _check_dense(sequence, proj, key_padding_mask)
-    if key_padding_mask is not None:
-        padding = Padding.of(key_padding_mask)
-        sequence, key_padding_mask = padding.justify(sequence), padding.trailing
-    return compress(sequence, proj, key_padding_mask, length_scaling)
+    check_dense(sequence, proj, key_padding_mask)
+    check_implementation(impl)
+    (sequence,), mask = justify(key_padding_mask, sequence)
+    return compress(sequence, proj, mask, length_scaling, impl=impl)
 
 
-def compress(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None, length_scaling: bool) -> Tensor:
-    """:func:`project_sequence`, unchecked, of rows whose padding stands behind their real tokens."""
+def compress(
+    sequence: Tensor,
+    proj: Tensor,
+    key_padding_mask: Tensor | None,
+    length_scaling: bool,
+    *,
+    impl: Implementation = "auto",
+) -> Tensor:
+    """:func:`project_sequence`, unchecked, of rows whose padding follows their real tokens."""
     max_len, length = proj.shape[-2], sequence.shape[-2]
     sequence = zero_padding(sequence, key_padding_mask)
-    heads = "h" if sequence.dim() == 4 else ""
-    proj_heads = "h" if proj.dim() == 3 else ""
-    if proj_heads and torch.compiler.is_compiling():
-        # A slice of (H, max_len, K) is contiguous only at full length: a graph over all lengths must not ask.
+    if proj.dim() == 3 and torch.compiler.is_compiling():
+        # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
         rows = proj.index_select(1, torch.arange(length, device=proj.device))
     else:
         rows = proj[..., :length, :]
-    if heads:
-        slots: Tensor = torch.einsum(f"bhmc,{proj_heads}mk->bhkc", sequence, rows)
-    else:
-        slots = mix_positions(rows, sequence)
+    slots = mix_positions(rows, sequence, impl=impl)
     return scale_to_length(slots, max_len, length, key_padding_mask) if length_scaling else slots
 
 
@@ -94,7 +98,7 @@ def convolve_windows(
 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
-    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes as in the others."""
+    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
     totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
     tokens = _tokens_per_window(sequence, window, num_slots, key_padding_mask)
     return pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
@@ -103,10 +107,10 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_paddin
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
 
-    In half precision a gradient goes to another position wherever the two largest of a window are nearer to each other
-    than their rounding: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention.
-    Where maxima stand apart they err no more than twice as much, but for the digits lost where all slots have a mean
-    in common.
+    In half precision a gradient goes to another position wherever the two largest of a window are closer together
+    than their rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary
+    attention. Where maxima are distinct they err no more than twice as much, except for the digits that are lost where
+    all slots have a mean in common.
     """
     filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
@@ -122,7 +126,7 @@ def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
     """``(…, M, C)`` cut into ``(…, ⌈M / w⌉, w, C)``, the last window filled up with ``fill``."""
     length = sequence.shape[-2]
-    # A compiled graph over all lengths cannot have a number of windows that depends on the length.
+    # In a compiled graph for all lengths the number of windows must not depend on the length.
     count = num_slots if torch.compiler.is_compiling() else -(-length // window)
     padded = F.pad(sequence, (0, 0, 0, count * window - length), value=fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
@@ -143,11 +147,12 @@ def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
 
 
 def pad_slots(slots: Tensor, num_slots: int) -> Tensor:
-    """``slots`` with zeros behind them, ``num_slots`` in all."""
+    """``slots`` with zeros after them, ``num_slots`` in all."""
     return F.pad(slots, (0, 0, 0, num_slots - slots.shape[-2]))
 
 
-def _check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:
+def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:
+    """Raise ``ValueError`` where :func:`project_sequence` cannot take these."""
     if sequence.dim() not in (3, 4):
         raise ValueError(f"sequence must be (B, M, C) or (B, H, M, D), got shape {tuple(sequence.shape)}")
     if proj.dim() == 3 and (sequence.dim() != 4 or proj.shape[0] != sequence.shape[1]):

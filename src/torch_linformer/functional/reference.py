@@ -26,7 +26,7 @@ def project_row(sequence: Tensor, proj: Tensor, real: list[int], length_scaling:
 
 
 def banded_matrix(kernel: Tensor, max_len: int, num_slots: int) -> Tensor:
-    """The ``(max_len, K)`` matrix a convolution kernel of w weights stands for."""
+    """The ``(max_len, K)`` matrix that a convolution kernel of w weights is equivalent to."""
     window = kernel.shape[0]
     rows = []
     for position in range(max_len):

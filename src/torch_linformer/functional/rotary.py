@@ -1,20 +1,20 @@
-"""Rotary positions: queries and keys turned by an angle that grows with their position."""
+"""Rotary positions: queries and keys rotated by an angle that grows with their position."""
 
 import torch
 from torch import Tensor
 
 
 def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
-    r"""Turn the first ``width`` channels of every head, so that q · k depends on the distance of their positions alone.
+    r"""Rotate the first ``width`` channels of every head, so that q · k depends only on their distance.
 
-    Channels i and i + width / 2 are the coordinates of a vector turned by :math:`p\,\theta^{-2i / width}`; the other
-    channels stay. Angles are computed in no less than float32.
+    Channels i and i + width / 2 are the coordinates of a vector rotated by :math:`p\,\theta^{-2i / width}`; the other
+    channels stay as they are. Angles are computed in no less than float32.
 
     Args:
         x: ``(B, H, N, D)``.
         positions: ``(B or 1, N)``, whole numbers.
-        width: channels that are turned, even, 0 to D.
-        theta: the slowest turn takes :math:`2\pi\theta` positions.
+        width: channels to rotate, even, 0 to D.
+        theta: the slowest rotation takes about :math:`2\pi\theta` positions.
 
     Source: arXiv 2104.09864, section 3.4.
     """

@@ -2,7 +2,7 @@
 
 Position i enters slot j with weight :math:`w_{tij} = e_{ij} \\exp(-\\lambda_j (p_t - p_i))`, where p counts the real
 tokens. In a chunk that begins after :math:`p_0` tokens the mean is the same with the weights
-:math:`g_{ij} = e_{ij} \\exp(\\lambda_j (p_i - p_0))`, because :math:`\\exp(-\\lambda_j (p_t - p_0))` stands in both
+:math:`g_{ij} = e_{ij} \\exp(\\lambda_j (p_i - p_0))`, because :math:`\\exp(-\\lambda_j (p_t - p_0))` appears in both
 its numerator and its denominator; what came before the chunk enters as two sums. Derivation: docs/causal.md.
 """
 
@@ -70,39 +70,38 @@ class Clock:
             self.ticks = real.to(dtype).cumsum(dim=-1)
             self.elapsed = F.pad(self.ticks[..., -1].cumsum(dim=-1), (1, 0))
 
-    def carry(self, decay_HK: Tensor, added: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def carry(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
         """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
 
         Args:
-            decay_HK: nats a token, ``(H or 1, K)``.
-            added: what each chunk adds, ``(B, H, n, K, X)``, as seen from the chunk's beginning.
-            start: the sums before the first chunk, ``(B, H, K, X)``.
+            decay_HK: nats a token; H may be 1.
+            added_BHnKX: what each chunk adds, as seen from the chunk's beginning.
+            start_BHKX: the sums before the first chunk.
         """
         if torch.compiler.is_compiling():
-            return _carry_in_groups(decay_HK, self.ticks[..., -1], added, start)
-        elapsed = self.elapsed.unsqueeze(1)
-        sums = _faded_sums(decay_HK, elapsed, elapsed[..., :-1], added, start)
-        return sums[:, :, :-1], sums[:, :, -1]
+            return _carry_in_groups(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX)
+        elapsed_B1n = self.elapsed.unsqueeze(1)
+        sums_BHnKX = _faded_sums(decay_HK, elapsed_B1n, elapsed_B1n[..., :-1], added_BHnKX, start_BHKX)
+        return sums_BHnKX[:, :, :-1], sums_BHnKX[:, :, -1]
 
 
-def _carry_in_groups(decay_HK: Tensor, tokens: Tensor, added: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """:meth:`Clock.carry` of any number of chunks n, with n · GROUP + (n / GROUP)² factors a slot instead of n².
-
-    ``tokens`` are those in each chunk, ``(B, n)``.
-    """
-    chunks = added.shape[2]
+def _carry_in_groups(
+    decay_HK: Tensor, tokens_Bn: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:meth:`Clock.carry` of any number of chunks n, with n · GROUP + (n / GROUP)² factors a slot instead of n²."""
+    chunks = added_BHnKX.shape[2]
     groups = blocks_of(chunks, GROUP)
     fill = groups * GROUP - chunks
-    added = torch.unflatten(F.pad(added, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
-    tokens = torch.unflatten(F.pad(tokens, (0, fill)), 1, (groups, GROUP))
-    # Tokens before each chunk and, last, in all: of its group, (B, 1, groups, GROUP + 1), and of groups.
+    added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
+    tokens = torch.unflatten(F.pad(tokens_Bn, (0, fill)), 1, (groups, GROUP))
+    # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1); and before each group.
     in_group = F.pad(tokens.cumsum(dim=-1), (1, 0))
     elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
     in_group = in_group.unsqueeze(1)
     decay = decay_HK.unsqueeze(1)
     rest = in_group[..., -1:] - in_group[..., :-1]
     of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-    before = _faded_sums(decay_HK, elapsed, elapsed[..., 1:], of_groups, start)
+    before = _faded_sums(decay_HK, elapsed, elapsed[..., 1:], of_groups, start_BHKX)
     sums = _faded_sums(decay, in_group, in_group[..., :-1], added, before[:, :, :-1])
     return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), before[:, :, -1]
 
@@ -113,7 +112,7 @@ def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor
     Args:
         decay: nats a token, ``(…, K)``.
         elapsed: tokens before each piece and, last, in all, ``(…, n + 1)``.
-        seen_from: how many tokens had elapsed where the weights of each piece are those of ``added``, ``(…, n)``.
+        seen_from: tokens before the place that the weights in ``added`` are relative to, ``(…, n)``.
         added: what each piece adds, ``(…, n, K, X)``.
         start: the sums before the first piece, ``(…, K, X)``.
     """
@@ -137,7 +136,7 @@ class WeightsOfChunks:
         decay: ``(H or 1, K)``.
         grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
         mass: G, the sums of weights up to each position, what came before the chunks included, ``(B, H, n, c, K)``.
-        mass_behind: sums of the weights of all, ``(B, H, K)``.
+        mass_after: sums of the weights of all, ``(B, H, K)``.
     """
 
     def __init__(self, clock: Clock, proj: SlotWeights, mass: Tensor) -> None:
@@ -149,14 +148,14 @@ class WeightsOfChunks:
         absent = None if clock.real is None else ~clock.real[:, None, :, :, None]
         if proj.weights is not None:
             weights = proj.weights.to(grown.dtype)
-            # Before they are multiplied: 0 · NaN would be a gradient too.
+            # Masked before the product: the gradient of 0 · NaN is NaN.
             grown = grown * (weights if absent is None else weights.masked_fill(absent, 0.0))
         elif absent is not None:
             grown = grown.masked_fill(absent, 0.0)
         self.grown = grown
         added = grown.cumsum(dim=-2)
-        before, behind = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
-        self.mass_behind = behind.squeeze(-1)
+        before, after = clock.carry(self.decay, added[..., -1, :].unsqueeze(-1), mass.unsqueeze(-1))
+        self.mass_after = after.squeeze(-1)
         self.mass = added + before.squeeze(-1).unsqueeze(-2)
         if clock.real is not None:
             # No token yet: the sums are zeros too, and so is their mean.
@@ -168,23 +167,23 @@ class RunningMeans:
 
     Args:
         weights: of the positions.
-        sequence: ``(B, H, n, c, X)``, zeros at padding.
-        sums: weighted sums of what came before, ``(B, H, K, X)``.
+        sequence_BHncX: zeros at padding.
+        sums_BHKX: weighted sums of what came before.
     """
 
-    def __init__(self, weights: WeightsOfChunks, sequence: Tensor, sums: Tensor) -> None:
-        self.weights, self.sequence = weights, sequence
-        self.grown = weights.grown.to(sequence.dtype)
-        added = (self.grown.mT @ sequence).to(sums.dtype)
-        before, self.sums = weights.clock.carry(weights.decay, added, sums)
-        self.before = before.to(sequence.dtype)
+    def __init__(self, weights: WeightsOfChunks, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
+        self.weights, self.sequence_BHncX = weights, sequence_BHncX
+        self.grown_BHncK = weights.grown.to(sequence_BHncX.dtype)
+        added_BHnKX = (self.grown_BHncK.mT @ sequence_BHncX).to(sums_BHKX.dtype)
+        before_BHnKX, self.sums = weights.clock.carry(weights.decay, added_BHnKX, sums_BHKX)
+        self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
 
-    def products(self, queries: Tensor, own: Tensor) -> Tensor:
+    def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
         """``q · mean`` of every position and slot, ``(B, H, n, c, K)``; ``own`` are q · x within the chunks."""
-        sums = own.tril() @ self.grown + queries @ self.before.mT
-        return (sums / self.weights.mass).to(queries.dtype)
+        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.mT
+        return (sums_BHncK / self.weights.mass).to(queries_BHncX.dtype)
 
-    def mix(self, shares: Tensor) -> Tensor:
-        """``shares`` of the slots, ``(B, H, n, c, K)``, times the means: ``(B, H, n, c, X)``."""
-        shares = (shares / self.weights.mass).to(shares.dtype)
-        return (shares @ self.grown.mT).tril() @ self.sequence + shares @ self.before
+    def mix(self, shares_BHncK: Tensor) -> Tensor:
+        """The means, weighted with each position's shares: ``(B, H, n, c, X)``."""
+        shares = (shares_BHncK / self.weights.mass).to(shares_BHncK.dtype)
+        return (shares @ self.grown_BHncK.mT).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX

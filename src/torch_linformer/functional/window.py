@@ -1,4 +1,4 @@
-"""The local window: which positions stand near which queries, in blocks, so that its cost is O(N·w)."""
+"""The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention import SCORES, additive_mask, sdpa_is_held_back
+from torch_linformer.functional.attention import additive_mask
+from torch_linformer.functional.implementations import SCORES, WINDOWED_ATTENTION, choose
 
 BLOCK = 64  # queries whose windows are worked on together
 
@@ -31,11 +32,11 @@ def attend_with_window(
     """One softmax over slots and over the positions at most ``reach`` away from each query.
 
     Args:
-        query: ``(B, H, N, D)``; query i stands at position ``offset + i`` of ``key``.
-        slots_k: ``(B, H, K, D)``, and ``slots_v`` ``(B, H, K, Dv)``.
-        slots_v: see there.
-        key: ``(B, H, M, D)``, and ``value`` ``(B, H, M, Dv)``: all positions that the windows reach.
-        value: see there.
+        query: ``(B, H, N, D)``; query i is at position ``offset + i`` of ``key``.
+        slots_k: ``(B, H, K, D)``.
+        slots_v: ``(B, H, K, Dv)``.
+        key: all positions that the windows reach, ``(B, H, M, D)``.
+        value: likewise, ``(B, H, M, Dv)``.
         reach: positions on either side.
         slot_padding: bool ``(B or 1, K)``, True at slots that get no weight.
         key_padding: bool ``(B, M)``, True at padding, where keys and values are finite.
@@ -47,39 +48,33 @@ def attend_with_window(
         The output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
         ``(B, H, N, K + 2 reach + 1)``, slots first.
     """
-    length, device = query.shape[2], query.device
-    # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
-    block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
-    number = blocks_of(length, block)
-    fill = number * block - length
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], number, block, query.shape[-1])
-    # So many positions before the first and behind the last query.
-    sides = reach - offset, offset + length + fill + reach - key.shape[2]
-    keys, values = (local_blocks(F.pad(x, (0, 0, *sides)), block, reach, reach) for x in (key, value))
-    real = key.new_ones(1, key.shape[2], dtype=torch.bool) if key_padding is None else ~key_padding
-    real = local_blocks(F.pad(real, sides).unsqueeze(-1), block, reach, reach).squeeze(-1)
-    visible = real.unsqueeze(-2) & local_mask(block, reach, reach, device)
-    if slot_padding is not None:
-        # A row of padding alone would have nothing to attend to.
-        nothing = slot_padding.all(dim=-1)[:, None, None] & ~visible.any(dim=-1)
-        visible = visible | nothing.unsqueeze(-1)
     slots = _Slots(slots_k, slots_v, slot_padding)
-    parts = _split(_Blocks(queries, keys, values, visible), slots)
-    weights = None
-    if need_weights or dropout_p > 0 or sdpa_is_held_back(query, key, value):
-        outputs, softmax = zip(*(_by_definition(part, slots, dropout_p, scale) for part in parts), strict=True)
-        if need_weights:
-            weights = join_weights(torch.cat(softmax, dim=2), slots_k.shape[2], reach, reach)
-            weights = first_positions(weights, length)
-    else:
-        outputs = tuple(_by_sdpa(part, slots, scale) for part in parts)
-    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length), weights
+    blocks = _cut_into_blocks(query, key, value, reach, offset, key_padding)
+    if slot_padding is not None:
+        # A row with nothing but padding would have nothing to attend to.
+        nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
+        blocks = blocks._replace(visible=blocks.visible | nothing.unsqueeze(-1))
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
+    outputs: list[Tensor] = []
+    weights: list[Tensor] = []
+    for part in _split(blocks, slots):
+        if by_sdpa:
+            output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), scale=scale)
+            output = output.view(query.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
+        else:
+            output, softmax = _by_definition(part, slots, dropout_p, scale)
+            if need_weights:
+                weights.append(join_weights(softmax, slots_k.shape[2], reach, reach))
+        outputs.append(output)
+    length = query.shape[2]
+    joined = first_positions(torch.cat(weights, dim=2), length) if need_weights else None
+    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length), joined
 
 
 class _Blocks(NamedTuple):
-    """Queries ``(B, H, blocks, block, D)``, what stands near them ``(B, H, blocks, span, D)`` and ``(…, Dv)``, and
-    bool ``(B or 1, blocks, block, span)``, True where they see it."""
+    """Queries ``(B, H, n, c, D)``, the keys ``(B, H, n, s, D)`` and values ``(B, H, n, s, Dv)`` near them, and bool
+    ``(B or 1, n, c, s)``, True where a query sees them."""
 
     queries: Tensor
     keys: Tensor
@@ -95,8 +90,25 @@ class _Slots(NamedTuple):
     padding: Tensor | None
 
 
+def _cut_into_blocks(
+    query: Tensor, key: Tensor, value: Tensor, reach: int, offset: int, key_padding: Tensor | None
+) -> _Blocks:
+    length = query.shape[2]
+    # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
+    block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
+    number = blocks_of(length, block)
+    fill = number * block - length
+    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], number, block, query.shape[-1])
+    # Positions that the first query sees before key 0, and the last one after key M − 1.
+    sides = reach - offset, offset + length + fill + reach - key.shape[2]
+    keys, values = (local_blocks(F.pad(x, (0, 0, *sides)), block, reach, reach) for x in (key, value))
+    real = key.new_ones(1, key.shape[2], dtype=torch.bool) if key_padding is None else ~key_padding
+    real = local_blocks(F.pad(real, sides).unsqueeze(-1), block, reach, reach).squeeze(-1)
+    return _Blocks(queries, keys, values, real.unsqueeze(-2) & local_mask(block, reach, reach, query.device))
+
+
 def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
-    """So many blocks at a time that their scores stay in the caches of a CPU; otherwise all of them."""
+    """On a CPU so few blocks at a time that their scores stay in the caches; elsewhere all of them."""
     # Sizes are symbolic while compiling.
     if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
         return iter([blocks])
@@ -109,44 +121,41 @@ def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
 
 def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
     """Output and softmax of the blocks."""
-    queries = blocks.queries * scale
+    queries_BHncD = blocks.queries * scale
+    shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
     # Slots serve all blocks as one: a product that is broadcast over the blocks would copy the slots for each.
-    slot_scores = (queries.flatten(2, 3) @ slots.keys.mT).view(*queries.shape[:-1], slots.keys.shape[2])
+    slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.mT).view(*shape, num_slots)
     if slots.padding is not None:
-        slot_scores = slot_scores + additive_mask(~slots.padding[:, None, None, None, :], slot_scores.dtype)
-    window_scores = queries @ blocks.keys.mT
-    window_scores = window_scores + additive_mask(blocks.visible.unsqueeze(1), window_scores.dtype)
-    softmax = torch.softmax(torch.cat([slot_scores, window_scores], dim=-1), dim=-1)
+        allowed = additive_mask(~slots.padding[:, None, None, None, :], slot_scores_BHncK.dtype)
+        slot_scores_BHncK = slot_scores_BHncK + allowed
+    scores_BHncs = queries_BHncD @ blocks.keys.mT
+    scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
+    softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     # Split, not sliced: the gradient of a slice is as long as the whole.
-    of_slots, of_window = torch.split(kept, [slots.keys.shape[2], blocks.keys.shape[3]], dim=-1)
-    from_slots = (of_slots.flatten(2, 3) @ slots.values).view(*queries.shape[:-1], slots.values.shape[3])
-    return from_slots + of_window @ blocks.values, softmax
+    to_slots, to_window = torch.split(kept, [num_slots, blocks.keys.shape[3]], dim=-1)
+    from_slots = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
+    return from_slots + to_window @ blocks.values, softmax
 
 
-def _by_sdpa(blocks: _Blocks, slots: _Slots, scale: float) -> Tensor:
-    """Output of the blocks, each with a copy of the slots in front of what stands near."""
+def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, key, value and mask: each block is a row of a batch, with a copy of the slots before what is near it."""
     batch, _, number, block, _ = blocks.queries.shape
 
-    def with_slots(of_slots: Tensor, near: Tensor) -> Tensor:
-        of_slots = of_slots.unsqueeze(2).expand(-1, -1, number, -1, -1)
-        return torch.cat([of_slots.transpose(1, 2), near.transpose(1, 2)], dim=-2).flatten(0, 1)
+    def with_slots(slots_BHKX: Tensor, near_BHnsX: Tensor) -> Tensor:
+        slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
+        return torch.cat([slots_BHnKX.transpose(1, 2), near_BHnsX.transpose(1, 2)], dim=-2).flatten(0, 1)
 
     seen = blocks.visible.new_ones(()) if slots.padding is None else ~slots.padding[:, None, None, :]
     seen = seen.expand(batch, number, block, slots.keys.shape[2])
     allowed = torch.cat([seen, blocks.visible.expand(batch, -1, -1, -1)], dim=-1)
-    output = F.scaled_dot_product_attention(
-        blocks.queries.transpose(1, 2).flatten(0, 1),
-        with_slots(slots.keys, blocks.keys),
-        with_slots(slots.values, blocks.values),
-        attn_mask=allowed.flatten(0, 1).unsqueeze(1),
-        scale=scale,
-    )
-    return output.view(batch, number, *output.shape[1:]).transpose(1, 2)
+    queries = blocks.queries.transpose(1, 2).flatten(0, 1)
+    keys, values = with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
+    return queries, keys, values, allowed.flatten(0, 1).unsqueeze(1)
 
 
 def blocks_of(length: int, block: int) -> int:
-    """Blocks that hold ``length`` positions; while compiling, so many that one graph can serve every length."""
+    """Blocks that hold ``length`` positions; while compiling, enough for one graph to serve every length."""
     if torch.compiler.is_compiling():
         # One block and more would be two graphs; so would filling up by no position and by some.
         number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
@@ -157,7 +166,7 @@ def blocks_of(length: int, block: int) -> int:
 def first_positions(x: Tensor, length: int) -> Tensor:
     """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
     if torch.compiler.is_compiling():
-        # A slice is contiguous at some lengths only: a graph over all lengths must not ask.
+        # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
         return x.index_select(2, torch.arange(length, device=x.device))
     return x[:, :, :length]
 
@@ -165,12 +174,12 @@ def first_positions(x: Tensor, length: int) -> Tensor:
 def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
     """Every block of positions with its neighbours: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
 
-    ``sequence`` holds ``before`` positions in front of the first block and ``after`` behind the last one; a span is
+    ``sequence`` holds ``before`` positions before the first block and ``after`` after the last one; a span is
     ``before + block + after`` positions.
     """
     span = before + block + after
     blocks = (sequence.shape[-2] - before - after) // block
-    if not torch.compiler.is_compiling() and blocks == 1:  # a question about a size would tie a graph to it
+    if not torch.compiler.is_compiling() and blocks == 1:  # a graph that compared a size would be tied to it
         return sequence.unsqueeze(-3)
     # Column by block-wide column of the spans. As one view they would be unfolded, whose backward pass is slow.
     sequence = F.pad(sequence, (0, 0, 0, -span % block))
@@ -180,16 +189,16 @@ def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> T
 
 
 def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
-    """Bool ``(block, span)``: True where a position stands at most ``before`` back and ``after`` ahead of a query."""
+    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
     query = torch.arange(block, device=device).unsqueeze(-1) + before
     position = torch.arange(before + block + after, device=device)
     return (position >= query - before) & (position <= query + after)
 
 
 def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
-    """``(B, H, blocks, block, K + span)`` to ``(B, H, blocks · block, K + before + 1 + after)``.
+    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``.
 
-    Behind the weights of the slots stand, for each query, those of its own window alone.
+    The weights of the slots come first, then for each query those of its own window only.
     """
     query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
     of_window = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)

@@ -1,0 +1,207 @@
+"""Which implementation computes an operation: the one place that decides, can be asked, and can be overruled.
+
+``torch`` is PyTorch's own function. PyTorch multiplies float32 matrices through MKL, which takes its AVX2 kernels on
+processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as fast on a
+Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a linear map and for softmax attention.
+``auto`` takes oneDNN where that was measured to be faster; results differ only in rounding.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
+
+Implementation = Literal["auto", "torch", "onednn"]
+
+SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
+NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
+FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
+SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
+
+
+class Operation(NamedTuple):
+    """An operation with more than one implementation.
+
+    Attributes:
+        name: what error messages and :func:`use_implementation` call it.
+        onednn_dtypes: types that oneDNN computes it in; none where it has no such implementation.
+        onednn_pays: whether tensors are of a kind and size for which oneDNN can be faster.
+    """
+
+    name: str
+    onednn_dtypes: tuple[torch.dtype, ...]
+    onednn_pays: Callable[..., bool]
+
+
+def rows_at_once(query: Tensor, key: Tensor) -> int:
+    """Queries whose scores over all keys fit in the caches."""
+    return SCORES // max(1, query.shape[0] * query.shape[1] * key.shape[2])
+
+
+def needs_graph(*tensors: Tensor) -> bool:
+    """Whether autograd records what is computed from these tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _linear_pays(input: Tensor, weight: Tensor) -> bool:
+    return input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST
+
+
+def _projection_pays(mixture: Tensor, sequence: Tensor) -> bool:
+    wide = sequence.dim() == 3 and sequence.shape[-1] >= NARROWEST
+    return wide and mixture.numel() * sequence.shape[-1] >= SMALLEST
+
+
+def _attention_pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """In inference, with enough queries at once: training would keep the scores of all of them."""
+    return not needs_graph(query, key, value) and rows_at_once(query, key) >= FEWEST_ROWS
+
+
+LINEAR = Operation("linear", (torch.float32, torch.bfloat16), _linear_pays)
+PROJECTION = Operation("projection", (torch.float32, torch.bfloat16), _projection_pays)
+ATTENTION = Operation("attention", (torch.bfloat16,), _attention_pays)
+WINDOWED_ATTENTION = Operation("windowed attention", (torch.bfloat16,), lambda *_: True)
+CAUSAL_ATTENTION = Operation("causal attention", (), lambda *_: False)
+
+
+class _Here(threading.local):
+    """What :func:`use_implementation` said in this thread, and where it notes what ran."""
+
+    preferred: tuple[Implementation, ...] = ("auto",)
+    records: tuple[dict[str, set[str]], ...] = ()
+
+
+_here = _Here()
+_lock = threading.Lock()
+_entered = 0  # times that use_implementation is entered, in all threads: compiled graphs are guarded on it
+
+
+@contextmanager
+def use_implementation(*implementations: Implementation) -> Iterator[dict[str, set[str]]]:
+    """Say which implementation computes what runs inside, modules included, and be told which one did.
+
+    .. code-block:: python
+
+        with use_implementation("auto") as ran:
+            model(input_ids)
+        print(ran)  # {'linear': {'onednn', 'torch'}, 'attention': {'torch'}}
+
+    ``implementations`` are tried in the order given, and the first that can compute an operation does. One that is
+    named alone is never replaced: where it cannot run, a ``ValueError`` says why. ``"torch"`` and ``"auto"`` can run
+    everywhere. ``"onednn"`` runs on a CPU, outside compiled and traced graphs: linear maps and projections in float32
+    and bfloat16, attention in bfloat16, causal attention not at all; ``("onednn", "torch")`` takes it for what it can.
+    An ``impl`` other than ``"auto"`` given to a function counts more than this.
+
+    It holds in the thread that enters it. The gradient of a oneDNN product is one itself, wherever ``backward`` is
+    called; only what is computed again there, as checkpointing does, is chosen anew.
+
+    Yields:
+        The implementations that ran, by operation: ``linear``, ``projection``, ``attention``, ``windowed attention``
+        and ``causal attention``. What is compiled or traced is not listed.
+
+    Raises:
+        ValueError: for an unknown implementation, or none.
+    """
+    global _entered
+    if not implementations:
+        raise ValueError(f"use_implementation needs at least one of {', '.join(get_args(Implementation))}")
+    for name in implementations:
+        check_implementation(name)
+    before, ran = (_here.preferred, _here.records), dict[str, set[str]]()
+    with _lock:
+        _entered += 1
+    _here.preferred, _here.records = implementations, (*_here.records, ran)
+    try:
+        yield ran
+    finally:
+        _here.preferred, _here.records = before
+        with _lock:
+            _entered -= 1
+
+
+def check_implementation(name: str) -> None:
+    """Raise ``ValueError`` for a name that is not an :data:`Implementation`."""
+    if name not in get_args(Implementation):
+        raise ValueError(f"impl must be one of {', '.join(get_args(Implementation))}, got {name!r}")
+
+
+def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto") -> Implementation:
+    """``"torch"`` or ``"onednn"``: what computes ``operation`` on these tensors.
+
+    Raises:
+        ValueError: where the implementation that was asked for cannot.
+    """
+    preferred = _here.preferred if _entered and impl == "auto" else (impl,)
+    for name in preferred:
+        if name == "auto":
+            name = "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
+        elif name == "onednn" and why_not_onednn(operation, *tensors) is not None:
+            continue
+        if _entered and not records_a_graph():
+            for ran in _here.records:
+                ran.setdefault(operation.name, set()).add(name)
+        return name
+    raise ValueError(
+        f"onednn cannot compute this {operation.name}: {why_not_onednn(operation, *tensors)}; "
+        "choose 'auto' or 'torch', or use_implementation('onednn', 'torch')"
+    )
+
+
+def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
+    """Whether oneDNN can compute it, and faster; compilers have kernels of their own, counters know torch's only."""
+    return (
+        not records_a_graph()
+        and _mkl_is_held_back()
+        and operation.onednn_pays(*tensors)
+        and not is_watched()
+        and why_not_onednn(operation, *tensors) is None
+    )
+
+
+@cache
+def _mkl_is_held_back() -> bool:
+    """An AMD processor with AVX-512, and PyTorch with both libraries."""
+    backends: Any = torch.backends
+    if not (backends.mkl.is_available() and backends.mkldnn.is_available()):
+        return False
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return "AMD" in capabilities.get("cpu_name", "") and bool(capabilities.get("avx512_bf16"))
+
+
+def why_not_onednn(operation: Operation, *tensors: Tensor) -> str | None:
+    """The reason why oneDNN cannot compute ``operation`` on these tensors, or None where it can."""
+    if not operation.onednn_dtypes:
+        return "it has no such implementation"
+    if records_a_graph():
+        return "compiled and traced graphs hold PyTorch's own functions"
+    if is_transformed():
+        return "the transforms of torch.func know PyTorch's own functions only"
+    mkldnn: Any = torch.backends.mkldnn
+    if not mkldnn.is_available():
+        return "this PyTorch is built without it"
+    if not mkldnn.enabled:
+        return "torch.backends.mkldnn is switched off"
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            return f"it runs on a CPU, and a tensor is on {tensor.device}"
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
+            return f"it takes plain tensors, got {type(tensor).__name__}"
+    dtypes = {autocast_dtype(tensor) for tensor in tensors}
+    if len(dtypes) > 1 or not dtypes <= set(operation.onednn_dtypes):
+        wanted = " or ".join(str(dtype) for dtype in operation.onednn_dtypes)
+        return f"it takes tensors of {wanted}, got {', '.join(sorted(map(str, dtypes)))}"
+    if torch.bfloat16 in dtypes and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "this processor has no bfloat16 instructions that it could use"
+    return None
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The type in which autocast lets matrices like this CPU tensor be multiplied, as it lets all but float64."""
+    casts = torch.is_autocast_enabled("cpu") and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return torch.get_autocast_dtype("cpu") if casts else tensor.dtype
