@@ -148,7 +148,7 @@ def encoders(draw, causal, lengths=SHORT, memories=("none", "checkpoint")):
     if stacked:
         options |= {"num_layers": 2 if length < 60 else 1}
         memory = draw(st.sampled_from(memories))
-        options |= {"memory": memory, **({"norm_first": True} if memory == "reversible" else {})}
+        options |= {"activation_memory": memory, **({"norm_first": True} if memory == "reversible" else {})}
         options |= {} if draw(st.booleans()) else {"final_norm": False}
     name = "LinformerEncoder" if stacked else "LinformerEncoderLayer"
     return EncoderCase(name, options, draw(rows_of(batch, length)), **common)

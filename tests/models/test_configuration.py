@@ -120,7 +120,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "final_norm": False,
         "gated": True,
         "lm_head_transform": False,
-        "memory": "reversible",
+        "activation_memory": "reversible",
         "chunk_size": 5,
         "class_weights": [1.0, 2.5, 0.1],
         "id2label": {0: "sport", 1: "économie", 2: "文化"},

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification, LinformerModel
 
-REVERSIBLE = {"memory": "reversible", "norm_first": True}
+REVERSIBLE = {"activation_memory": "reversible", "norm_first": True}
 MASK = torch.tensor([[0] * 4 + [1] * 7, [1] * 11, [1] * 5 + [0] * 6])
 KINDS = [
     {"sharing": "layerwise", "position_embedding": "sinusoidal"},
@@ -148,7 +148,7 @@ def test_an_exported_reversible_model_computes_the_same(build, token_ids):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"memory": "reversible"}, r"^memory='reversible' needs norm_first=True, got norm_first=False"),
+        ({"activation_memory": "reversible"}, r"^memory='reversible' needs norm_first=True, got norm_first=False"),
         ({"chunk_size": 0}, r"^chunk_size must be at least 1, or None for the whole sequence at once, got 0$"),
     ],
 )

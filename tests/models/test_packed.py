@@ -24,7 +24,7 @@ ENCODERS = [
     {"window": 6},
     {"projection": "max"},
     {"projection": "conv", "sharing": "none"},
-    {"sharing": "layerwise", "norm_first": True, "memory": "reversible"},
+    {"sharing": "layerwise", "norm_first": True, "activation_memory": "reversible"},
     {"attention": "full"},
     {"chunk_size": 3},
 ]

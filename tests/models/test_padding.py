@@ -268,7 +268,7 @@ def test_any_mark_but_zero_is_a_real_token(build, token_ids, mark):
     [
         {},
         {"norm_first": True, "sharing": "layerwise"},
-        {"memory": "checkpoint"},
+        {"activation_memory": "checkpoint"},
         {"chunk_size": 3},
         {"attention": "full"},
         {"attention": "full", "causal": True, "position_embedding": "rotary"},

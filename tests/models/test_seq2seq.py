@@ -396,7 +396,7 @@ def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model
     if model_class is LinformerForCausalLM:
         model = build(LinformerForCausalLM, causal=True, activation_memory=memory)
     else:
-        model = make(decoder={"memory": memory})
+        model = make(decoder={"activation_memory": memory})
 
     def gradients(**options):
         model.zero_grad()
@@ -571,7 +571,10 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
             r"decoder must be causal: give LinformerConfig\(causal=True, ...\), or a dict",
         ),
         ({"decoder": 3}, "decoder must be a LinformerConfig or a dict of its fields, got int"),
-        ({"decoder": {"memory": "reversible", "norm_first": True}}, "memory of a decoder must be one of none, check"),
+        (
+            {"decoder": {"activation_memory": "reversible", "norm_first": True}},
+            "memory of a decoder must be one of none, check",
+        ),
         ({"memory_k": 30, "encoder": {"max_position_embeddings": 29, "k": 7}}, "max_position_embeddings = 29, got 30"),
         ({"memory_k": [3, 0]}, "memory_k must lie between 1 and the encoder's max_position_embeddings = 4096, got 0"),
         ({"memory_projection": "fourier"}, "memory_projection must be one of linear, random, conv, mean, max, got 'f"),

@@ -12,10 +12,9 @@ from torch.testing import assert_close
 from torch_linformer.functional import causal, reference
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention import Past
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, LENGTH = 12, 11
@@ -397,11 +396,11 @@ STACKS = {
     "window-alone": {"k": 0},
     "k-a-layer": {"k": [5, 3]},
     "layerwise": {"sharing": "layerwise"},
-    "reversible": {"memory": "reversible"},
-    "checkpoint": {"memory": "checkpoint"},
+    "reversible": {"activation_memory": "reversible"},
+    "checkpoint": {"activation_memory": "checkpoint"},
     "chunks": {"chunk_size": 4},
     "chunks-post-norm": {"chunk_size": 4, "norm_first": False},
-    "chunks-reversible": {"chunk_size": 4, "memory": "reversible"},
+    "chunks-reversible": {"chunk_size": 4, "activation_memory": "reversible"},
 }
 
 

@@ -7,11 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.chunks import Gathered
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention import Past
 
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6

@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention
+from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.costs import (
     Cost,
     LayerSizes,
@@ -16,7 +17,6 @@ from torch_linformer.nn.costs import (
     layer_ratio,
     linformer_attention_cost,
 )
-from torch_linformer.nn.attention import FullAttention
 
 # N = 5, K = 2, C = 3, H = 1, F = 7
 SIZES = LayerSizes(length=5, k=2, batch=1, width=3, heads=1, feedforward=7)

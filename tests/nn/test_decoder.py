@@ -9,10 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerDecoder, LinformerDecoderLayer
+from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
-from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention import Past
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, MEMORY_WIDTH, HEADS, N, M = 12, 10, 4, 11, 14
@@ -484,7 +483,7 @@ def test_arguments_out_of_range_are_named(make, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "reversible"}, "memory of a decoder must be one of none, checkpoint, got 'reversible'"),
+        ({"activation_memory": "reversible"}, "memory of a decoder must be one of none, checkpoint, got 'reversible'"),
         ({"k": [1, 2, 3]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
         ({"memory_k": [1]}, r"memory_k must be one number or one a layer \(2\), got 1 numbers"),
         ({"memory_k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),

@@ -12,10 +12,9 @@ from torch_linformer.nn import (
     LinformerEncoderLayer,
     SequenceProjection,
 )
+from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention import Past
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SIZES = {"max_len": 13, "k": 5}
@@ -246,7 +245,14 @@ def test_a_causal_layer_in_chunks_ignores_no_mask(grad):
 
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 def test_a_past_is_read_once_whatever_saves_memory(gradients, memory):
-    sizes = {"causal": True, "window": 3, "norm_first": True, "memory": memory, "dtype": torch.float64, **SIZES}
+    sizes = {
+        "causal": True,
+        "window": 3,
+        "norm_first": True,
+        "activation_memory": memory,
+        "dtype": torch.float64,
+        **SIZES,
+    }
     encoder, x = LinformerEncoder(12, 4, 2, 17, 0.0, **sizes), torch.randn(2, 11, 12, dtype=torch.float64)
     expected, pasts = encoder(x), [Past(), Past()]
     actual = torch.cat([encoder(part, pasts=pasts) for part in x.split(6, dim=1)], dim=1)

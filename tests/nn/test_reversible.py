@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.nn import LinformerEncoder
+from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.attention import FullAttention
 
 WIDTH, LENGTH = 12, 11
 SIZES = {"max_len": 13, "k": 5, "norm_first": True}
@@ -25,7 +25,7 @@ def build(randomize):
 
     def make(layers=3, dropout=0.0, **options):
         return randomize(
-            LinformerEncoder(WIDTH, 4, layers, 17, dropout, **{**SIZES, "memory": "reversible", **options})
+            LinformerEncoder(WIDTH, 4, layers, 17, dropout, **{**SIZES, "activation_memory": "reversible", **options})
         )
 
     return make
@@ -147,7 +147,9 @@ def test_gradients_go_only_where_they_are_asked_for(build):
 @pytest.mark.parametrize("how", ["autocast", "cast"])
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_low_precision_costs_no_more_than_keeping_everything(gradients, trailing_padding, sharing, how):
-    model = LinformerEncoder(48, 4, 3, 59, 0.0, sharing=sharing, activation_memory="reversible", norm_first=True, max_len=97, k=16)
+    model = LinformerEncoder(
+        48, 4, 3, 59, 0.0, sharing=sharing, activation_memory="reversible", norm_first=True, max_len=97, k=16
+    )
     mask = trailing_padding([89, 89, 50, 3], 89)
     src = torch.randn(4, 89, 48).masked_fill(mask[..., None], 0.0)
     low = (model.bfloat16(), src.bfloat16()) if how == "cast" else (model, src)

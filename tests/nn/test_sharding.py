@@ -58,9 +58,9 @@ def step(model, src):
     "options",
     [
         {},
-        {"memory": "checkpoint", "sharing": "none", "projection": "conv"},
-        {"memory": "reversible"},
-        {"memory": "reversible", "sharing": "layerwise", "chunk_size": 16},
+        {"activation_memory": "checkpoint", "sharing": "none", "projection": "conv"},
+        {"activation_memory": "reversible"},
+        {"activation_memory": "reversible", "sharing": "layerwise", "chunk_size": 16},
         {"causal": True, "window": 3, "chunk_size": 16},
         {"slot_bias": True, "window": 4, "chunk_size": 16},
     ],

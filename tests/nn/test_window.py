@@ -114,7 +114,7 @@ def test_inference_in_chunks_is_the_whole(trailing_padding, projection, sharing,
 
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 def test_saving_memory_changes_no_gradient(gradients, memory):
-    options = {"window": 4, "max_len": 13, "k": 5, "norm_first": True, "memory": memory}
+    options = {"window": 4, "max_len": 13, "k": 5, "norm_first": True, "activation_memory": memory}
     model = LinformerEncoder(12, 4, 2, 17, 0.0, **options, **DOUBLE)
     x = torch.randn(2, 11, 12, requires_grad=True, **DOUBLE)
     wanted = [x, *model.parameters()]

@@ -145,7 +145,7 @@ class Attention(nn.Module):
         """
         check_call(self, key, attn_mask, is_causal, past, start)
         queries, padding = self.to_batch_first(query), None
-        check_past(past, len(queries))
+        check_past(past, queries)
         if isinstance(key, KeysAndValues):
             check_compressed(self, queries, key, value, key_padding_mask)
             context = key

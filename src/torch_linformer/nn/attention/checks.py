@@ -71,9 +71,12 @@ def check_aligned(attention: "Attention", query: Tensor, key: Tensor, has_paddin
         raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
 
 
-def check_past(past: Past | None, batch: int) -> None:
+def check_past(past: Past | None, query: Tensor) -> None:
     """Raise ``ValueError`` for a past of another batch."""
-    if past is not None and past.state is not None and len(past.state.tokens) != batch:
+    if past is None or past.state is None:
+        return
+    batch = query.shape[0]
+    if len(past.state.tokens) != batch:
         raise ValueError(
             f"past holds {len(past.state.tokens)} rows, but the batch has {batch}: give each batch its own "
             "Past, or past.select_rows the rows that go on"
