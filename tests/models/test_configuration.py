@@ -14,7 +14,7 @@ from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq
         ("sharing", "none, headwise, kv, layerwise"),
         ("position_embedding", "learned, sinusoidal, rotary, none"),
         ("pooling", "mean, cls, last, max, mean_max"),
-        ("memory", "none, checkpoint, reversible"),
+        ("activation_memory", "none, checkpoint, reversible"),
     ],
 )
 def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
@@ -94,7 +94,16 @@ def test_nothing_is_shared_between_configurations(tiny):
     assert first.to_dict() != second.to_dict()
 
 
-def test_round_trip_through_a_folder(tiny, tmp_path):
+@pytest.mark.parametrize(
+    "attention",
+    [
+        {"sharing": "none", "projection": "conv", "window": 6, "slot_bias": True},
+        {"sharing": "layerwise", "projection": "random", "length_scaling": False, "k": 3},
+        {"attention": "full"},
+    ],
+    ids=str,
+)
+def test_round_trip_through_a_folder(tiny, tmp_path, attention):
     fields = {
         "num_key_value_heads": 1,
         "hidden_act": "silu",
@@ -106,15 +115,10 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "pad_token_id": 3,
         "tie_word_embeddings": False,
         "k": [3, 7],
-        "sharing": "none",
-        "projection": "conv",
-        "length_scaling": False,
-        "attention": "full",
         "position_embedding": "sinusoidal",
         "pooling": "mean_max",
         "classifier_hidden_act": "tanh",
         "head_dim": 7,
-        "slot_bias": True,
         "embedding_norm": False,
         "norm_first": True,
         "final_norm": False,
@@ -125,6 +129,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "class_weights": [1.0, 2.5, 0.1],
         "id2label": {0: "sport", 1: "économie", 2: "文化"},
         "label2id": {"sport": 0, "économie": 1, "文化": 2},
+        **attention,
     }
     config = tiny(**fields)
     config.save_pretrained(tmp_path)

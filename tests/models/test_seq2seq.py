@@ -36,7 +36,7 @@ LAYOUTS = {
     "linformer": {},
     "rotary": {"decoder": {"position_embedding": "rotary", "norm_first": True}, "memory_sharing": "layerwise"},
     "mean": {"memory_projection": "mean", "memory_k": [2, 3, 4]},
-    "full": {"decoder": {"attention": "full"}, "encoder": {"attention": "full"}},
+    "full": {"decoder": {"attention": "full", "window": None}, "encoder": {"attention": "full"}},
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 both = pytest.mark.parametrize("layout", ["linformer", "full"])
@@ -573,7 +573,7 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
         ({"decoder": 3}, "decoder must be a LinformerConfig or a dict of its fields, got int"),
         (
             {"decoder": {"activation_memory": "reversible", "norm_first": True}},
-            "memory of a decoder must be one of none, check",
+            "^activation_memory='reversible' belongs to encoders: take 'checkpoint' for a decoder$",
         ),
         ({"memory_k": 30, "encoder": {"max_position_embeddings": 29, "k": 7}}, "max_position_embeddings = 29, got 30"),
         ({"memory_k": [3, 0]}, "memory_k must lie between 1 and the encoder's max_position_embeddings = 4096, got 0"),
