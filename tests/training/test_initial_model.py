@@ -4,14 +4,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.training import initial_model
 from torch_linformer.training.initial_model import add_latent_semantics, build_config, build_model
-from torch_linformer.training.parts import load_parts
-from torch_linformer.training.settings import SIZES, TrainSettings
-from torch_linformer.training.tasks import new_task
-from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.windows import DocumentEncoder
+from torch_linformer.training.new_task import new_task
+from torch_linformer.training.splits import load_parts
+from torch_linformer.training.train_settings import SIZES, TrainSettings
 
 # Settings become a configuration
 

@@ -7,14 +7,14 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments
 
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.training.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.opening.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.examples import Examples
-from torch_linformer.training.screen import Screen
-from torch_linformer.training.tasks import Classification
-from torch_linformer.training.tokenizer import build_tokenizer
 from torch_linformer.training.trainer import LengthGroupedSampler, RunCallback
+from torch_linformer.training.training_screen import Screen
 
 PEAK = 0.01
 

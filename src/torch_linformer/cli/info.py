@@ -8,9 +8,10 @@ def info(model: Model, debug: Debug = False) -> None:
     import json
     from pathlib import Path
 
-    from torch_linformer.training.screen import Screen
-    from torch_linformer.training.settings import HEADLINES
-    from torch_linformer.training.summary import attention_of, shown_scores, summarize
+    from torch_linformer.opening.summary import attention_of, summarize
+    from torch_linformer.reporting.tables import format_scores
+    from torch_linformer.tasks.headlines import HEADLINES
+    from torch_linformer.training.training_screen import Screen
 
     found = summarize(model)
     config = found.config.encoder if found.config.is_encoder_decoder else found.config
@@ -35,5 +36,5 @@ def info(model: Model, debug: Debug = False) -> None:
         scores = json.loads(metrics.read_text(encoding="utf-8"))
         names = dict.fromkeys(name for headline in HEADLINES.values() for name in headline)
         known = {name: scores[name] for name in names if scores.get(name) is not None}  # an infinite perplexity is null
-        rows.extend((f"held-out {name}", value) for name, value in shown_scores(known).items())
+        rows.extend((f"held-out {name}", value) for name, value in format_scores(known).items())
     Screen().table(model, ("", ""), rows)

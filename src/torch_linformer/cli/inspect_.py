@@ -35,8 +35,8 @@ def inspect_(
 
     from torch_linformer.analysis.inspection.inspect_text import inspect_text
     from torch_linformer.analysis.inspection.page import check_bokeh, write_inspection
-    from torch_linformer.training.devices import resolve_device
-    from torch_linformer.training.folder import load_model, load_tokenizer
+    from torch_linformer.opening.devices import resolve_device
+    from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
     check_bokeh()
     chosen = _numbers(layers)
@@ -58,7 +58,7 @@ def inspect_(
 
 
 def _numbers(layers: str | None) -> list[int] | None:
-    from torch_linformer.training.errors import InputError
+    from torch_linformer.errors import InputError
 
     if layers is None:
         return None
@@ -69,11 +69,11 @@ def _numbers(layers: str | None) -> list[int] | None:
 
 def _read(given: str) -> tuple[str, str]:
     """The document, and where it came from."""
-    from torch_linformer.training.errors import InputError
-    from torch_linformer.training.predict import Skipped, documents
-    from torch_linformer.training.reading.columns import NOT_NAMED
-    from torch_linformer.training.reading.readers import iter_rows, iter_stream
-    from torch_linformer.training.reading.records import TEXT
+    from torch_linformer.data.reading.columns import NOT_NAMED
+    from torch_linformer.data.reading.readers import iter_rows, iter_stream
+    from torch_linformer.data.reading.records import TEXT
+    from torch_linformer.errors import InputError
+    from torch_linformer.inference.predict import Skipped, documents
 
     if given != "-" and not _exists(given):
         if _LIKE_A_FILE.fullmatch(given):

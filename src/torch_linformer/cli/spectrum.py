@@ -36,17 +36,17 @@ def spectrum(
     The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
     energy, as linformer train --k @FOLDER/spectrum.json takes it.
     """
-    from torch_linformer.analysis.spectra.report import SpectrumRun, show_spectra, write_spectrum_report
-    from torch_linformer.analysis.spectra.run import measure_lengths
-    from torch_linformer.training.devices import resolve_device
-    from torch_linformer.training.equal_lengths import beginnings
-    from torch_linformer.training.errors import InputError
-    from torch_linformer.training.new_folder import check_free, new_folder
-    from torch_linformer.training.pretrained import check_lengths, load_backbone, load_own_tokenizer
-    from torch_linformer.training.reading.columns import Named
-    from torch_linformer.training.reading.documents import load_documents
-    from torch_linformer.training.reading.records import TEXT
-    from torch_linformer.training.screen import Screen
+    from torch_linformer.analysis.spectra.several_lengths import measure_lengths
+    from torch_linformer.analysis.spectra.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
+    from torch_linformer.data.equal_lengths import beginnings
+    from torch_linformer.data.reading.columns import Named
+    from torch_linformer.data.reading.documents import load_documents
+    from torch_linformer.data.reading.records import TEXT
+    from torch_linformer.errors import InputError
+    from torch_linformer.opening.devices import resolve_device
+    from torch_linformer.opening.new_folder import check_free, new_folder
+    from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
+    from torch_linformer.training.training_screen import Screen
 
     lengths = _lengths(length, index, exact_up_to, rank)
     output = output or Path("runs") / f"spectrum-{Path(model).absolute().name}"

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
-from torch_linformer.training.devices import autocast
-from torch_linformer.training.examples import Examples
-from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.opening.devices import autocast
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.task import Columns, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 

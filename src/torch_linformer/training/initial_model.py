@@ -9,18 +9,18 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.folder import AnyConfig, load_model
-from torch_linformer.training.latent_semantics import token_vectors
-from torch_linformer.training.parts import Parts
-from torch_linformer.training.settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
-from torch_linformer.training.tasks import Task
+from torch_linformer.opening.model_folder import AnyConfig, load_model
+from torch_linformer.tasks.latent_semantics import token_vectors
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.splits import Parts
+from torch_linformer.training.train_settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimiser would need to undo the vectors

@@ -9,19 +9,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.reporting.machine import memory_bytes
+from torch_linformer.errors import InputError, flag
+from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
-from torch_linformer.training.errors import InputError
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
     """A field with what the command line says about it."""
     return field(default=default, metadata={"help": help, "choices": choices})
-
-
-def flag(name: str) -> str:
-    """``max_length`` as it stands on the command line."""
-    return "--from" if name == "from_model" else "--" + name.replace("_", "-")
 
 
 def check_options(settings: Any, positive: Sequence[str]) -> None:

@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from torch_linformer.training.checkpoints import Spent, checkpoints, read_spent, seal
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.screen import Screen
+from torch_linformer.errors import InputError
+from torch_linformer.opening.checkpoints import Spent, checkpoints, read_spent, seal
+from torch_linformer.training.training_screen import Screen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 CHECKPOINTS = 10  # over the time that --minutes allows, where the steps leave fewer: they may take any time
