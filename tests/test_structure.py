@@ -22,7 +22,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "nn": ({"functional"}, None),
     "models": ({"functional", "nn"}, "hf"),
     "reporting": (set(), "train"),
-    "measuring": ({"nn", "models", "reporting"}, "bench"),  # the limit of memory alone needs more than "train"
+    "measuring": ({"nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "models", "data"}, "train"),
     "opening": ({"errors", "models", "reporting", "data"}, "train"),

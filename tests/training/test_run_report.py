@@ -5,17 +5,18 @@ import pytest
 
 from torch_linformer.adaptation.adaptation_report import _cost_table
 from torch_linformer.training.run_report import compare_costs
-from torch_linformer.training.step_costs import Cost
+from torch_linformer.training.step_costs import StepCost
 
 
 @pytest.mark.parametrize(
     ("ours", "full", "expected"),
     [
-        (Cost(3_000, 4_527), Cost(1_000, 2_895), ("3.0× faster", "1.6× more memory")),
-        (Cost(1_000, 2_895), Cost(3_000, 4_527), ("3.0× slower", "1.6× less memory")),
-        (Cost(1_000, 500), Cost(1_010, 500), ("1.0×", "1.0×")),
-        (None, Cost(1, 1), ("–", "–")),
-        (Cost(1, 1), None, ("–", "–")),
+        (StepCost(3_000, 4_527), StepCost(1_000, 2_895), ("3.0× faster", "1.6× more memory")),
+        (StepCost(1_000, 2_895), StepCost(3_000, 4_527), ("3.0× slower", "1.6× less memory")),
+        (StepCost(1_000, 500), StepCost(1_010, 500), ("1.0×", "1.0×")),
+        (StepCost(1_000, 0), StepCost(1_000, 3), ("1.0×", "–")),
+        (None, StepCost(1, 1), ("–", "–")),
+        (StepCost(1, 1), None, ("–", "–")),
     ],
 )
 def test_what_is_better_is_said_in_words(ours, full, expected):
@@ -25,7 +26,8 @@ def test_what_is_better_is_said_in_words(ours, full, expected):
 def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run):
     metrics = json.loads((classifier_run.folder / "metrics.json").read_text())
     ours, full = (
-        Cost(metrics[f"{name}tokens_per_second"], metrics[f"{name}peak_memory_mb"]) for name in ("", "full_attention_")
+        StepCost(metrics[f"{name}tokens_per_second"], metrics[f"{name}peak_memory_mb"])
+        for name in ("", "full_attention_")
     )
     row = ["this model beside it", *compare_costs(ours, full)]
     page = html.unescape((classifier_run.folder / "report.html").read_text(encoding="utf-8"))
@@ -35,7 +37,7 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    table = _cost_table({4096: (Cost(9_000, 693), Cost(6_000, 587)), 8192: (None, Cost(1, 1))})
+    table = _cost_table({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 

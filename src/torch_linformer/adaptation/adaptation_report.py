@@ -19,7 +19,7 @@ from torch_linformer.reporting.html import Headline, Section, render_report
 from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_score
 from torch_linformer.training.run_report import compare_costs, machine_rows
-from torch_linformer.training.step_costs import Cost
+from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.training_screen import Screen
 
 RESULT = "adaptation.json"
@@ -38,7 +38,7 @@ class Tradeoff:
 
     k: int
     scores: dict[str, float]
-    cost: Cost | None
+    cost: StepCost | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Adapted:
     end: dict[str, float]
     tradeoff: list[Tradeoff]
     history: list[dict[str, Any]]
-    costs: dict[int, tuple[Cost | None, Cost | None]]
+    costs: dict[int, tuple[StepCost | None, StepCost | None]]
     texts: tuple[int, int]
     spent: Spent
     device: str
@@ -154,14 +154,14 @@ def _tradeoff_table(adapted: Adapted) -> Table:
     return Table(("K", *(format_count(each.k) for each in each_k)), rows)
 
 
-def _cells(cost: Cost | None) -> tuple[str, str]:
+def _cells(cost: StepCost | None) -> tuple[str, str]:
     """Speed and memory."""
     if cost is None:
         return "failed", "failed"
     return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
 
 
-def _cost_table(costs: dict[int, tuple[Cost | None, Cost | None]]) -> Table:
+def _cost_table(costs: dict[int, tuple[StepCost | None, StepCost | None]]) -> Table:
     rows: list[tuple[str, ...]] = []
     for length, (ours, full) in costs.items():
         (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
@@ -191,7 +191,7 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Cost of a forward pass",
             text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
-            "process of its own; memory is the peak of the process.",
+            "process of its own; peak memory is what the pass takes beyond parameters and text.",
             **_cost_table(adapted.costs)._asdict(),
         ),
         Section(heading="Settings", columns=("", ""), rows=settings),

@@ -24,7 +24,7 @@ from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
-from torch_linformer.training.step_costs import Cost, Probe, measure_beside_full_attention, measure_in_turn
+from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import Screen
 
@@ -193,13 +193,13 @@ class Adaptation:
             with_attention(self.student, k=slots) for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length
         ]
         by_k = {cast(int, other.config.k): other for other in others}
-        costs = measure_in_turn([self._forward_of(other, length) for other in by_k.values()])
+        costs = measure_steps([self._forward_of(other, length) for other in by_k.values()])
         return [
             Tradeoff(slots, self.validation.scores(other), cost)
             for (slots, other), cost in zip(by_k.items(), costs, strict=True)
         ]
 
-    def _costs(self) -> dict[int, tuple[Cost | None, Cost | None]]:
+    def _costs(self) -> dict[int, tuple[StepCost | None, StepCost | None]]:
         """A forward pass of one text of several lengths, the student's and the same with full attention."""
         found = {}
         for length in COST_LENGTHS:
@@ -207,11 +207,11 @@ class Adaptation:
             found[length] = measure_beside_full_attention(self._forward_of(self.student, length))
         return found
 
-    def _forward_of(self, model: LinformerPreTrainedModel, length: int) -> Probe:
+    def _forward_of(self, model: LinformerPreTrainedModel, length: int) -> ModelStep:
         """A forward pass of an encoder over one text, with positions enough."""
         most = max(length, model.config.max_position_embeddings)
         config = {**model.config.to_diff_dict(), "max_position_embeddings": most}
-        return Probe("LinformerModel", config, 1, length, self.device, self.precision, training=False)
+        return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
 
 
 def build_student(

@@ -10,10 +10,10 @@ import torch
 import torch_linformer
 from torch_linformer.bench.bench_report import show_summary, write_report
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen
-from torch_linformer.bench.memory import probe
+from torch_linformer.bench.fresh_process import probe
 from torch_linformer.bench.results import Results, Settings, open_results
 from torch_linformer.bench.suite import Case, Contender, Grid, Row, Suite
-from torch_linformer.bench.timing import time_in_turn
+from torch_linformer.bench.turns import time_in_turn
 from torch_linformer.measuring.machine import git_commit, machine_facts, package_versions
 
 PEERS = ("linformer", "linformer-pytorch", "nystrom-attention", "performer-pytorch", "reformer-pytorch")

@@ -31,6 +31,14 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def available_bytes() -> int:
+    """The memory that new work can have without swapping; all there is where the kernel does not say."""
+    table = Path("/proc/meminfo")
+    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    entries = (line.partition(":") for line in lines)
+    return next((int(value.split()[0]) * 1024 for key, _, value in entries if key == "MemAvailable"), memory_bytes())
+
+
 def package_versions(names: Sequence[str]) -> dict[str, str]:
     """Versions of those of the named packages that are installed, by the name on PyPI."""
     found = {}

@@ -28,7 +28,7 @@ from torch_linformer.reporting.tables import (
 )
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.splits import Parts
-from torch_linformer.training.step_costs import Cost
+from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import Screen
 
@@ -57,7 +57,7 @@ class Outcome:
     task: Task
     scores: dict[str, Any]
     floors: dict[str, dict[str, float]]
-    costs: tuple[Cost | None, Cost | None]
+    costs: tuple[StepCost | None, StepCost | None]
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
     spent: Spent
@@ -138,14 +138,14 @@ def _cost_rows(outcome: Outcome) -> list[Sequence[object]]:
     return rows
 
 
-def compare_costs(ours: Cost | None, full: Cost | None) -> tuple[str, str]:
+def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, str]:
     """Speed and memory of a model beside those of its twin with full attention, in words; a dash where one failed."""
     if ours is None or full is None:
         return MISSING, MISSING
-    return (
-        format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower"),
-        format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory"),
-    )
+    speed = format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower")
+    if not ours.peak_memory_mb or not full.peak_memory_mb:  # so small a step that no page of memory was added
+        return speed, MISSING
+    return speed, format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory")
 
 
 def _report(outcome: Outcome) -> str:
@@ -183,7 +183,7 @@ def _report(outcome: Outcome) -> str:
         Section(
             heading="Beside full attention",
             text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
-            "process, stepping in turn. Peak memory is that of the process, or of the GPU where there is one.",
+            "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
             columns=("", "tokens/s", "peak memory, MB"),
             rows=_cost_rows(outcome),
         ),

@@ -28,7 +28,7 @@ from torch_linformer.training.initial_model import add_latent_semantics, build_m
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.splits import Parts, load_parts
-from torch_linformer.training.step_costs import Cost, Probe, measure_beside_full_attention
+from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention
 from torch_linformer.training.train_settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import Screen
@@ -252,8 +252,8 @@ def _trainer(
 
 def _costs(
     settings: TrainSettings, model: LinformerPreTrainedModel, device: str, precision: str
-) -> tuple[Cost | None, Cost | None]:
-    probe = Probe(
+) -> tuple[StepCost | None, StepCost | None]:
+    step = ModelStep(
         model_class=type(model).__name__,
         config=model.config.to_diff_dict(),
         batch_size=settings.batch_size,
@@ -261,4 +261,4 @@ def _costs(
         device=device,
         precision=precision,
     )
-    return measure_beside_full_attention(probe)
+    return measure_beside_full_attention(step)

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import psutil
-
 from torch_linformer.bench.suite import Case, Grid
 from torch_linformer.measuring.costs import full_attention_cost
+from torch_linformer.measuring.machine import available_bytes
 from torch_linformer.reporting.tables import format_bytes, format_count
 
 EAGER_LIMIT = 8192  # tokens; beyond these a CPU needs minutes a step
@@ -42,7 +41,7 @@ def beyond_full_attention(case: Case, *, eager: bool, causal: bool = False) -> s
     limit = EAGER_LIMIT if eager else CAUSAL_LIMIT if causal else SDPA_LIMIT
     if case.length > limit:
         return f"more than {format_count(limit)} tokens take too long on a CPU"
-    needed, free = full_attention_cost(case).bytes, psutil.virtual_memory().available
+    needed, free = full_attention_cost(case).bytes, available_bytes()
     if eager and needed > free:
         return f"scores and weights of all pairs need {format_bytes(needed)}, and {format_bytes(free)} are free"
     return None

@@ -6,7 +6,7 @@ import torch
 from small_suites import SmallSuite, case, workload
 
 from torch_linformer.bench.suite import Contender
-from torch_linformer.bench.timing import time_in_turn
+from torch_linformer.bench.turns import time_in_turn
 
 
 def rows_of(*names, repeat=2, budget=5.0, of=None, log=None):

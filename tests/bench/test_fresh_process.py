@@ -1,14 +1,11 @@
-import os
-import resource
 import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from small_suites import MEGABYTE, SmallSuite, case
 
-from torch_linformer.bench import memory
-from torch_linformer.bench.memory import Peak, limited_memory, probe
+from torch_linformer.bench import fresh_process
+from torch_linformer.bench.fresh_process import Peak, probe
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
@@ -49,10 +46,10 @@ def test_ctrl_c_is_left_to_the_process_that_waits():
 @pytest.mark.parametrize("name", ["right", "raising"])
 def test_a_process_whose_answer_nobody_waits_for_ends_in_silence(name):
     suite = SmallSuite(name)
-    context = memory._context(suite)
+    context = fresh_process._context(suite)
     receiver, sender = context.Pipe(duplex=False)
     receiver.close()  # as where Ctrl-C comes while the process is being started
-    process = context.Process(target=memory._serve, args=(sender, suite, name, case(), 1))
+    process = context.Process(target=fresh_process._serve, args=(sender, suite, name, case(), 1))
     process.start()
     process.join()
     assert process.exitcode == 0  # or there was a traceback
@@ -63,14 +60,3 @@ def test_warnings_are_left_to_the_process_that_measures_time(capfd):
         warnings.simplefilter("error")
         assert probe(SmallSuite("right"), "right", case(), threads=1).error is None
     assert capfd.readouterr().err == ""
-
-
-@needs_proc
-def test_limited_memory_ends_with_its_block():
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    with limited_memory("cpu"), pytest.raises(RuntimeError, match="allocate memory"):
-        _ = [torch.empty(int(0.7 * total), dtype=torch.uint8) for _ in range(3)]
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
-    with limited_memory("cuda"):  # its addresses are many more than its memory
-        assert resource.getrlimit(resource.RLIMIT_AS) == before

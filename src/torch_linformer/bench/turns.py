@@ -9,9 +9,10 @@ from statistics import quantiles
 
 import torch
 
-from torch_linformer.bench.memory import limited_memory
 from torch_linformer.bench.step import Step, explain
 from torch_linformer.bench.suite import Case, Contender, Row
+from torch_linformer.measuring.memory import limited_memory
+from torch_linformer.measuring.timing import finish, mean_seconds
 
 ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts as their mean
 _SLOW = 1.0  # seconds: a step that takes as long is warm after one call
@@ -72,7 +73,7 @@ class _Runner:
         self.step = Step(self.contender, self.case)
         started = time.perf_counter()
         output = self.step.run()
-        self._wait()
+        finish(self.case.device)
         seconds = time.perf_counter() - started
         self.step.check(output)
         self.step.clear()
@@ -111,16 +112,9 @@ class _Runner:
             torch.cuda.empty_cache()
 
     def _mean_seconds(self, calls: int) -> float:
-        assert self.step is not None
-        self._wait()
-        started = time.perf_counter()
-        for _ in range(calls):
-            self.step.run()
-            self.step.clear()
-        self._wait()
-        return (time.perf_counter() - started) / calls
+        return mean_seconds(self._step_and_clear, self.case.device, calls)
 
-    def _wait(self) -> None:
-        """A GPU computes after the call has returned: time counts once it is done."""
-        if self.case.device == "cuda":
-            torch.cuda.synchronize()
+    def _step_and_clear(self) -> None:
+        assert self.step is not None
+        self.step.run()
+        self.step.clear()
