@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from collections import Counter
 
 import datasets
@@ -10,6 +11,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_linformer.data.reading import documents as documents_module
 from torch_linformer.data.reading import readers
 from torch_linformer.data.reading.columns import Named
 from torch_linformer.data.reading.corpus import stdlib_documents
@@ -54,6 +56,18 @@ def test_documents_lie_on_disk_and_are_read_once(tmp_path, datasets_cache, capfd
     assert first.notes == again.notes and again.empty == 1
     assert first.dataset._fingerprint == again.dataset._fingerprint
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in documents_module.READING.rglob("*.py")))
+def test_documents_are_read_again_after_a_change_to_any_code_that_reads_them(tmp_path, monkeypatch, file):
+    path = write(tmp_path / "t.csv", TABLE)
+    before = load_documents(path).dataset.cache_files
+    code = shutil.copytree(documents_module.READING, tmp_path / "code")
+    monkeypatch.setattr(documents_module, "READING", code)
+    assert load_documents(path).dataset.cache_files == before  # wherever the same code lies
+    with (code / file).open("a", encoding="utf-8") as stream:
+        stream.write("# another line\n")
+    assert load_documents(path).dataset.cache_files != before
 
 
 def test_a_changed_file_is_read_again(tmp_path):

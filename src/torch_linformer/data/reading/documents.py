@@ -4,13 +4,13 @@ Every source is read row by row into an Arrow file in the cache of `datasets`, s
 memory. The file is used again while the source, the columns and the code that reads them stay the same.
 """
 
-import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, Features, Value
@@ -19,19 +19,13 @@ from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading import columns as columns_module
-from torch_linformer.data.reading import conll, parquet, squad
-from torch_linformer.data.reading import corpus as corpus_module
-from torch_linformer.data.reading import readers as readers_module
-from torch_linformer.data.reading import records as records_module
-from torch_linformer.data.reading import table_readers as tables
-from torch_linformer.data.reading import text_files as files
 from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, Columns, Named, find_columns, is_number
 from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import LABELLED, Record
 from torch_linformer.data.reading.sources import Source, find_source
 from torch_linformer.errors import InputError
 
+READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _SAMPLE_ROWS = 100  # rows looked at to tell the columns apart
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _FEW = 10  # documents, of which each may well have a label of its own
@@ -214,8 +208,7 @@ def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, i
     """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
     # The two marks are stored with each row, so that the counts come out of a cached file as well.
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
-    modules = (columns_module, conll, corpus_module, files, parquet, readers_module, records_module, squad, tables)
-    code = [inspect.getsource(module) for module in modules]
+    code = [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]
     try:
         with quiet():
             dataset = Dataset.from_generator(
