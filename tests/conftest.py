@@ -190,9 +190,9 @@ def watching_screen():
     """
     from rich.console import Console
 
-    from torch_linformer.training.training_screen import Screen
+    from torch_linformer.training.training_screen import TrainingScreen
 
-    class Watcher(Screen):
+    class Watcher(TrainingScreen):
         def __init__(self, output, moments, width=200):
             super().__init__(Console(file=io.StringIO(), width=width))
             self.output, self.moments = output, moments

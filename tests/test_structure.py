@@ -183,6 +183,29 @@ def test_layers_import_only_what_is_above_them():
         above.add(layer)
 
 
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_two_files_have_one_name():
+    """But for an operation, its module and its model; and a command, which is named as what it runs."""
+    mathematics, free = {"functional", "nn", "models"}, {"cli"}
+    rooms: dict[str, set[str]] = {}
+    files: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        if path.name != "__init__.py" and place.parts[0] not in free:
+            rooms.setdefault(path.name, set()).add(place.parts[0])
+            files.setdefault(path.name, []).append(place.as_posix())
+    alike = {name: found for name, found in files.items() if len(found) > 1}
+    assert {name: found for name, found in alike.items() if not rooms[name] <= mathematics} == {}
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_folder_imports_only_what_its_layer_allows(layer):
     files = sorted((PACKAGE / layer).rglob("*.py"))

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
-from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_source
+from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
 from torch_linformer.errors import InputError
 
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory, save_source, tokenizer):
 
 
 def test_it_is_the_original(folder, tokenizer):
-    source = load_source(str(folder))
+    source = load_encoder(str(folder))
     batch = tokenizer(["wet mud and the sea", "warm sand"], padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = BertModel.from_pretrained(folder).eval()(**batch, output_hidden_states=True).hidden_states
@@ -27,7 +27,7 @@ def test_it_is_the_original(folder, tokenizer):
     real = batch["attention_mask"].bool()
     for own, wanted in zip(ours, theirs, strict=True):
         assert_close(own[real], wanted[real], atol=1e-5, rtol=1e-5)
-    assert (source.longest, source.use.pooling, source.sentences) == (16, "max", True)
+    assert (source.longest, source.objective.pooling, source.sentences) == (16, "max", True)
 
 
 @pytest.mark.parametrize("mode", ["cls", ["cls"], ["cls", "mean"], "lasttoken"])
@@ -41,11 +41,11 @@ def test_what_sentence_transformers_6_saves(tmp_path, save_source, tokenizer, mo
     ]
     (path / "modules.json").write_text(json.dumps(modules))
     if mode in ("cls", ["cls"]):
-        source = load_source(str(path))
-        assert (source.use.pooling, source.sentences) == ("cls", True)
+        source = load_encoder(str(path))
+        assert (source.objective.pooling, source.sentences) == ("cls", True)
         return
     with pytest.raises(InputError, match=r"pools by (cls, mean|lasttoken); mean, cls or max alone can"):
-        load_source(str(path))
+        load_encoder(str(path))
 
 
 def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
@@ -56,8 +56,8 @@ def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
     (cached / "refs" / "main").write_text("abc")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    source = load_source("org/small")
-    assert (source.path, source.use.pooling, source.sentences) == ("org/small", "max", True)
+    source = load_encoder("org/small")
+    assert (source.path, source.objective.pooling, source.sentences) == ("org/small", "max", True)
     result = tmp_path / "result"
     result.mkdir()
     copy_sentence_modules("org/small", result, 32)
@@ -77,11 +77,11 @@ def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
 )
 def test_the_head_says_what_it_is_for(tmp_path, save_source, tokenizer, model_class, pooling, task):
     path = str(save_source(tmp_path / "small", tokenizer, model_class, pooling))
-    source = load_source(path)
-    assert source.use.name == task and type(source.model) is source.use.model_class
-    assert source.use.pooling == ("cls" if task == "classify" else "mean")
-    assert load_source(path, "embed").use.name == "embed"
+    source = load_encoder(path)
+    assert source.objective.name == task and type(source.model) is source.objective.model_class
+    assert source.objective.pooling == ("cls" if task == "classify" else "mean")
+    assert load_encoder(path, "embed").objective.name == "embed"
     for other in {"mlm", "classify"} - {task}:
         if not (other == "mlm" and model_class is BertForMaskedLM):
             with pytest.raises(InputError, match=f"--task {other}: .* has no head for it; --task embed adapts the enc"):
-                load_source(path, other)
+                load_encoder(path, other)

@@ -19,7 +19,7 @@ from transformers import (
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
-from torch_linformer.adaptation.pretrained_encoder import load_source
+from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.adaptation.remote_code import without_own_code
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerModel
@@ -125,7 +125,7 @@ def own(save_source, tokenizer, tmp_path, monkeypatch):
 def test_code_that_is_not_trusted_is_not_run(own, tmp_path):
     folder = own(SAME.format(base="BertModel"))
     with pytest.raises(InputError, match=r"needs code from its folder \(auto_map in config.json\), .* --trust-remote-"):
-        load_source(str(folder))
+        load_encoder(str(folder))
     assert not (tmp_path / "was-run").exists()
 
 
@@ -150,8 +150,8 @@ def test_its_head_is_kept(own):
         "AutoModelForSequenceClassification",
         BertForSequenceClassification,
     )
-    source = load_source(str(folder), trust_remote_code=True)
-    assert source.use.name == "classify"
+    source = load_encoder(str(folder), trust_remote_code=True)
+    assert source.objective.name == "classify"
     classifier = load_file(folder / "model.safetensors")["classifier.weight"]
     assert torch.equal(source.model.classifier.weight, classifier)
 
@@ -165,9 +165,9 @@ def test_below_a_head_of_its_own_the_encoder_is_adapted(own, pooling):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     wrong = "Own extends no model of transformers, only BertPreTrainedModel; --task embed adapts the encoder below"
     with pytest.raises(InputError, match=wrong):
-        load_source(str(folder), "classify", trust_remote_code=True)
-    source = load_source(str(folder), trust_remote_code=True)
-    assert source.use.name == "embed" and source.sentences == (pooling is not None)
+        load_encoder(str(folder), "classify", trust_remote_code=True)
+    source = load_encoder(str(folder), trust_remote_code=True)
+    assert source.objective.name == "embed" and source.sentences == (pooling is not None)
     words = source.model.embeddings.word_embeddings.weight
     assert torch.equal(words, weights["bert.embeddings.word_embeddings.weight"])
 
@@ -181,12 +181,12 @@ def test_code_for_the_model_alone(own):
     )
     same, other = (own(code, **auto_map) for code in known)
     with pytest.raises(InputError, match="needs code from its folder"):
-        load_source(str(same))
-    assert load_source(str(same), trust_remote_code=True).use.name == "embed"
+        load_encoder(str(same))
+    assert load_encoder(str(same), trust_remote_code=True).objective.name == "embed"
     with pytest.raises(InputError, match="Own computes something else"):
-        load_source(str(other), trust_remote_code=True)
+        load_encoder(str(other), trust_remote_code=True)
     # What is of a class of transformers is read without its code, as transformers does.
-    assert load_source(str(own(known[1], **auto_map, architectures=["BertModel"]))).use.name == "embed"
+    assert load_encoder(str(own(known[1], **auto_map, architectures=["BertModel"]))).objective.name == "embed"
 
 
 def test_positions_that_older_versions_saved_are_no_weights(own):
@@ -194,11 +194,11 @@ def test_positions_that_older_versions_saved_are_no_weights(own):
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, "position_ids": torch.arange(16)[None]}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match="BertModel has no counterpart of its position_ids"):  # of another place
-        load_source(str(folder), trust_remote_code=True)
+        load_encoder(str(folder), trust_remote_code=True)
     (folder / "modeling.py").write_text(CONFIG + NUMBERED.replace("self.register", "self.embeddings.register"))
     weights["embeddings.position_ids"] = torch.arange(16)[None]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    assert load_source(str(folder), trust_remote_code=True).use.name == "embed"
+    assert load_encoder(str(folder), trust_remote_code=True).objective.name == "embed"
 
 
 def test_every_kind_of_head_from_python(tokenizer):
@@ -226,8 +226,8 @@ def test_every_kind_of_head_from_python(tokenizer):
 
 
 def test_what_stands_at_padding_is_nobodys(own):
-    source = load_source(str(own(UNPADDED)), trust_remote_code=True)
-    assert source.use.name == "embed"
+    source = load_encoder(str(own(UNPADDED)), trust_remote_code=True)
+    assert source.objective.name == "embed"
 
 
 def test_a_larger_table_is_another_model(own):
@@ -238,7 +238,7 @@ def test_a_larger_table_is_another_model(own):
     with pytest.raises(
         InputError, match=r"BertModel has no counterpart of its embeddings\.token_type_embeddings.weight"
     ):
-        load_source(str(folder), trust_remote_code=True)
+        load_encoder(str(folder), trust_remote_code=True)
 
 
 def test_modules_of_another_package_are_code_too(own):
@@ -246,7 +246,7 @@ def test_modules_of_another_package_are_code_too(own):
     modules = (folder / "modules.json").read_text().replace("sentence_transformers.models.Pooling", "custom_st.Pooling")
     (folder / "modules.json").write_text(modules)
     with pytest.raises(InputError, match=r"its modules are Transformer, custom_st\.Pooling, Normalize; adapted are"):
-        load_source(str(folder), trust_remote_code=True)
+        load_encoder(str(folder), trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_modules_of_another_package_are_code_too(own):
 )
 def test_code_that_makes_another_model(own, code, message):
     with pytest.raises(InputError, match=message):
-        load_source(str(own(code)), trust_remote_code=True)
+        load_encoder(str(own(code)), trust_remote_code=True)
 
 
 @pytest.mark.parametrize("kind", ["bert", "own-bert"])
@@ -274,13 +274,13 @@ def test_a_tokenizer_with_code_of_its_own(own, tokenizer, tmp_path, kind):
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config.update(tokenizer_class="OwnTokenizer", auto_map={"AutoTokenizer": [None, "tokens.OwnTokenizer"]})
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    ours = load_source(str(folder), trust_remote_code=True).tokenizer
+    ours = load_encoder(str(folder), trust_remote_code=True).tokenizer
     assert ours("wet grey mud").input_ids == tokenizer("wet grey mud").input_ids
     ours.save_pretrained(tmp_path / "saved")
     assert "auto_map" not in (tmp_path / "saved" / "tokenizer_config.json").read_text()
     (folder / "tokenizer.json").rename(folder / "vocab.txt")
     with pytest.raises(InputError, match="its tokenizer needs code from the folder, which is never run; save tokenize"):
-        load_source(str(folder), trust_remote_code=True)
+        load_encoder(str(folder), trust_remote_code=True)
 
 
 def test_classes_from_python(small_bert):

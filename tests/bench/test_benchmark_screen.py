@@ -5,7 +5,7 @@ from rich.console import Console
 from small_suites import case
 
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen, describe_case, describe_result
-from torch_linformer.bench.suite import Row
+from torch_linformer.bench.suite import Measurement
 
 MEASURED = {"seconds": 0.0123, "spread": (0.0121, 0.0126), "memory": 43_100_000}
 
@@ -24,7 +24,7 @@ def test_a_case_in_a_few_words():
     ],
 )
 def test_a_row_in_a_few_words(facts, expected):
-    assert describe_result(Row(contender="a", case=case(), **facts)) == expected
+    assert describe_result(Measurement(contender="a", case=case(), **facts)) == expected
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -32,7 +32,7 @@ def test_every_row_is_shown_as_it_is(terminal):
     console = Console(file=io.StringIO(), width=150, force_terminal=terminal, color_system=None)
     screen = BenchmarkScreen(console)
     screen.begin("Small [b]things[/b]", rows=1200, done=1199)
-    screen.row(Row(contender="[red]a", case=case(), error="[/b] no"))
+    screen.row(Measurement(contender="[red]a", case=case(), error="[/b] no"))
     screen.stop()
     shown = console.file.getvalue()
     assert "Small [b]things[/b]: 1,200 rows, 1,199 of them are there\n" in shown

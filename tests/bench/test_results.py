@@ -5,14 +5,14 @@ import pytest
 from small_suites import case
 
 from torch_linformer.bench.results import Results, Settings, open_results
-from torch_linformer.bench.suite import Grid, Row
+from torch_linformer.bench.suite import Grid, Measurement
 
 CASES = [case(), case(length=11)]
 ORDER = [(each, name) for each in CASES for name in ("a", "b")]
 ROWS = [
-    Row(contender="a", case=CASES[0], seconds=0.1, spread=(0.05, 0.2), repeats=3, memory=7, cache=5),
-    Row(contender="b", case=CASES[0], error="out of memory"),
-    Row(contender="a", case=CASES[1], seconds=0.3, spread=(0.3, 0.3), repeats=1),
+    Measurement(contender="a", case=CASES[0], seconds=0.1, spread=(0.05, 0.2), repeats=3, memory=7, cache=5),
+    Measurement(contender="b", case=CASES[0], error="out of memory"),
+    Measurement(contender="a", case=CASES[1], seconds=0.3, spread=(0.3, 0.3), repeats=1),
 ]
 
 

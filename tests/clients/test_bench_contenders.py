@@ -6,7 +6,8 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from torch_linformer.bench.contenders import attention, causal
+from torch_linformer.bench.contenders import attention_contenders as attention
+from torch_linformer.bench.contenders import causal_contenders as causal
 from torch_linformer.bench.step import Step
 from torch_linformer.bench.suite import Case
 

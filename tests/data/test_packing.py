@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from torch_linformer.data.packing import PackedRows
+from torch_linformer.data.packing import PackedText
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
@@ -17,7 +17,7 @@ def rows_of(texts, length=16, packing=True, seed=0, **options):
     """Every character is one token: what a row holds can be read."""
     tokenizer = build_tokenizer("bytes", [], max_length=length)
     documents = Dataset.from_dict({"text": texts})
-    rows = PackedRows(documents, DocumentEncoder(tokenizer, length), packing=packing, seed=seed, **options)
+    rows = PackedText(documents, DocumentEncoder(tokenizer, length), packing=packing, seed=seed, **options)
     return rows, [[tokenizer.decode(part) for part in split(rows[i]["input_ids"])] for i in range(len(rows))]
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_read_before_a_row_is_asked_for(monkeypatch):
     monkeypatch.setattr(DocumentEncoder, "join", lambda self, texts, words: encoded.append(texts) or {"input_ids": [1]})
     monkeypatch.setattr("torch_linformer.data.packing._SAMPLED_DOCUMENTS", 2)
     tokenizer = build_tokenizer("bytes", [], max_length=32)
-    rows = PackedRows(Dataset.from_dict({"text": texts}), DocumentEncoder(tokenizer, 32), packing=True, seed=0)
+    rows = PackedText(Dataset.from_dict({"text": texts}), DocumentEncoder(tokenizer, 32), packing=True, seed=0)
     assert not encoded
     rows[3], rows[9]
     assert len(encoded) == 2 and all(len("".join(each)) == rows.row_characters for each in encoded)
@@ -112,7 +112,7 @@ def test_whole_words_need_words():
         rows_of(["some words of a text " * 3], whole_words=True)
     tokenizer = build_tokenizer("bpe:300", ["some words"], max_length=16)
     documents = Dataset.from_dict({"text": ["some words of a text " * 3]})
-    rows = PackedRows(documents, DocumentEncoder(tokenizer, 16), packing=True, whole_words=True, seed=0)
+    rows = PackedText(documents, DocumentEncoder(tokenizer, 16), packing=True, whole_words=True, seed=0)
     assert len(rows[0]["words"]) == len(rows[0]["input_ids"])
 
 

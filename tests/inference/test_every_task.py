@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
-from torch_linformer.data.reading.columns import Named
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predict import Document, Predictor
@@ -111,7 +111,7 @@ def test_floors_stand_beside_it(run):
 
 
 def test_evaluation_gives_the_same_scores(run):
-    named = Named(label=run.options["label_column"])
+    named = NamedColumns(label=run.options["label_column"])
     task, scores = evaluate(str(run.folder), run.options["test"], named=named, batch_size=7, **SAME)
     for name in task.headline:
         assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)

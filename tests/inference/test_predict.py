@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torch_linformer.data.reading.columns import NOT_NAMED, Named
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.records import ASKED, TEXT
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
@@ -121,7 +121,7 @@ def test_documents_without_text_are_counted():
 
 def test_the_text_column_is_recognised_or_named():
     def read(column, name=None):
-        return list(documents(rows("a", column=column), "x.csv", TEXT, Named(name), Skipped()))
+        return list(documents(rows("a", column=column), "x.csv", TEXT, NamedColumns(name), Skipped()))
 
     assert read("review") == [("row 1", "a", None)] and read("text", "id") == [("row 1", "1", None)]
     with pytest.raises(

@@ -16,9 +16,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from torch_linformer.errors import InputError
 from torch_linformer.opening.run_folder import identity, open_run
 from torch_linformer.training import train as run_module
-from torch_linformer.training.splits import load_parts
+from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import SIZES, TrainSettings
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "modeling_linformer.py", "report.html"]
 FILES += ["run.json", "tokenizer.json", "tokenizer_config.json"]
@@ -150,7 +150,7 @@ def test_the_screen_tells_what_happens(classifier_run, quick):
 def test_how_many_documents_are_cut_and_by_how_much(classifier_run, quick):
     settings = TrainSettings(**quick)
     tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
-    lengths = [len(tokenizer(text).input_ids) for text in load_parts(settings).train["text"]]
+    lengths = [len(tokenizer(text).input_ids) for text in load_splits(settings).train["text"]]
     cut = sum(length > quick["max_length"] for length in lengths) / len(lengths)
     lost = sum(max(0, length - quick["max_length"]) for length in lengths) / sum(lengths)
     sentence = rf"{100 * cut:.1f} % are cut at --max-length \d+, which leaves out {100 * lost:.1f} % of all"
@@ -343,7 +343,7 @@ def test_a_folder_with_a_damaged_run_file(model_copy, train_quickly):
 
 
 def test_an_empty_folder_is_free(tmp_path, quick):
-    screen = Screen(Console(quiet=True))
+    screen = TrainingScreen(Console(quiet=True))
     assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
     (tmp_path / ".keep").touch()  # nothing a person would see
     assert open_run(tmp_path, identity(TrainSettings(**quick)), False, screen) is None
@@ -403,7 +403,7 @@ def test_the_folder_is_named_after_the_data(train_quickly, quick, monkeypatch, t
     from torch_linformer.training.train import train
 
     monkeypatch.chdir(tmp_path)
-    output = train(TrainSettings(**{**quick, "max_steps": 1}), screen=Screen(Console(quiet=True)))
+    output = train(TrainSettings(**{**quick, "max_steps": 1}), screen=TrainingScreen(Console(quiet=True)))
     assert str(output) == os.path.join("runs", "weather")
     assert sorted(os.listdir(tmp_path / "runs" / "weather")) == FILES
 
@@ -411,8 +411,8 @@ def test_the_folder_is_named_after_the_data(train_quickly, quick, monkeypatch, t
 def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatch):
     monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 3 * quick["max_length"] + 1)
     settings = TrainSettings(**{**quick, "task": "mlm"})
-    data = run_module._prepare(settings, None, Screen(Console(file=io.StringIO())))
+    data = run_module._prepare(settings, None, TrainingScreen(Console(file=io.StringIO())))
     assert len(data.validation.windows) == len(data.test.windows) == 3
     assert len(data.train.windows) > 60
     monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 1)
-    assert len(run_module._prepare(settings, None, Screen(Console(file=io.StringIO()))).test.windows) == 1
+    assert len(run_module._prepare(settings, None, TrainingScreen(Console(file=io.StringIO()))).test.windows) == 1

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.options import read_config
+from torch_linformer.training.option_fields import read_config
 from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
 
 LAYERS = SIZES["base"].layers

@@ -14,7 +14,7 @@ from torch_linformer.tasks.examples import Examples
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.trainer import LengthGroupedSampler, RunCallback
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 PEAK = 0.01
 
@@ -159,7 +159,7 @@ def build_trainer(tmp_path, documents):
             minutes=minutes,
         )
         trainer.add_callback(recorder)
-        callback = RunCallback(trainer, Screen())
+        callback = RunCallback(trainer, TrainingScreen())
         trainer.add_callback(callback)
         return trainer, recorder, callback
 

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from torch_linformer.training.training_screen import Screen
     ],
 )
 def test_the_time_left_and_the_steps_left_agree(step, done, seconds, shown):
-    screen = Screen(Console(file=io.StringIO(), width=100))
+    screen = TrainingScreen(Console(file=io.StringIO(), width=100))
     screen.start(0, 1000)
     screen.step(step, done, None, 80.0, seconds)
     assert screen.console.file.getvalue() == shown
 
 
 def test_the_bar_does_too():
-    screen = Screen(Console(file=io.StringIO(), width=100, force_terminal=True))
+    screen = TrainingScreen(Console(file=io.StringIO(), width=100, force_terminal=True))
     screen.start(0, 1000)
     screen.step(10, 0.25, 0.5, 80.0, 30.0)
     (task,) = screen.bar.tasks

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from torch_linformer.errors import InputError
-from torch_linformer.training.options import check_options, option
+from torch_linformer.training.option_fields import check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("mean", "linear")

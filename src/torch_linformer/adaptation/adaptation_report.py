@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.pretrained_encoder import Source, copy_sentence_modules
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerPreTrainedModel
@@ -20,7 +20,7 @@ from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_score
 from torch_linformer.training.run_report import compare_costs, machine_rows
 from torch_linformer.training.step_costs import StepCost
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"
 
@@ -45,7 +45,7 @@ class Tradeoff:
 class Adapted:
     """A finished adaptation, before anything of it is written."""
 
-    source: Source
+    source: PretrainedEncoder
     settings: AdaptSettings
     command: str
     model: LinformerPreTrainedModel
@@ -70,7 +70,7 @@ class Adapted:
         """The content of ``adaptation.json``; a number that could not be measured is null."""
         return {
             "source": self.source.path,
-            "task": self.source.use.name,
+            "task": self.source.objective.name,
             "settings": asdict(self.settings),
             "texts": dict(zip(("train", "test"), self.texts, strict=True)),
             "original": self.original,
@@ -106,7 +106,7 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
     write_json(output / RESULT, adapted.result)
 
 
-def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
+def show_adapted(adapted: Adapted, output: Path, screen: TrainingScreen) -> None:
     """The tables at the end, and where everything lies."""
     screen.table(f"{adapted.texts[1]} texts held out", *_score_table(adapted))
     if adapted.tradeoff:
@@ -118,14 +118,14 @@ def show_adapted(adapted: Adapted, output: Path, screen: Screen) -> None:
     )
 
 
-def said(titles: dict[str, str], scores: dict[str, float]) -> str:
+def score_line(titles: dict[str, str], scores: dict[str, float]) -> str:
     """Scores in a sentence."""
     return ", ".join(f"{title} {format_score(scores[name])}" for name, title in titles.items() if name in scores)
 
 
 def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
     """Names and titles of scores: without labels some are missing."""
-    return {name: title for name, title in adapted.source.use.titles.items() if name in scores}
+    return {name: title for name, title in adapted.source.objective.titles.items() if name in scores}
 
 
 def _score_table(adapted: Adapted) -> Table:
@@ -184,7 +184,9 @@ def _report(adapted: Adapted) -> str:
         Section(
             heading="Distillation",
             figure=learning_curve(
-                adapted.history, f"eval_{adapted.source.use.best}", larger_is_better=adapted.source.use.larger_is_better
+                adapted.history,
+                f"eval_{adapted.source.objective.best}",
+                larger_is_better=adapted.source.objective.larger_is_better,
             ),
         ),
         *_tradeoff_section(adapted),
@@ -232,7 +234,7 @@ def _tradeoff_section(adapted: Adapted) -> list[Section]:
 def _model_card(adapted: Adapted) -> str:
     columns, rows = _score_table(adapted)
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
-    auto = adapted.source.use.auto_class
+    auto = adapted.source.objective.auto_class
     library, usage = "transformers", f'model = {auto}.from_pretrained("PATH OF THIS FOLDER")'
     imports = f"from transformers import {auto}"
     if adapted.source.sentences:

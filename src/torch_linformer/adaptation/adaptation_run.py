@@ -9,10 +9,17 @@ from torch import nn
 from transformers import set_seed
 
 from torch_linformer.adaptation.adapt_settings import DROPOUTS, STEPS, AdaptSettings
-from torch_linformer.adaptation.adaptation_report import RESULT, Adapted, Tradeoff, said, show_adapted, write_adapted
-from torch_linformer.adaptation.comparison import Comparison
+from torch_linformer.adaptation.adaptation_report import (
+    RESULT,
+    Adapted,
+    Tradeoff,
+    score_line,
+    show_adapted,
+    write_adapted,
+)
+from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.distillation import DistillationTrainer
-from torch_linformer.adaptation.pretrained_encoder import Source, load_source
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
 from torch_linformer.errors import InputError
@@ -26,7 +33,7 @@ from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
 from torch_linformer.training.trainer import fit, run_arguments
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation texts, over the whole distillation
 MOST_PASSES = 10  # over the texts, where --minutes alone says when to stop
@@ -35,7 +42,12 @@ COST_LENGTHS = (128, 512, 2048, 4096, 8192)
 
 
 def run_adaptation(
-    source: str, settings: AdaptSettings, *, resume: bool = False, command: str = "", screen: Screen | None = None
+    source: str,
+    settings: AdaptSettings,
+    *,
+    resume: bool = False,
+    command: str = "",
+    screen: TrainingScreen | None = None,
 ) -> Path:
     """Adapt an encoder, compare it with the original on texts it never saw, and leave everything in a folder.
 
@@ -53,7 +65,7 @@ def run_adaptation(
         InputError: for anything wrong with the source, the settings, the texts or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is left.
     """
-    screen = screen or Screen()
+    screen = screen or TrainingScreen()
     resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source}
@@ -74,12 +86,12 @@ def run_adaptation(
         return output
 
 
-def _begun(source: str, settings: AdaptSettings, screen: Screen) -> "Adaptation":
+def _begun(source: str, settings: AdaptSettings, screen: TrainingScreen) -> "Adaptation":
     """A student and its teacher with the texts that both read."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    original = load_source(source, settings.task, settings.seed, settings.trust_remote_code)
-    train, test, notes = read_documents(original.use, settings)
+    original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
+    train, test, notes = read_documents(original.objective, settings)
     for note in notes:
         screen.say(note)
     return Adaptation(original, train, test, settings, screen)
@@ -100,12 +112,17 @@ class Adaptation:
     """
 
     def __init__(
-        self, original: Source, train: Dataset, test: Dataset, settings: AdaptSettings, screen: Screen
+        self,
+        original: PretrainedEncoder,
+        train: Dataset,
+        test: Dataset,
+        settings: AdaptSettings,
+        screen: TrainingScreen,
     ) -> None:
         self.original, self.settings, self.screen = original, settings, screen
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
-        self.use = original.use
+        self.objective = original.objective
         max_length = settings.max_length or original.longest
         set_seed(settings.seed)
         self.student = build_student(original.model, settings, max_length)
@@ -115,15 +132,15 @@ class Adaptation:
             cast(nn.Module, module).to(self.device)
         screen.say(
             f"{original.path}: {format_count(self.student.num_parameters())} parameters, reads {original.longest:,} "
-            f"tokens, --task {self.use.name}; the student {max_length:,}, with {attention_of(self.student.config)}; "
-            f"{self.device}, {self.precision}"
+            f"tokens, --task {self.objective.name}; the student {max_length:,}, with "
+            f"{attention_of(self.student.config)}; {self.device}, {self.precision}"
         )
         self.validation, self.test = (
-            Comparison(self.teacher, self.use, *part, settings.batch_size, self.precision)
+            TeacherComparison(self.teacher, self.objective, *part, settings.batch_size, self.precision)
             for part in (self.texts.validation, self.texts.test)
         )
         self.start = self.test.scores(self.student)
-        screen.say(f"before any training: {said(self.use.titles, self.start)}")
+        screen.say(f"before any training: {score_line(self.objective.titles, self.start)}")
 
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, its checkpoints in a folder; the best weights are in it afterwards."""
@@ -166,13 +183,13 @@ class Adaptation:
             device=self.device,
             precision=self.precision,
             evaluations=max(EVALUATIONS, steps // MOST_STEPS_UNSCORED),
-            best=self.use.best,
-            larger_is_better=self.use.larger_is_better,
+            best=self.objective.best,
+            larger_is_better=self.objective.larger_is_better,
             weight_decay=0.0,
         )
         return DistillationTrainer(
             teacher=self.teacher,
-            use=self.use,
+            objective=self.objective,
             compare=self.validation.scores,
             model=self.student,
             args=arguments,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.adaptation.targets import Embeddings, embed
+from torch_linformer.adaptation.objectives import Embeddings, embed
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
@@ -37,7 +37,7 @@ class DistillationTrainer(RunTrainer):
 
     Args:
         teacher: gives the targets.
-        use: what is learnt beside hidden states and embeddings.
+        objective: what is learnt beside hidden states and embeddings.
         compare: scores the student on texts for validation.
     """
 
@@ -45,20 +45,20 @@ class DistillationTrainer(RunTrainer):
         self,
         *,
         teacher: Teacher,
-        use: Embeddings,
+        objective: Embeddings,
         compare: Callable[[LinformerPreTrainedModel], dict[str, float]],
         **kwargs: Any,
     ) -> None:
-        super().__init__(data_collator=use.collator(training=True), **kwargs)
-        self.teacher, self.use, self.compare = teacher, use, compare
+        super().__init__(data_collator=objective.collator(training=True), **kwargs)
+        self.teacher, self.distilled, self.compare = teacher, objective, compare
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         outputs = model(ids, mask, output_hidden_states=True)
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = self.teacher.hidden_states(ids, mask)
-            of_use = self.use.loss(outputs, self.teacher.model, targets[-1], inputs)
-        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.use.pooling) + of_use
+            beside = self.distilled.loss(outputs, self.teacher.model, targets[-1], inputs)
+        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.distilled.pooling) + beside
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The student beside the teacher, as the Trainer asks for it between steps."""

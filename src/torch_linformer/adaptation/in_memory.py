@@ -11,13 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import show_adapted, write_adapted
 from torch_linformer.adaptation.adaptation_run import Adaptation
-from torch_linformer.adaptation.pretrained_encoder import check_kind, source_of
+from torch_linformer.adaptation.pretrained_encoder import check_kind, encoder_of
 from torch_linformer.adaptation.remote_code import is_own_code, without_own_code
 from torch_linformer.data.reading.documents import parse_part, split_documents
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 OF_FILES = ("data", "text_column", "label_column", "trust_remote_code")  # options that say what lies in files
 
@@ -28,7 +28,7 @@ def adapt(
     texts: Sequence[str],
     *,
     output: str | Path | None = None,
-    screen: Screen | None = None,
+    screen: TrainingScreen | None = None,
     **options: Any,
 ) -> LinformerPreTrainedModel:
     """Make a pretrained encoder linear, as ``linformer adapt`` does.
@@ -62,8 +62,8 @@ def adapt(
     if is_own_code(type(model)) or is_own_code(type(model.config)):
         model = without_own_code(model, name, settings.task)
     check_kind(name, model.config)
-    original = source_of(model, tokenizer, model.config, name, task=settings.task, seed=settings.seed)
-    screen = screen or Screen()
+    original = encoder_of(model, tokenizer, model.config, name, task=settings.task, seed=settings.seed)
+    screen = screen or TrainingScreen()
     if output is not None:
         check_free(Path(output))
     train, test = split_documents(Dataset.from_dict({"text": list(texts)}), held_out, settings.seed)

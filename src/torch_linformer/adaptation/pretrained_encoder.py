@@ -13,8 +13,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
 from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
-from torch_linformer.adaptation.targets import USES, Embeddings
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
@@ -35,21 +35,21 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, i
 
 
 @dataclass(frozen=True)
-class Source:
+class PretrainedEncoder:
     """What is adapted.
 
     Attributes:
         path: folder, or name on the hub.
         model: the encoder with the head that is kept, as this package's twin with full attention.
         tokenizer: its own.
-        use: what it is used for.
+        objective: what it is used for.
         sentences: whether it is a folder of sentence-transformers.
     """
 
     path: str
     model: LinformerPreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    use: Embeddings
+    objective: Embeddings
     sentences: bool = False
 
     @property
@@ -58,7 +58,9 @@ class Source:
         return self.model.config.max_position_embeddings
 
 
-def load_source(path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False) -> Source:
+def load_encoder(
+    path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False
+) -> PretrainedEncoder:
     """Import an encoder for a task, or for the one that its head says.
 
     Raises:
@@ -79,10 +81,10 @@ def load_source(path: str, task: str | None = None, seed: int = 0, trust_remote_
     if isinstance(config, LinformerConfig):
         model = load_model(path)
     tokenizer = load_tokenizer(path)
-    return source_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
+    return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
 
 
-def source_of(
+def encoder_of(
     model: PreTrainedModel | str,
     tokenizer: PreTrainedTokenizerFast,
     config: PreTrainedConfig,
@@ -92,7 +94,7 @@ def source_of(
     pooling: str = "mean",
     sentences: bool = False,
     seed: int = 0,
-) -> Source:
+) -> PretrainedEncoder:
     """What is adapted, a copy, from a model that :func:`check_kind` let pass, or from its folder.
 
     Raises:
@@ -104,10 +106,10 @@ def source_of(
         raise InputError(f"{path}: {error}") from None
     twin: Any = with_attention(imported, attention="full")
     if task is None:
-        task = next((name for name, use in USES.items() if type(twin) is use.model_class), "embed")
+        task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
     if task == "embed":
         twin = twin.base_model
-    elif not isinstance(twin, USES[task].model_class):
+    elif not isinstance(twin, OBJECTIVES[task].model_class):
         raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts the encoder alone")
     if task != "classify":  # whose head knows what it reads
         twin.config.pooling = pooling
@@ -116,7 +118,7 @@ def source_of(
             f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: they do not "
             "belong together"
         )
-    return Source(path, twin, tokenizer, USES[task](twin, tokenizer, seed), sentences)
+    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed), sentences)
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:

@@ -53,7 +53,7 @@ def without_own_code(
     Args:
         model: of any class.
         path: what it is called.
-        task: a name of ``USES``; where that is none with a head, or there is no such head, the encoder below.
+        task: a name of ``OBJECTIVES``; where that is none with a head, or there is no such head, the encoder below.
         missing: names of tensors that its file did not have.
 
     Raises:

@@ -9,10 +9,10 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.targets import Embeddings, Labels
+from torch_linformer.adaptation.objectives import Embeddings, Labels
 from torch_linformer.adaptation.teacher import Marks
 from torch_linformer.data.overlap import overlap_warnings
-from torch_linformer.data.reading.columns import Named
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
     Documents,
     check_labels,
@@ -24,8 +24,8 @@ from torch_linformer.data.reading.documents import (
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
+from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_percent
-from torch_linformer.training.training_screen import Screen
 
 CUT = 0.25  # share of the texts that are cut to a length of their own, so that the student learns every length
 SHORTEST = 8  # tokens of such a text
@@ -50,7 +50,7 @@ class Texts:
     marks: Marks
 
 
-def read_documents(use: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
+def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
     """Texts to learn from, texts held out, with labels if they are asked for, and what is to be said of both.
 
     Raises:
@@ -58,24 +58,24 @@ def read_documents(use: Embeddings, settings: AdaptSettings) -> tuple[Dataset, D
     """
     held_out = parse_part(settings.test)
     if isinstance(held_out, float):
-        documents = _load(str(settings.data), use, settings, labelled=True)
-        train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not use.several)
+        documents = _load(str(settings.data), objective, settings, labelled=True)
+        train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not objective.several)
         return train, test, [*documents.notes, *overlap_warnings({"to learn from": train, "held out": test})]
     documents, others = (
-        _load(path, use, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
+        _load(path, objective, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
     )
     warnings = overlap_warnings({"to learn from": documents.dataset, "held out": others.dataset})
     return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes), *warnings]
 
 
-def _load(path: str, use: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
+def _load(path: str, objective: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
     label = settings.label_column
-    if label and not isinstance(use, Labels):
+    if label and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
-    if not (labelled and label and isinstance(use, Labels)):
-        return load_documents(path, TEXT, named=Named(settings.text_column))
-    documents = load_documents(path, use.task.record, named=Named(settings.text_column, label))
-    check_labels(use.task.names, documents.dataset, path)
+    if not (labelled and label and isinstance(objective, Labels)):
+        return load_documents(path, TEXT, named=NamedColumns(settings.text_column))
+    documents = load_documents(path, objective.task.record, named=NamedColumns(settings.text_column, label))
+    check_labels(objective.task.names, documents.dataset, path)
     return documents
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from torch_linformer.bench.results import Results
-from torch_linformer.bench.suite import Row, Summary
+from torch_linformer.bench.suite import Measurement, Summary
 from torch_linformer.reporting.files import atomic_path, write_text
 from torch_linformer.reporting.html import Section, render_report
 from torch_linformer.reporting.markdown import render_markdown
@@ -45,7 +45,7 @@ def show_summary(summary: Summary, output: Path, screen: Screen) -> None:
     screen.say(f"results.json, results.md and report.html are in {output}")
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: Measurement) -> tuple[object, ...]:
     case, (lower, upper) = row.case, row.spread or (None, None)
     times = (None if seconds is None else format_duration(seconds) for seconds in (row.seconds, lower, upper))
     memory = None if row.memory is None else format_bytes(row.memory)

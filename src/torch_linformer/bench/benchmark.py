@@ -12,7 +12,7 @@ from torch_linformer.bench.bench_report import show_summary, write_report
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen
 from torch_linformer.bench.fresh_process import probe
 from torch_linformer.bench.results import Results, Settings, open_results
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Suite
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite
 from torch_linformer.bench.turns import time_in_turn
 from torch_linformer.measuring.machine import git_commit, machine_facts, package_versions
 
@@ -124,7 +124,7 @@ def _nothing_yet(suite: Suite, settings: Settings, command: str) -> Results:
     )
 
 
-def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Settings) -> Iterator[Row]:
+def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Settings) -> Iterator[Measurement]:
     """One row for each pair, as soon as it is known: first those that cannot run, then all times together."""
     memory: dict[tuple[str, Case], int | None] = {}
     able = []
@@ -136,7 +136,7 @@ def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Se
         if error is None:
             able.append((contender, case))
         else:
-            yield Row(contender=contender.name, case=case, error=error)
+            yield Measurement(contender=contender.name, case=case, error=error)
     budget = QUICK_BUDGET if settings.grid.quick else BUDGET
     for row in time_in_turn(able, settings.repeat, budget):
         yield row if row.error else dataclasses.replace(row, memory=memory[row.contender, row.case])

@@ -2,7 +2,7 @@
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from torch_linformer.bench.suite import Case, Row
+from torch_linformer.bench.suite import Case, Measurement
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 
@@ -16,7 +16,7 @@ class BenchmarkScreen(Screen):
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[line]}", markup=False))
         self.start_bar(*columns, total=rows, completed=done)
 
-    def row(self, row: Row) -> None:
+    def row(self, row: Measurement) -> None:
         """Show what was just measured."""
         line = f"{describe_case(row.case)}: {row.contender} {describe_result(row)}"
         if self.bar is not None:
@@ -31,7 +31,7 @@ def describe_case(case: Case) -> str:
     return ", ".join([case.step, *(f"{name} {format_count(size)}" for name, size in sizes.items() if size)])
 
 
-def describe_result(row: Row) -> str:
+def describe_result(row: Measurement) -> str:
     """A row's numbers in a few words: ``12.3 ms (12.1 ms to 12.6 ms, 7 rounds), 43.1 MB``; or its error."""
     if row.seconds is None or row.spread is None:
         return row.error or ""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.bench.suite import Case, Grid, Row
+from torch_linformer.bench.suite import Case, Grid, Measurement
 from torch_linformer.reporting.files import is_taken, write_json
 
 RESULTS_FILE = "results.json"
@@ -52,10 +52,10 @@ class Results:
     machine: Mapping[str, str]
     command: str
     date: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Measurement] = field(default_factory=list)
     derived: Mapping[str, object] = field(default_factory=dict)
 
-    def add(self, row: Row, order: Sequence[tuple[Case, str]]) -> None:
+    def add(self, row: Measurement, order: Sequence[tuple[Case, str]]) -> None:
         """Put a new row in its place; ``order`` names all there will be."""
         there = {(each.case, each.contender): each for each in (*self.rows, row)}
         self.rows = [there[pair] for pair in order if pair in there]
@@ -116,9 +116,9 @@ def _differences(found: Results, wanted: Results) -> str:
     return ", ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: dict[str, Any]) -> Measurement:
     spread = entry["spread"]
-    return Row(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
+    return Measurement(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
 
 
 def _spell(value: object) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_linformer.reporting.html import Headline, Section
 
-Step = Literal["forward", "training", "decoding"]
+StepKind = Literal["forward", "training", "decoding"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Case:
         dtype: ``float32``, ``bfloat16`` or ``float16``.
     """
 
-    step: Step
+    step: StepKind
     length: int
     k: int
     batch: int
@@ -89,7 +89,7 @@ class Contender:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Measurement:
     """What one contender did in one case.
 
     Attributes:
@@ -182,5 +182,5 @@ class Suite(ABC):
         return None
 
     @abstractmethod
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         """Tables, figures and derived numbers of whatever rows there are; an interrupted run has fewer."""

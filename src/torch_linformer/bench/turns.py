@@ -10,7 +10,7 @@ from statistics import quantiles
 import torch
 
 from torch_linformer.bench.step import Step, explain
-from torch_linformer.bench.suite import Case, Contender, Row
+from torch_linformer.bench.suite import Case, Contender, Measurement
 from torch_linformer.measuring.memory import limited_memory
 from torch_linformer.measuring.timing import finish, mean_seconds
 
@@ -18,7 +18,7 @@ ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts 
 _SLOW = 1.0  # seconds: a step that takes as long is warm after one call
 
 
-def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: float) -> list[Row]:
+def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: float) -> list[Measurement]:
     """Build, warm up and check each contender, then time them in rounds A B C, A B C, …
 
     Args:
@@ -89,13 +89,13 @@ class _Runner:
             self.step.clear()
         self.seconds.append(self._mean_seconds(self.calls))
 
-    def row(self) -> Row:
+    def row(self) -> Measurement:
         if self.error is not None:
-            return Row(contender=self.contender.name, case=self.case, error=self.error)
+            return Measurement(contender=self.contender.name, case=self.case, error=self.error)
         # One round alone has no quartiles: its time stands for all three.
         measured = self.seconds if len(self.seconds) > 1 else self.seconds * 2
         lower, middle, upper = quantiles(measured, n=4, method="inclusive")
-        return Row(
+        return Measurement(
             contender=self.contender.name,
             case=self.case,
             seconds=middle,

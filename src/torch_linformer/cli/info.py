@@ -9,9 +9,9 @@ def info(model: Model, debug: Debug = False) -> None:
     from pathlib import Path
 
     from torch_linformer.opening.summary import attention_of, summarize
+    from torch_linformer.reporting.screen import Screen
     from torch_linformer.reporting.tables import format_scores
     from torch_linformer.tasks.headlines import HEADLINES
-    from torch_linformer.training.training_screen import Screen
 
     found = summarize(model)
     config = found.config.encoder if found.config.is_encoder_decoder else found.config

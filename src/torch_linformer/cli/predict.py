@@ -48,7 +48,7 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from torch_linformer.data.reading.columns import Named
+    from torch_linformer.data.reading.columns import NamedColumns
     from torch_linformer.errors import InputError
     from torch_linformer.inference.predict import Predictor, open_output, predict_files
     from torch_linformer.opening.devices import resolve_device, resolve_precision
@@ -80,7 +80,7 @@ def predict(
             predictor,
             files,
             stream,
-            named=Named(text_column, question=question_column, source=source_column),
+            named=NamedColumns(text_column, question=question_column, source=source_column),
             question=question,
             on_document=lambda: progress.advance(task),
         )

@@ -12,7 +12,7 @@ import typer
 
 from torch_linformer.cli.options import Debug
 from torch_linformer.errors import flag
-from torch_linformer.training.options import read_config
+from torch_linformer.training.option_fields import read_config
 
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:

@@ -39,14 +39,14 @@ def spectrum(
     from torch_linformer.analysis.spectra.several_lengths import measure_lengths
     from torch_linformer.analysis.spectra.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
     from torch_linformer.data.equal_lengths import beginnings
-    from torch_linformer.data.reading.columns import Named
+    from torch_linformer.data.reading.columns import NamedColumns
     from torch_linformer.data.reading.documents import load_documents
     from torch_linformer.data.reading.records import TEXT
     from torch_linformer.errors import InputError
     from torch_linformer.opening.devices import resolve_device
     from torch_linformer.opening.new_folder import check_free, new_folder
     from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
-    from torch_linformer.training.training_screen import Screen
+    from torch_linformer.reporting.screen import Screen
 
     lengths = _lengths(length, index, exact_up_to, rank)
     output = output or Path("runs") / f"spectrum-{Path(model).absolute().name}"
@@ -55,7 +55,7 @@ def spectrum(
     backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
     check_lengths(backbone, model, lengths)
     screen = Screen()
-    corpus = load_documents(data, TEXT, named=Named(text_column))
+    corpus = load_documents(data, TEXT, named=NamedColumns(text_column))
     for note in corpus.notes:
         screen.say(note)
     drawn = [beginnings(tokenizer, corpus.dataset, each, documents, seed) for each in lengths]

@@ -16,7 +16,7 @@ _FILLED = 0.95  # of a row, on average: what its text has in tokens beyond a row
 _LONGEST_MEAN_WORD = 20  # tokens; a tokenizer that knows no words takes a whole text for one
 
 
-class PackedRows(torch.utils.data.Dataset[dict[str, Any]]):
+class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
     """All the text of some documents, as rows of about ``max_length`` tokens.
 
     The documents are put one after the other, in an order drawn by the seed, and cut into rows of equally many

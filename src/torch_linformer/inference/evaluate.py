@@ -4,23 +4,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.reading.columns import NOT_NAMED, Named
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.documents import check_labels, load_documents
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.trainer import quiet_arguments
-from torch_linformer.training.training_screen import Screen
 
 
 def evaluate(
     folder: str,
     data: str,
     *,
-    named: Named = NOT_NAMED,
+    named: NamedColumns = NOT_NAMED,
     overflow: str = "cut",
     stride: int | None = None,
     batch_size: int = 16,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.reading.columns import NOT_NAMED, Named, find_columns, read_text
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, find_columns, read_text
 from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.text_files import Row
@@ -46,7 +46,7 @@ class Skipped:
 
 
 def documents(
-    rows: Iterable[Row], source: str, record: Record, named: Named, skipped: Skipped, question: str | None = None
+    rows: Iterable[Row], source: str, record: Record, named: NamedColumns, skipped: Skipped, question: str | None = None
 ) -> Iterator[Document]:
     """Every row that has text; the columns are recognised as in training. ``question`` is asked of every text.
 
@@ -84,7 +84,7 @@ def predict_files(
     files: Sequence[str],
     stream: TextIO,
     *,
-    named: Named = NOT_NAMED,
+    named: NamedColumns = NOT_NAMED,
     question: str | None = None,
     on_document: Callable[[], object],
 ) -> str:

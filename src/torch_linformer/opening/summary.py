@@ -15,7 +15,7 @@ _LAYER = re.compile(r".*?layers\.\d+\.")
 
 
 @dataclass(frozen=True)
-class Summary:
+class ModelSummary:
     """The class of a model, its configuration, how many parameters it has, and tokens its tokenizer (None: has none).
 
     The configuration is that of the model, or of an encoder-decoder, with its fields as attributes.
@@ -27,7 +27,7 @@ class Summary:
     vocabulary: int | None
 
 
-def summarize(path: str) -> Summary:
+def summarize(path: str) -> ModelSummary:
     """What a model folder (or a model on the hub) holds.
 
     Raises:
@@ -45,7 +45,7 @@ def attention_of(config: Any) -> str:
     return f"K {config.k}, {kind}" + (f", window {config.window}" if config.window else "")
 
 
-def _from_files(folder: Path) -> Summary | None:
+def _from_files(folder: Path) -> ModelSummary | None:
     """None wherever anything is unusual: then the model itself says what it is, or what is wrong with it."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ def _from_files(folder: Path) -> Summary | None:
         config = _config(fields)
         readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
         parameters = _count_parameters(folder / "model.safetensors", readers)
-        return Summary(model_class, config, parameters, _vocabulary(folder))
+        return ModelSummary(model_class, config, parameters, _vocabulary(folder))
     except Exception:  # whatever it is, opening the model will meet it too
         return None
 
@@ -100,10 +100,10 @@ def _vocabulary(folder: Path) -> int | None:
     return Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
 
 
-def _from_model(path: str) -> Summary:
+def _from_model(path: str) -> ModelSummary:
     from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
     model = load_model(path)
     has_tokenizer = not Path(path).is_dir() or any(Path(path).glob("tokenizer*.json"))
     vocabulary = len(load_tokenizer(path)) if has_tokenizer else None
-    return Summary(type(model).__name__, model.config, model.num_parameters(), vocabulary)
+    return ModelSummary(type(model).__name__, model.config, model.num_parameters(), vocabulary)

@@ -14,7 +14,7 @@ from torch_linformer.data.reading.records import ASKED
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import answer_metrics
-from torch_linformer.tasks.task import Columns, Task, each_window
+from torch_linformer.tasks.task import ColumnLists, Task, each_window
 
 _BEST = 20  # first and last tokens looked at in each window
 _LONGEST = 300  # characters of an answer
@@ -71,7 +71,7 @@ class Answering(Task):
         """``(B, N, 2)``: the scores of every token for being first and last."""
         return torch.stack([logits[0].float(), logits[1].float()], dim=-1)
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> list[dict[str, Any]]:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> list[dict[str, Any]]:
         texts = documents["text"]
         best: list[tuple[float, int, int]] = [(-np.inf, 0, 0)] * len(texts)
         nothing = [np.inf] * len(texts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from datasets import Dataset
 
-from torch_linformer.data.packing import PackedRows
+from torch_linformer.data.packing import PackedText
 
 
 @dataclass(frozen=True)
@@ -13,5 +13,5 @@ class Examples:
     """Documents, the windows of them that a model reads, and the tokens of each document before anything is cut."""
 
     documents: Dataset
-    windows: Dataset | PackedRows
+    windows: Dataset | PackedText
     num_tokens: np.ndarray

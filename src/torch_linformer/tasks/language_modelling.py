@@ -9,13 +9,13 @@ from tokenizers.decoders import ByteLevel
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.packing import PackedRows
+from torch_linformer.data.packing import PackedText
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.tasks.examples import Examples
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import language_model_metrics
-from torch_linformer.tasks.task import IGNORED, Columns, Task
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task
 
 
 class LanguageModelling(Task):
@@ -38,7 +38,7 @@ class LanguageModelling(Task):
         self.bytes_of_token = token_bytes(tokenizer)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
-        rows = PackedRows(
+        rows = PackedText(
             documents,
             encoder,
             packing=self.packing,
@@ -56,7 +56,7 @@ class LanguageModelling(Task):
         sizes = self.bytes_of_token.to(labels.device)[labels.clamp(min=0)].masked_fill(labels == IGNORED, 0)
         return torch.stack([losses.sum(dim=-1), (labels != IGNORED).sum(dim=-1), sizes.sum(dim=-1)], dim=-1)
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> np.ndarray:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced, dtype=np.float64)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from torch_linformer.models import LinformerForSequenceClassification, Linformer
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.masking import MaskedLanguageModelling
 from torch_linformer.tasks.next_token import CausalLanguageModelling
-from torch_linformer.tasks.seq2seq import SequenceToSequence
+from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.tagging import Tagging
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, Regression

@@ -15,7 +15,7 @@ from torch_linformer.models import LinformerForTokenClassification
 from torch_linformer.tasks.floors import most_frequent_tag_floor
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import tagging_metrics
-from torch_linformer.tasks.task import IGNORED, Columns, Task, each_window, pad_targets
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, pad_targets
 from torch_linformer.tasks.whole_documents import label_config
 
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
@@ -63,7 +63,7 @@ class Tagging(Task):
         probability, best = logits.float().softmax(dim=-1).max(dim=-1)
         return torch.stack([best.to(probability.dtype), probability], dim=-1)
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> list[list[tuple[str, float]]]:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> list[list[tuple[str, float]]]:
         starts, ends = documents["word_starts"], documents["word_ends"]
         answers = [[(OUTSIDE, 0.0)] * len(starts[number]) for number in range(len(starts))]
         context = [[-1] * len(words) for words in answers]

@@ -15,7 +15,7 @@ from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.tasks.examples import Examples
 
-Columns = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
+ColumnLists = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
 
 
 IGNORED = -100  # a target that takes no part in the loss
@@ -28,7 +28,7 @@ def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
     return padded
 
 
-def each_window(reduced: Any, windows: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
+def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
     """A window with the places of its tokens in the document, and what is left of its logits, one after the other."""
     names = ("document", "text_from", "starts", "ends")
     for number, kept in enumerate(reduced):
@@ -117,7 +117,7 @@ outputs = model(**inputs)"""
         return self.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
 
     @abstractmethod
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> Any:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> Any:
         """One answer a document, from what :meth:`reduce` left of its windows."""
 
     @abstractmethod

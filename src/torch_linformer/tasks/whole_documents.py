@@ -20,7 +20,7 @@ from torch_linformer.tasks.floors import (
 )
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
-from torch_linformer.tasks.task import Columns, Task
+from torch_linformer.tasks.task import ColumnLists, Task
 
 
 class WholeDocuments(Task):
@@ -42,7 +42,7 @@ class WholeDocuments(Task):
             batch["labels"] = torch.tensor([window["labels"] for window in windows])
         return batch
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> np.ndarray:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
         share = tokens / np.bincount(numbers, tokens)[numbers]
         values = np.asarray(reduced, dtype=np.float64)
@@ -137,7 +137,7 @@ class Regression(WholeDocuments):
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().squeeze(-1)
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> np.ndarray:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return super().answers(reduced, windows, documents) * self.scale + self.center
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:

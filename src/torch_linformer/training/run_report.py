@@ -27,10 +27,10 @@ from torch_linformer.reporting.tables import (
     format_score,
 )
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.splits import Parts
+from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import TrainSettings
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"
 
@@ -51,7 +51,7 @@ class Outcome:
 
     settings: TrainSettings
     command: str
-    parts: Parts
+    splits: Splits
     model: LinformerPreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     task: Task
@@ -84,9 +84,9 @@ class Outcome:
             "full_attention_peak_memory_mb": full.get("peak_memory_mb"),
             "parameters": self.model.num_parameters(),
             "documents": {
-                "train": len(self.parts.train),
-                "validation": len(self.parts.validation),
-                "test": len(self.parts.test),
+                "train": len(self.splits.train),
+                "validation": len(self.splits.validation),
+                "test": len(self.splits.test),
             },
             "device": self.device,
             "precision": self.precision,
@@ -101,7 +101,7 @@ def write_outcome(outcome: Outcome, output: Path) -> None:
     write_json(output / "metrics.json", outcome.metrics)
 
 
-def show_outcome(outcome: Outcome, output: Path, screen: Screen) -> None:
+def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None:
     """The table at the end of a run, and where everything lies."""
     screen.table("held-out documents, scored once", ("", *_score_columns(outcome)), _score_rows(outcome))
     screen.table("a training step", ("", "tokens/s", "peak memory, MB"), _cost_rows(outcome))
@@ -161,7 +161,7 @@ def _report(outcome: Outcome) -> str:
     sections = [
         Section(
             heading="Data",
-            text="\n\n".join((*outcome.parts.notes, *outcome.parts.warnings)),
+            text="\n\n".join((*outcome.splits.notes, *outcome.splits.warnings)),
             columns=("part", "documents"),
             rows=[(part, count) for part, count in outcome.metrics["documents"].items()],
         ),
@@ -193,8 +193,8 @@ def _report(outcome: Outcome) -> str:
     kind = "Full-attention twin" if outcome.full_attention else "Linformer"
     lead = (
         f"{format_count(outcome.model.num_parameters())} parameters, trained in "
-        f"{format_duration(outcome.spent.seconds)} on {format_count(len(outcome.parts.train))} documents. "
-        f"The scores are those of {format_count(len(outcome.parts.test))} documents the model never saw."
+        f"{format_duration(outcome.spent.seconds)} on {format_count(len(outcome.splits.train))} documents. "
+        f"The scores are those of {format_count(len(outcome.splits.test))} documents the model never saw."
     )
     return render_report(f"{kind} on {settings.data}", sections, outcome.command, lead=lead, headlines=headlines)
 
@@ -211,7 +211,7 @@ def _label_sections(outcome: Outcome) -> list[Section]:
         sections.append(
             Section(
                 heading="Confusion matrix",
-                figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.parts.names),
+                figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.splits.names),
                 caption="Held-out documents: a row is a true label, a column what was predicted.",
             )
         )
@@ -246,7 +246,7 @@ def _model_card(outcome: Outcome) -> str:
     model_class = type(outcome.model).__name__
     columns = " | ".join(("", *_score_columns(outcome)))
     rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
-    warnings = "".join(f"\n{warning}\n" for warning in outcome.parts.warnings)
+    warnings = "".join(f"\n{warning}\n" for warning in outcome.splits.warnings)
     return f"""---
 library_name: transformers
 pipeline_tag: {outcome.task.pipeline_tag}
@@ -258,7 +258,7 @@ tags: [linformer, long-documents]
 A {reader_config(outcome.model.config).attention} model of {outcome.model.num_parameters():,} parameters that reads
 {outcome.settings.length:,} tokens at once, trained by `{outcome.command or "torch_linformer"}`.
 
-Scores on {len(outcome.parts.test):,} held-out documents:
+Scores on {len(outcome.splits.test):,} held-out documents:
 
 |{columns} |
 |---{"|---" * len(outcome.task.headline)}|

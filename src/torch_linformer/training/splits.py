@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datasets import Dataset
 
 from torch_linformer.data.overlap import overlap_warnings
-from torch_linformer.data.reading.columns import Named
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
     Documents,
     check_labels,
@@ -20,7 +20,7 @@ from torch_linformer.training.train_settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class Parts:
+class Splits:
     """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says.
 
     ``warnings`` are what is said of the scores too, wherever they stand.
@@ -34,7 +34,7 @@ class Parts:
     warnings: list[str] = field(default_factory=list)
 
 
-def load_parts(settings: TrainSettings) -> Parts:
+def load_splits(settings: TrainSettings) -> Splits:
     """Load and split the documents of a run.
 
     Validation is a part of the training documents; the test documents are taken out first.
@@ -54,12 +54,12 @@ def load_parts(settings: TrainSettings) -> Parts:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
     warnings = overlap_warnings({"to train on": train, "for validation": validation, "held out": test})
-    return Parts(train, validation, test, names, notes, warnings)
+    return Splits(train, validation, test, names, notes, warnings)
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:
     names = ("text", "label", "question", "source", "target")
-    named = Named(**{name: getattr(settings, f"{name}_column") for name in names})
+    named = NamedColumns(**{name: getattr(settings, f"{name}_column") for name in names})
     return load_documents(source, TASKS[settings.task].record, named=named)
 
 

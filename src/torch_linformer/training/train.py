@@ -27,11 +27,11 @@ from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
-from torch_linformer.training.splits import Parts, load_parts
+from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention
 from torch_linformer.training.train_settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.trainer import fit, run_arguments
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
 EVALUATED_TOKENS = 500_000  # of text at most that a language model is scored on
@@ -43,7 +43,7 @@ TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
 class Prepared:
     """What a run trains on and is scored on."""
 
-    parts: Parts
+    splits: Splits
     tokenizer: PreTrainedTokenizerFast
     task: Task
     train: Examples
@@ -51,7 +51,9 @@ class Prepared:
     test: Examples
 
 
-def train(settings: TrainSettings, *, resume: bool = False, command: str = "", screen: Screen | None = None) -> Path:
+def train(
+    settings: TrainSettings, *, resume: bool = False, command: str = "", screen: TrainingScreen | None = None
+) -> Path:
     """Train a model, score it on documents it never saw, and leave everything in the folder of the run.
 
     Args:
@@ -67,7 +69,7 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         InputError: for anything wrong with the settings, the data or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is left.
     """
-    screen = screen or Screen()
+    screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     with run_folder(output):
         checkpoint = open_run(output, identity(settings), resume, screen)
@@ -82,7 +84,9 @@ def train(settings: TrainSettings, *, resume: bool = False, command: str = "", s
         return output
 
 
-def _trained(settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: Screen) -> Outcome:
+def _trained(
+    settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: TrainingScreen
+) -> Outcome:
     """Everything between a folder that was opened and what is written into it in the end."""
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
@@ -92,7 +96,7 @@ def _trained(settings: TrainSettings, output: Path, checkpoint: Path | None, com
 
     settings = _with_the_first_model(settings)
     data = _prepare(settings, checkpoint, screen)
-    model = build_model(settings, data.task, data.tokenizer, data.parts)
+    model = build_model(settings, data.task, data.tokenizer, data.splits)
     if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
         add_latent_semantics(model, data.train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
@@ -106,12 +110,12 @@ def _trained(settings: TrainSettings, output: Path, checkpoint: Path | None, com
     return Outcome(
         settings=settings,
         command=command,
-        parts=data.parts,
+        splits=data.splits,
         model=model,
         tokenizer=data.tokenizer,
         task=data.task,
         scores=scores,
-        floors=data.task.floors(data.parts.train, data.parts.test, settings.seed),
+        floors=data.task.floors(data.splits.train, data.splits.test, settings.seed),
         costs=_costs(settings, model, device, precision),
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
@@ -138,30 +142,30 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     )
 
 
-def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: Screen) -> Prepared:
+def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:
     """Read the documents, learn or load the tokenizer, and make the examples of the three parts."""
-    parts = load_parts(settings)
-    for note in (*parts.notes, *parts.warnings):
+    splits = load_splits(settings)
+    for note in (*splits.notes, *splits.warnings):
         screen.say(note)
-    tokenizer = _tokenizer(settings, parts, checkpoint)
-    task = new_task(settings, tokenizer, parts.names, parts.train)
+    tokenizer = _tokenizer(settings, splits, checkpoint)
+    task = new_task(settings, tokenizer, splits.names, splits.train)
     encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride)
-    train = task.examples(parts.train, encoder)
+    train = task.examples(splits.train, encoder)
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
-    validation = task.examples(parts.validation, encoder, max(1, validated // settings.length))
-    test = task.examples(parts.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
-    _describe_data(parts, train, settings, screen)
-    return Prepared(parts, tokenizer, task, train, validation, test)
+    validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
+    test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
+    _describe_data(splits, train, settings, screen)
+    return Prepared(splits, tokenizer, task, train, validation, test)
 
 
-def _tokenizer(settings: TrainSettings, parts: Parts, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
     options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
         load_tokenizer(settings.from_model)  # says what is wrong with the model's folder, where something is
-    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(parts.train, settings.seed), **options)
+    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
 
 
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
@@ -176,16 +180,16 @@ def _texts(documents: Dataset, seed: int) -> Iterator[str]:
             return
 
 
-def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, screen: Screen) -> None:
+def _describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
     tokens = train.num_tokens
     long = tokens > settings.length
     screen.say(
-        f"{format_count(len(parts.train))} documents to train on, {format_count(len(parts.validation))} for "
-        f"validation, {format_count(len(parts.test))} held out"
+        f"{format_count(len(splits.train))} documents to train on, {format_count(len(splits.validation))} for "
+        f"validation, {format_count(len(splits.test))} held out"
     )
-    if parts.names:
-        labels = ", ".join(parts.names[:20]) + (", …" if len(parts.names) > 20 else "")
-        screen.say(f"{len(parts.names)} labels: {labels}")
+    if splits.names:
+        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
+        screen.say(f"{len(splits.names)} labels: {labels}")
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
@@ -204,7 +208,7 @@ def _describe_data(parts: Parts, train: Examples, settings: TrainSettings, scree
 
 
 def _describe_model(
-    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: Screen
+    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
 ) -> None:
     if settings.from_model:
         name = f"from {settings.from_model}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.options import check_options, option
+from torch_linformer.training.option_fields import check_options, option
 from torch_linformer.training.suggested_k import suggested_k
 
 

@@ -18,7 +18,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerContr
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.checkpoints import Spent, checkpoints, read_spent, seal
-from torch_linformer.training.training_screen import Screen
+from torch_linformer.training.training_screen import TrainingScreen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 CHECKPOINTS = 10  # over the time that --minutes allows, where the steps leave fewer: they may take any time
@@ -199,7 +199,7 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
     )
 
 
-def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Screen) -> Spent:
+def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen) -> Spent:
     """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
     callback = RunCallback(trainer, screen)
     trainer.add_callback(callback)
@@ -233,7 +233,7 @@ def precision_of(arguments: TrainingArguments) -> str:
 class RunCallback(TrainerCallback):
     """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
 
-    def __init__(self, trainer: RunTrainer, screen: Screen) -> None:
+    def __init__(self, trainer: RunTrainer, screen: TrainingScreen) -> None:
         self.trainer, self.screen = trainer, screen
         self.interrupted = False
         self.loss: float | None = None

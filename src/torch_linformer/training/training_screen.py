@@ -12,7 +12,7 @@ from torch_linformer.reporting.tables import format_count, format_duration, form
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-class Screen(screen.Screen):
+class TrainingScreen(screen.Screen):
     """Sentences, tables and the progress of the training, on one console."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -50,5 +50,5 @@ class Screen(screen.Screen):
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
         scores = {name.removeprefix("eval_"): value for name, value in metrics.items() if name not in timing}
-        said = ", ".join(f"{name} {value}" for name, value in format_scores(scores).items())
-        self.say(f"step {step}: validation {said}")
+        shown = ", ".join(f"{name} {value}" for name, value in format_scores(scores).items())
+        self.say(f"step {step}: validation {shown}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_linformer.bench.suite import Grid, Row
+from torch_linformer.bench.suite import Grid, Measurement
 
 WHOLE = Grid()
 
@@ -19,7 +19,9 @@ def rows_of():
                     error = suite.reason_to_skip(contender, case)
                     time = None if error else seconds(contender.name, case)
                     memory = None if error else int(1000 * time)
-                    rows.append(Row(contender=contender.name, case=case, seconds=time, memory=memory, error=error))
+                    rows.append(
+                        Measurement(contender=contender.name, case=case, seconds=time, memory=memory, error=error)
+                    )
         return rows
 
     return make

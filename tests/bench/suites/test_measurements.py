@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from torch_linformer.bench.suite import Case, Row
+from torch_linformer.bench.suite import Case, Measurement
 from torch_linformer.bench.suites.measurements import (
-    Comparison,
+    LengthComparison,
     Measurements,
     failures_text,
     headline_ratio,
@@ -18,7 +18,7 @@ CASE = Case(step="forward", length=512, k=128, batch=1, width=24, heads=3)
 
 def row(contender, length, k, seconds, memory=None, error=None, step="forward"):
     case = replace(CASE, length=length, k=k, step=step)
-    return Row(contender=contender, case=case, seconds=seconds, memory=memory, error=error)
+    return Measurement(contender=contender, case=case, seconds=seconds, memory=memory, error=error)
 
 
 ROWS = [
@@ -39,7 +39,7 @@ def results():
 
 
 def comparison(results, k=128):
-    return Comparison(results=results, ours="ours", step="forward", k=k)
+    return LengthComparison(results=results, ours="ours", step="forward", k=k)
 
 
 def test_the_table_has_everyone_beside_ours_the_best_first(results):

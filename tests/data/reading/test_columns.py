@@ -2,7 +2,14 @@ import math
 
 import pytest
 
-from torch_linformer.data.reading.columns import NOT_NAMED, Named, UsualNames, find_columns, read_label, read_text
+from torch_linformer.data.reading.columns import (
+    NOT_NAMED,
+    NamedColumns,
+    UsualNames,
+    find_columns,
+    read_label,
+    read_text,
+)
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
@@ -12,7 +19,7 @@ def rows(*values):
 
 
 def find(row, *, needs_label=True, **named):
-    return find_columns(rows(row), "t.csv", Named(**named), needs_label=needs_label)
+    return find_columns(rows(row), "t.csv", NamedColumns(**named), needs_label=needs_label)
 
 
 @pytest.mark.parametrize(
@@ -63,14 +70,16 @@ def test_the_column_of_the_questions():
     assert columns.reason.endswith(", questions from column 'Query' (by its name)")
     untitled = rows({"question": "?", "essay": "a"})
     assert find_columns(untitled, "t.csv", NOT_NAMED, usual=ASKED, needs_label=False).text == "essay"
-    named = find_columns(rows(row), "t.csv", Named(text="id", question="context"), usual=ASKED, needs_label=False)
+    named = find_columns(
+        rows(row), "t.csv", NamedColumns(text="id", question="context"), usual=ASKED, needs_label=False
+    )
     assert named[:3] == ("id", None, "context")
     with pytest.raises(
         InputError, match="no question column found; name it with --question-column; columns: 'context'"
     ):
         find_columns(rows({"context": "a"}), "t.csv", NOT_NAMED, usual=ASKED, needs_label=False)
     with pytest.raises(InputError, match="no column 'q', which --question-column names"):
-        find_columns(rows(row), "t.csv", Named(question="q"), usual=ASKED, needs_label=False)
+        find_columns(rows(row), "t.csv", NamedColumns(question="q"), usual=ASKED, needs_label=False)
 
 
 PAIRS = UsualNames(("article", "text"), ("summary",), called=("source", "target"))
@@ -81,12 +90,17 @@ def test_the_columns_of_a_source_and_its_target():
     columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
     assert columns[:3] == ("article", "summary", None)
     assert columns.reason == "sources from column 'article' (by its name), targets from column 'summary' (by its name)"
-    named = find_columns(rows(row), "t.csv", Named(source="url", target="article"), usual=PAIRS, needs_label=True)
+    named = find_columns(
+        rows(row), "t.csv", NamedColumns(source="url", target="article"), usual=PAIRS, needs_label=True
+    )
     assert named[:2] == ("url", "article")
     for wrong, message in (
-        (Named(text="url"), "^--text-column is for another task; this one reads a source column and a target column$"),
-        (Named(target="urls"), "no column 'urls', which --target-column names; columns: 'article'"),
-        (Named(source="url", target="url"), "column 'url' cannot be both source and target"),
+        (
+            NamedColumns(text="url"),
+            "^--text-column is for another task; this one reads a source column and a target column$",
+        ),
+        (NamedColumns(target="urls"), "no column 'urls', which --target-column names; columns: 'article'"),
+        (NamedColumns(source="url", target="url"), "column 'url' cannot be both source and target"),
     ):
         with pytest.raises(InputError, match=message):
             find_columns(rows(row), "t.csv", wrong, usual=PAIRS, needs_label=True)
@@ -99,11 +113,11 @@ def test_the_columns_of_a_source_and_its_target():
 def test_a_column_for_each_label():
     row = {"text": "a", "rude": "1", "loud": "0"}
     options = {"needs_label": True, "several_labels": True}
-    assert find_columns(rows(row), "t.csv", Named(label="rude,loud"), **options).label == "rude,loud"
+    assert find_columns(rows(row), "t.csv", NamedColumns(label="rude,loud"), **options).label == "rude,loud"
     with pytest.raises(InputError, match="no column 'late', which --label-column names"):
-        find_columns(rows(row), "t.csv", Named(label="rude,late"), **options)
+        find_columns(rows(row), "t.csv", NamedColumns(label="rude,late"), **options)
     with pytest.raises(InputError, match="no column 'rude,loud', which --label-column names"):
-        find_columns(rows(row), "t.csv", Named(label="rude,loud"), needs_label=True)
+        find_columns(rows(row), "t.csv", NamedColumns(label="rude,loud"), needs_label=True)
 
 
 def test_columns_are_looked_for_in_all_rows():

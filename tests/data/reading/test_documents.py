@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torch_linformer.data.reading import documents as documents_module
 from torch_linformer.data.reading import readers
-from torch_linformer.data.reading.columns import Named
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.documents import (
     check_labels,
@@ -80,8 +80,8 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 def test_other_columns_of_the_same_file(tmp_path):
     path = write(tmp_path / "t.jsonl", json.dumps({"text": "a", "body": "b", "label": 1, "target": 2}))
-    one = load_documents(path, named=Named("text", "label"))
-    two = load_documents(path, named=Named("body", "target"))
+    one = load_documents(path, named=NamedColumns("text", "label"))
+    two = load_documents(path, named=NamedColumns("body", "target"))
     assert (one.dataset[0], two.dataset[0]) == ({"text": "a", "label": "1"}, {"text": "b", "label": "2"})
 
 

@@ -3,14 +3,14 @@ import math
 
 import pytest
 
-from torch_linformer.data.reading.columns import Columns
+from torch_linformer.data.reading.columns import ChosenColumns
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import ASKED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
-PLAIN = Columns("text", "label", None, "")
-QUESTION = Columns("context", "answers", "question", "")
+PLAIN = ChosenColumns("text", "label", None, "")
+QUESTION = ChosenColumns("context", "answers", "question", "")
 
 
 def read(record, columns=PLAIN, **values):
@@ -68,7 +68,7 @@ def test_several_labels(value, labels):
 
 
 def test_a_column_for_each_label():
-    columns = Columns("text", "rude,loud,late", None, "")
+    columns = ChosenColumns("text", "rude,loud,late", None, "")
     values = {"text": "x", "rude": "1", "loud": "0", "late": True}
     assert read(SEVERAL, columns, **values)["label"] == ["rude", "late"]
     assert read(SEVERAL, columns, **{**values, "rude": None, "late": 0.0})["label"] == []
@@ -110,7 +110,7 @@ def test_words_that_do_not_fit_their_tags():
 
 
 def test_a_source_and_its_target():
-    columns = Columns("text", "target", None, "")
+    columns = ChosenColumns("text", "target", None, "")
     assert read(PAIRED, columns, text="a b", target="b") == {"text": "a b", "target": "b"}
     assert read(PAIRED, columns, text=" ", target=None) == {"text": "", "target": ""}  # which is skipped
     assert refusal(PAIRED, columns, text="a", target=" ") == (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torch_linformer.bench.suite import Row, Step
+from torch_linformer.bench.suite import Measurement, StepKind
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
 from torch_linformer.reporting.tables import MISSING, format_bytes, format_count, format_duration, format_ratio
@@ -23,7 +23,7 @@ NAMES: dict[Quantity, str] = {"seconds": "time", "memory": "peak memory", "cache
 class Measurements:
     """Whatever rows there are, the failed ones included."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Measurement]) -> None:
         self.rows = list(rows)
 
     @property
@@ -32,7 +32,7 @@ class Measurements:
         return list(dict.fromkeys(row.contender for row in self.rows))
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StepKind]:
         """The steps there are rows of."""
         return list(dict.fromkeys(row.case.step for row in self.rows))
 
@@ -46,11 +46,11 @@ class Measurements:
         """The numbers of slots; the 0 of contenders without any is none of them."""
         return sorted({row.case.k for row in self.rows} - {0})
 
-    def only(self, wanted: Callable[[Row], bool]) -> "Measurements":
+    def only(self, wanted: Callable[[Measurement], bool]) -> "Measurements":
         """The rows of one kind."""
         return Measurements([row for row in self.rows if wanted(row)])
 
-    def row(self, contender: str, step: Step, length: int, k: int) -> Row | None:
+    def row(self, contender: str, step: StepKind, length: int, k: int) -> Measurement | None:
         """A contender's row, for one without slots whatever the K."""
         for row in self.rows:
             case = row.case
@@ -58,30 +58,30 @@ class Measurements:
                 return row
         return None
 
-    def value(self, quantity: Quantity, contender: str, step: Step, length: int, k: int) -> float | None:
+    def value(self, quantity: Quantity, contender: str, step: StepKind, length: int, k: int) -> float | None:
         """What was measured; None where it was not, and where it was nothing."""
         row = self.row(contender, step, length, k)
         measured = None if row is None else getattr(row, quantity)
         return float(measured) if measured else None
 
-    def points(self, quantity: Quantity, contender: str, step: Step, k: int) -> list[tuple[int, float]]:
+    def points(self, quantity: Quantity, contender: str, step: StepKind, k: int) -> list[tuple[int, float]]:
         """(length, value) of everything measured of one contender, short lengths first."""
         found = [(length, self.value(quantity, contender, step, length, k)) for length in self.lengths]
         return [(length, value) for length, value in found if value is not None]
 
-    def ratio(self, quantity: Quantity, contender: str, ours: str, step: Step, length: int, k: int) -> float | None:
+    def ratio(self, quantity: Quantity, contender: str, ours: str, step: StepKind, length: int, k: int) -> float | None:
         """How many times ours it takes."""
         theirs, mine = (self.value(quantity, name, step, length, k) for name in (contender, ours))
         return None if theirs is None or mine is None else theirs / mine
 
-    def ratios(self, quantity: Quantity, contender: str, ours: str, step: Step, k: int) -> list[tuple[int, float]]:
+    def ratios(self, quantity: Quantity, contender: str, ours: str, step: StepKind, k: int) -> list[tuple[int, float]]:
         """(length, ratio) of one contender, short lengths first."""
         found = [(length, self.ratio(quantity, contender, ours, step, length, k)) for length in self.lengths]
         return [(length, ratio) for length, ratio in found if ratio is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class LengthComparison:
     """One step with one K: everyone beside ours, over the lengths.
 
     Attributes:
@@ -93,7 +93,7 @@ class Comparison:
 
     results: Measurements
     ours: str
-    step: Step
+    step: StepKind
     k: int
 
     def table(self, quantity: Quantity, text: str = "", figure: str = "", caption: str = "") -> Section:

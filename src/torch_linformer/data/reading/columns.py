@@ -44,7 +44,7 @@ TARGET_COLUMNS = (
 )
 
 
-class Columns(NamedTuple):
+class ChosenColumns(NamedTuple):
     """The columns of the texts, the labels and the questions (None: not read), and in words why these."""
 
     text: str
@@ -53,7 +53,7 @@ class Columns(NamedTuple):
     reason: str
 
 
-class Named(NamedTuple):
+class NamedColumns(NamedTuple):
     """The columns that a user has named."""
 
     text: str | None = None
@@ -75,18 +75,18 @@ class UsualNames(NamedTuple):
     called: tuple[str, str] = ("text", "label")
 
 
-NOT_NAMED, USUAL = Named(), UsualNames()
+NOT_NAMED, USUAL = NamedColumns(), UsualNames()
 
 
 def find_columns(
     rows: Sequence[Row],
     source: str,
-    named: Named,
+    named: NamedColumns,
     *,
     usual: UsualNames = USUAL,
     needs_label: bool,
     several_labels: bool = False,
-) -> Columns:
+) -> ChosenColumns:
     """Choose the columns from the first rows of a table.
 
     A column that is named is taken. Otherwise the one whose name is usual, whatever its case; otherwise the only
@@ -129,7 +129,7 @@ def find_columns(
         label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what=two)
     columns = zip((f"{one}s", f"{two}s", "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
-    return Columns(text, label, question, reason)
+    return ChosenColumns(text, label, question, reason)
 
 
 def read_text(row: Row, column: str, called: str = "text") -> str:

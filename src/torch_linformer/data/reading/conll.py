@@ -24,7 +24,7 @@ _TAG = re.compile(rb"O|[BIESLUM](-.+)?")  # a tag of IOB, IOBES, BILOU or BMES
 def conll_rows(stream: BinaryIO, name: str) -> Iterator[tuple[dict[str, object], str]]:
     """Yield each row as ({"tokens": [...], "tags": [...]}, "name, line of its first token").
 
-    Columns are separated by tabs where the line holds one (a token may then hold spaces), by spaces otherwise.
+    ChosenColumns are separated by tabs where the line holds one (a token may then hold spaces), by spaces otherwise.
     Bytes that are not UTF-8 become lone surrogates. The stream is gone through twice, and no more than one row
     of it is in memory.
 

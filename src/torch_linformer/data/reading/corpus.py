@@ -17,7 +17,7 @@ MIN_FILES = 20
 _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
-class Document(NamedTuple):
+class SourceFile(NamedTuple):
     """One source file: its whole text, the package it belongs to, its path below the library's folder."""
 
     text: str
@@ -28,7 +28,7 @@ class Document(NamedTuple):
 class Corpus(NamedTuple):
     """The documents, sorted by path, and one line for the screen which says what was found."""
 
-    documents: list[Document]
+    documents: list[SourceFile]
     description: str
 
 
@@ -70,7 +70,7 @@ def package_documents(root: Path, library: str) -> Corpus:
     return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}")
 
 
-def _distinct_files(root: Path) -> list[Document]:
+def _distinct_files(root: Path) -> list[SourceFile]:
     documents = []
     seen = set()
     for path in sorted(root.rglob("*.py")):
@@ -81,5 +81,5 @@ def _distinct_files(root: Path) -> list[Document]:
         if not content.strip() or content in seen:
             continue
         seen.add(content)
-        documents.append(Document(content.decode("utf-8", "replace"), parts[0], "/".join(parts)))
+        documents.append(SourceFile(content.decode("utf-8", "replace"), parts[0], "/".join(parts)))
     return documents

@@ -19,10 +19,10 @@ from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, Columns, Named, find_columns, is_number
+from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns, is_number
 from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import LABELLED, Record
-from torch_linformer.data.reading.sources import Source, find_source
+from torch_linformer.data.reading.sources import DocumentSource, find_source
 from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
@@ -59,7 +59,7 @@ def load_documents(
     source: str,
     record: Record = LABELLED,
     *,
-    named: Named = NOT_NAMED,
+    named: NamedColumns = NOT_NAMED,
     split: str = "train",
 ) -> Documents:
     """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
@@ -204,7 +204,7 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, int, int]:
+def _store(source: DocumentSource, record: Record, columns: ChosenColumns) -> tuple[Dataset, int, int]:
     """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
     # The two marks are stored with each row, so that the counts come out of a cached file as well.
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
@@ -226,7 +226,7 @@ def _store(source: Source, record: Record, columns: Columns) -> tuple[Dataset, i
     return dataset.select(np.flatnonzero(~empty)) if empty.any() else dataset, int(empty.sum()), replaced
 
 
-def _records(source: Source, record: Record, columns: Columns) -> Iterator[dict[str, object]]:
+def _records(source: DocumentSource, record: Record, columns: ChosenColumns) -> Iterator[dict[str, object]]:
     report = ReadReport()
     replaced = 0
     for row in source.rows(report):

@@ -16,7 +16,7 @@ from torch_linformer.data.reading.columns import (
     TARGET_COLUMNS,
     TEXT_COLUMNS,
     USUAL,
-    Columns,
+    ChosenColumns,
     UsualNames,
     is_missing,
     missing_label,
@@ -42,27 +42,27 @@ class Record:
     """
 
     features: dict[str, Any]
-    read: Callable[[Row, Columns], dict[str, Any]]
+    read: Callable[[Row, ChosenColumns], dict[str, Any]]
     usual: UsualNames = USUAL
     several_labels: bool = False
 
 
-def _text(row: Row, columns: Columns) -> dict[str, Any]:
+def _text(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     return {"text": read_text(row, columns.text)}
 
 
-def _labelled(row: Row, columns: Columns) -> dict[str, Any]:
+def _labelled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text)
     assert columns.label is not None
     return {"text": text, "label": read_label(row, columns.label) if text else ""}
 
 
-def _scored(row: Row, columns: Columns) -> dict[str, Any]:
+def _scored(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text)
     return {"text": text, "label": _number(row, columns.label) if text else 0.0}
 
 
-def _several(row: Row, columns: Columns) -> dict[str, Any]:
+def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text)
     assert columns.label is not None
     if columns.label in row.values or "," not in columns.label:
@@ -71,14 +71,14 @@ def _several(row: Row, columns: Columns) -> dict[str, Any]:
     return {"text": text, "label": [name for name in names if _holds(row, name)]}
 
 
-def _tagged(row: Row, columns: Columns) -> dict[str, Any]:
+def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     words, tags = _words(row, columns.text), _words(row, columns.label)
     if len(words) != len(tags):
         raise InputError(f"{row.where}: {len(words)} words and {len(tags)} tags; give each word one tag")
     return {**join_words(words), "label": tags}
 
 
-def _asked(row: Row, columns: Columns) -> dict[str, Any]:
+def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, question = read_text(row, columns.text), read_text(row, columns.question or "")
     if text and not question:
         raise InputError(f"{row.where}: no question in column {columns.question!r}; fill it in or remove the row")
@@ -87,7 +87,7 @@ def _asked(row: Row, columns: Columns) -> dict[str, Any]:
     return {**record, **(_answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []})}
 
 
-def _paired(row: Row, columns: Columns) -> dict[str, Any]:
+def _paired(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text, "source")
     assert columns.label is not None
     target = read_text(row, columns.label, "target")

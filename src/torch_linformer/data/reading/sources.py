@@ -31,7 +31,7 @@ _HUB_TIMEOUT = 10  # seconds
 
 
 @dataclass(frozen=True)
-class Source:
+class DocumentSource:
     """A source that can be read again and again.
 
     Attributes:
@@ -47,7 +47,7 @@ class Source:
     note: str | None = None
 
 
-def find_source(source: str, split: str, *, whole: bool = True) -> Source:
+def find_source(source: str, split: str, *, whole: bool = True) -> DocumentSource:
     """Find what `source` names: "stdlib", an existing path, or else the part `split` of a hub data set.
 
     Unless they are to be `whole`, long files of text come in pieces (`iter_rows`).
@@ -63,7 +63,7 @@ def find_source(source: str, split: str, *, whole: bool = True) -> Source:
     return _local(path, whole)
 
 
-def _stdlib() -> Source:
+def _stdlib() -> DocumentSource:
     documents, description = stdlib_documents()
 
     def rows(report: ReadReport) -> Iterator[Row]:
@@ -71,10 +71,10 @@ def _stdlib() -> Source:
             report.rows += 1
             yield Row({"text": document.text, "label": document.label}, document.path)
 
-    return Source(STDLIB, rows, Hasher.hash(documents), description)
+    return DocumentSource(STDLIB, rows, Hasher.hash(documents), description)
 
 
-def _local(path: Path, whole: bool) -> Source:
+def _local(path: Path, whole: bool) -> DocumentSource:
     iter_rows(path)  # raises if there is nothing
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -93,7 +93,7 @@ def _local(path: Path, whole: bool) -> Source:
     elif path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
         note = f"{path} as one document" if whole else f"{path} as text"
     name = path.resolve().name if path.is_dir() else path.stem
-    return Source(name, lambda report: iter_rows(path, report, whole=whole), version, note)
+    return DocumentSource(name, lambda report: iter_rows(path, report, whole=whole), version, note)
 
 
 def ask_hub(kind: str, name: str) -> None:
@@ -106,7 +106,7 @@ def ask_hub(kind: str, name: str) -> None:
         HfApi().repo_info(name, repo_type=kind, timeout=_HUB_TIMEOUT)
 
 
-def _hub(source: str, name: str, config: str | None, split: str) -> Source:
+def _hub(source: str, name: str, config: str | None, split: str) -> DocumentSource:
     try:
         ask_hub("dataset", name)
         dataset = datasets.load_dataset(name, config, split=split)
@@ -123,7 +123,7 @@ def _hub(source: str, name: str, config: str | None, split: str) -> Source:
             names = {column: _class_name(kind, values[column]) for column, kind in classes.items()}
             yield Row({**values, **names}, f"{source}, row {number}")
 
-    return Source(name.rpartition("/")[2], rows, dataset._fingerprint)
+    return DocumentSource(name.rpartition("/")[2], rows, dataset._fingerprint)
 
 
 def _class_label(kind: Any) -> ClassLabel | None:

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-from torch_linformer.adaptation.comparison import Comparison
-from torch_linformer.adaptation.targets import Embeddings, Labels, MaskedWords, divergence, embed
+from torch_linformer.adaptation.comparison import TeacherComparison
+from torch_linformer.adaptation.objectives import Embeddings, Labels, MaskedWords, divergence, embed
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.errors import InputError
 from torch_linformer.models.convert import from_bert
@@ -48,9 +48,9 @@ def read(tokenizer):
     return Dataset.from_list(rows)
 
 
-def compared(use, model, windows, **columns):
+def compared(objective, model, windows, **columns):
     documents = Dataset.from_dict({"text": [""] * len(windows), **columns})
-    return Comparison(Teacher(model, 10, Marks(0, 0)), use, windows, documents, 3, "fp32")
+    return TeacherComparison(Teacher(model, 10, Marks(0, 0)), objective, windows, documents, 3, "fp32")
 
 
 def read_alone(model, batch):
@@ -69,21 +69,21 @@ def test_the_divergence_is_that_of_the_choices():
 def test_a_comparison_puts_texts_back_in_order(original, tokenizer, read):
     """The original beside a copy of itself, in batches of 3 sorted by length."""
     model = original(BertForMaskedLM).base_model
-    use = Embeddings(model, tokenizer, 0)
-    comparison = compared(use, model, read)
+    objective = Embeddings(model, tokenizer, 0)
+    comparison = compared(objective, model, read)
     student = with_attention(model).train()
     scores = comparison.scores(student)
     assert student.training
     assert scores == pytest.approx({"cosine": 1, "rank_correlation": 1, "neighbours": 1})
-    alone = read_alone(model, use.collator(False)([read[4]]))
+    alone = read_alone(model, objective.collator(False)([read[4]]))
     assert_close(comparison.wanted["embeddings"][4], embed(alone, torch.ones(1, 5), "mean")[0])
     assert comparison.of_the_original() == {}
 
 
 def test_masked_words_are_learnt_from_the_logits_at_them(original, tokenizer, read):
     model, other = original(BertForMaskedLM), original(BertForMaskedLM)
-    use = MaskedWords(model, tokenizer, 0)
-    batch = use.collator(True)([read[n] for n in range(8)])
+    objective = MaskedWords(model, tokenizer, 0)
+    batch = objective.collator(True)([read[n] for n in range(8)])
     masked = batch["labels"] != -100
     assert masked.any(dim=1).sum() > 1 and not masked.all()
     hidden = read_alone(model, batch)
@@ -93,18 +93,18 @@ def test_masked_words_are_learnt_from_the_logits_at_them(original, tokenizer, re
     expected = F.kl_div(given[masked].log_softmax(-1), model.lm_head(hidden[masked]).softmax(-1), reduction="none").sum(
         -1
     )
-    assert_close(use.loss(outputs, model, hidden, batch), expected.mean().float())
+    assert_close(objective.loss(outputs, model, hidden, batch), expected.mean().float())
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
-    assert use.loss(outputs, model, hidden, nothing) == 0
+    assert objective.loss(outputs, model, hidden, nothing) == 0
 
 
 def test_the_loss_of_masked_words_is_the_mean_over_all_of_them(original, tokenizer, read):
     model = original(BertForMaskedLM)
-    use = MaskedWords(model, tokenizer, 1)
-    comparison = compared(use, model, read)
+    objective = MaskedWords(model, tokenizer, 1)
+    comparison = compared(objective, model, read)
     nats, masked = 0.0, 0
     for window in read:
-        batch = use.collator(False)([window])
+        batch = objective.collator(False)([window])
         chosen = batch["labels"] != -100
         logits = model.lm_head(read_alone(model, batch))[chosen]
         nats += F.cross_entropy(logits, batch["labels"][chosen], reduction="sum").item()
@@ -117,14 +117,14 @@ def test_the_loss_of_masked_words_is_the_mean_over_all_of_them(original, tokeniz
 
 
 def test_every_epoch_masks_others_and_every_validation_the_same(original, tokenizer, read):
-    use = MaskedWords(original(BertForMaskedLM), tokenizer, 0)
-    training, validation = use.collator(True), use.collator(False)
+    objective = MaskedWords(original(BertForMaskedLM), tokenizer, 0)
+    training, validation = objective.collator(True), objective.collator(False)
     rows = [read[n] for n in range(len(read))]
     drawn = [training(rows)["labels"], validation(rows)["labels"]]
     training.set_epoch(1)
     drawn.append(training(rows)["labels"])
     assert not any(torch.equal(drawn[a], drawn[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
-    assert torch.equal(drawn[1], use.collator(False)(rows)["labels"])
+    assert torch.equal(drawn[1], objective.collator(False)(rows)["labels"])
 
 
 def test_masked_words_need_a_mask_token(original, tokenizer):
@@ -149,25 +149,25 @@ def literal_divergence(given, wanted, several):
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_labels_are_learnt_from_the_logits(original, tokenizer, read, several):
     model = classifier(original, several)
-    use = Labels(model, tokenizer, 0)
-    batch = use.collator(True)([read[n] for n in range(5)])
+    objective = Labels(model, tokenizer, 0)
+    batch = objective.collator(True)([read[n] for n in range(5)])
     hidden = read_alone(model, batch)
     wanted = model(batch["input_ids"], batch["attention_mask"]).logits
     given = wanted + torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1), dtype=wanted.dtype)
-    loss = use.loss(type("Outputs", (), {"logits": given}), model, hidden, batch)
+    loss = objective.loss(type("Outputs", (), {"logits": given}), model, hidden, batch)
     assert_close(loss, literal_divergence(given, wanted, several).float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_agreement_and_accuracy(original, tokenizer, read, several):
     model = classifier(original, several)
-    use = Labels(model, tokenizer, 0)
-    batches = [use.collator(False)([window]) for window in read]
+    objective = Labels(model, tokenizer, 0)
+    batches = [objective.collator(False)([window]) for window in read]
     logits = torch.cat([model(b["input_ids"], b["attention_mask"]).logits for b in batches])
     decided = logits > 0 if several else logits.argmax(-1)
     names = [[f"LABEL_{n}" for n in row.nonzero().flatten()] if several else f"LABEL_{row}" for row in decided]
     wrong = [[] if several else "LABEL_0", *names[1:]]
-    comparison = compared(use, model, read, label=wrong)
+    comparison = compared(objective, model, read, label=wrong)
     headline = "micro_f1" if several else "accuracy"
     same = float(decided[0].sum() == 0 if several else decided[0] == 0)
     if not several:
@@ -183,19 +183,19 @@ def test_agreement_and_accuracy(original, tokenizer, read, several):
     assert scores["cosine"] == pytest.approx(1)
     same = comparison.scores(with_attention(model))
     assert same["agreement"] == 1 and same["divergence"] == pytest.approx(0, abs=1e-6)
-    assert set(use.titles) >= set(scores)
+    assert set(objective.titles) >= set(scores)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_divergence_of_the_answers(original, tokenizer, read, several):
     model = classifier(original, several)
-    use = Labels(model, tokenizer, 0)
+    objective = Labels(model, tokenizer, 0)
     other = with_attention(model)
     with torch.no_grad():
         other.classifier.bias[0] += 1.5
-        batches = [use.collator(False)([window]) for window in read]
+        batches = [objective.collator(False)([window]) for window in read]
         given, wanted = (torch.cat([each(**batch).logits for batch in batches]) for each in (other, model))
-    scores = compared(use, model, read).scores(other)
+    scores = compared(objective, model, read).scores(other)
     assert scores["divergence"] == pytest.approx(float(literal_divergence(given, wanted, several)), rel=1e-4)
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_linformer.bench.contenders import encoders as contenders
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Suite, Summary
+from torch_linformer.bench.contenders import encoder_contenders as contenders
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from torch_linformer.bench.suites.grids import grid_cases, require_cases
-from torch_linformer.bench.suites.measurements import Comparison, Measurements, headline_ratio, ratio_records
+from torch_linformer.bench.suites.measurements import LengthComparison, Measurements, headline_ratio, ratio_records
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.tables import format_count
 
@@ -43,13 +43,13 @@ class EncoderSuite(Suite):
     def contenders(self) -> list[Contender]:
         return [contenders.our_encoder(), contenders.twin_encoder(), *contenders.peer_encoders()]
 
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements(rows)
         sections: list[Section] = []
         figures: dict[str, bytes] = {}
         for step in results.steps:
             for k in results.ks:
-                comparison = Comparison(results=results, ours=contenders.OURS, step=step, k=k)
+                comparison = LengthComparison(results=results, ours=contenders.OURS, step=step, k=k)
                 title = f"Encoders, {step}, K = {format_count(k)}"
                 chart = comparison.chart("seconds", title, results.contenders)
                 if chart is not None:

@@ -23,7 +23,7 @@ from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 
-Found = dict[str, Tensor]  # of a model, by name, a row a text
+Outputs = dict[str, Tensor]  # of a model, by name, a row a text
 Batch = dict[str, Tensor]
 
 
@@ -78,15 +78,15 @@ class Embeddings:
         """
         return 0.0
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Found:
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         """What is compared of a batch, from a model's last hidden states."""
         return {"embeddings": embed(hidden, inputs["attention_mask"], self.pooling)}
 
-    def likeness(self, given: Found, wanted: Found) -> dict[str, float]:
+    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
         """How near the student is to the original."""
         return embedding_scores(given["embeddings"], wanted["embeddings"])
 
-    def quality(self, found: Found, documents: Dataset) -> dict[str, float]:
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
         """How good a model is by itself, the student or the original."""
         return {}
 
@@ -117,7 +117,7 @@ class MaskedWords(Embeddings):
             return outputs.logits.sum() * 0.0
         return divergence(outputs.logits[masked], _logits(teacher, hidden[masked], None))
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Found:
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         masked = inputs["labels"] != IGNORED
         nats = torch.zeros(masked.shape, device=hidden.device)
         logits = _logits(model, hidden[masked], None).float()
@@ -125,7 +125,7 @@ class MaskedWords(Embeddings):
         sums = {"nats": nats.sum(dim=-1), "masked": masked.sum(dim=-1)}
         return {**super().read(model, hidden, inputs), **sums}
 
-    def quality(self, found: Found, documents: Dataset) -> dict[str, float]:
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
         return {"masked_loss": float(found["nats"].sum() / found["masked"].sum())}
 
 
@@ -154,17 +154,17 @@ class Labels(Embeddings):
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
         return self._divergence(outputs.logits, _logits(teacher, hidden, inputs["attention_mask"]))
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Found:
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         logits = _logits(model, hidden, inputs["attention_mask"])
         return {**super().read(model, hidden, inputs), "logits": logits.float()}
 
-    def likeness(self, given: Found, wanted: Found) -> dict[str, float]:
+    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
         ours, theirs = given["logits"], wanted["logits"]
         same = self._decided(ours) == self._decided(theirs)
         scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
         return {**scores, **super().likeness(given, wanted)}
 
-    def quality(self, found: Found, documents: Dataset) -> dict[str, float]:
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
         if "label" not in documents.column_names:
             return {}
         scores = self.task.scores(self.task.reduce(found["logits"], None).numpy(), documents)
@@ -192,4 +192,4 @@ def divergence(logits: Tensor, wanted: Tensor) -> Tensor:
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
-USES = {use.name: use for use in (Embeddings, MaskedWords, Labels)}
+OBJECTIVES = {objective.name: objective for objective in (Embeddings, MaskedWords, Labels)}

@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers.utils import logging
 
-from torch_linformer.bench.contenders import encoders
+from torch_linformer.bench.contenders import encoder_contenders as encoders
 from torch_linformer.bench.suite import Case
 
 NAME = attrgetter("name")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_linformer.bench import paper
-from torch_linformer.bench.contenders import encoders as contenders
+from torch_linformer.bench.contenders import encoder_contenders as contenders
 from torch_linformer.bench.fits import fit_quadratic
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Suite, Summary
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import (
     FORMATS,
@@ -60,7 +60,7 @@ class Table3Suite(Suite):
             return None
         return beyond_full_attention(case, eager=contender.name == contenders.EAGER_LAYER)
 
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements(rows)
         if not results.ks:
             return Summary()

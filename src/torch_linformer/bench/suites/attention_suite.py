@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_linformer.bench.contenders import attention as contenders
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Step, Suite, Summary
+from torch_linformer.bench.contenders import attention_contenders as contenders
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
-from torch_linformer.bench.suites.measurements import Comparison, Measurements, headline_ratio, ratio_records
+from torch_linformer.bench.suites.measurements import LengthComparison, Measurements, headline_ratio, ratio_records
 from torch_linformer.measuring.costs import linformer_attention_cost
 from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_percent
@@ -15,7 +15,7 @@ WIDTH, HEADS = 768, 12
 LENGTHS, KS = (1024, 4096, 16384), (128, 256)
 QUICK_LENGTHS, QUICK_KS = (512, 2048), (128,)
 MATRIX, QUICK_MATRIX = 4096, 2048
-STEPS: tuple[Step, ...] = ("forward", "training")
+STEPS: tuple[StepKind, ...] = ("forward", "training")
 
 _TEXT = "With each value stands its ratio to the first row's: 2× is twice as much."
 _SHARE_TEXT = (
@@ -55,7 +55,7 @@ class AttentionSuite(Suite):
             return beyond_full_attention(case, eager=contender.name == contenders.EAGER)
         return None
 
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements([row for row in rows if row.case.heads])
         sections, figures = _comparisons(results)
         shares = _shares(results, rows)
@@ -87,7 +87,7 @@ def _comparisons(results: Measurements) -> tuple[list[Section], dict[str, bytes]
     names = [contenders.OURS, *(name for name in results.contenders if not name.startswith(contenders.OURS))]
     for step in results.steps:
         for k in results.ks:
-            comparison = Comparison(results=results, ours=contenders.OURS, step=step, k=k)
+            comparison = LengthComparison(results=results, ours=contenders.OURS, step=step, k=k)
             chart = comparison.chart("seconds", f"One attention, {step}, K = {format_count(k)}", names)
             if chart is not None:
                 figures[f"attention_{step}_k{k}"] = chart.png()
@@ -109,7 +109,7 @@ def _headlines(results: Measurements) -> list[Headline]:
     ]
 
 
-def _shares(results: Measurements, rows: Sequence[Row]) -> list[tuple[int, int, float]]:
+def _shares(results: Measurements, rows: Sequence[Measurement]) -> list[tuple[int, int, float]]:
     """(N, K, share) of our forward steps, where the machine's rate is known."""
     machine = next((row for row in rows if row.contender == contenders.MATRIX_PRODUCT and row.seconds), None)
     if machine is None or not machine.seconds:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from torch_linformer.bench.contenders.attention import EAGER, MATRIX_PRODUCT, OURS, SDPA
-from torch_linformer.bench.suite import Grid, Row
-from torch_linformer.bench.suites.attention import AttentionSuite
+from torch_linformer.bench.contenders.attention_contenders import EAGER, MATRIX_PRODUCT, OURS, SDPA
+from torch_linformer.bench.suite import Grid, Measurement
+from torch_linformer.bench.suites.attention_suite import AttentionSuite
 from torch_linformer.reporting.html import render_report
 
 SUITE = AttentionSuite()
@@ -66,7 +66,7 @@ def test_an_interrupted_run_has_a_summary_too(rows, count):
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):
-    failed = [Row(contender=row.contender, case=row.case, error="broken") for row in rows]
+    failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
     summary = SUITE.summarise(failed)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{OURS} at 512 and 1,024 tokens: broken." in summary.sections[0].text

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torch_linformer.bench.suite import Case, Grid
-from torch_linformer.bench.suites.scaling import ATTENTION, ENCODER, REVERSIBLE, ScalingSuite
+from torch_linformer.bench.suites.scaling_suite import ATTENTION, ENCODER, REVERSIBLE, ScalingSuite
 from torch_linformer.reporting.html import render_report
 
 SUITE = ScalingSuite()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from torch_linformer.bench.contenders.encoders import EAGER_LAYER, LAYER, OURS
+from torch_linformer.bench.contenders.encoder_contenders import EAGER_LAYER, LAYER, OURS
 from torch_linformer.bench.paper import TIME_SAVED
-from torch_linformer.bench.suite import Grid, Row
+from torch_linformer.bench.suite import Grid, Measurement
 from torch_linformer.bench.suites.grids import EAGER_LIMIT, SDPA_LIMIT
-from torch_linformer.bench.suites.table3 import Table3Suite
+from torch_linformer.bench.suites.table3_suite import Table3Suite
 from torch_linformer.reporting.html import render_report
 
 SUITE = Table3Suite()
@@ -114,7 +114,7 @@ def test_an_interrupted_run_has_a_summary_too(rows_of, count):
 
 
 def test_a_run_in_which_everything_failed_says_why(rows_of):
-    rows = [Row(contender=row.contender, case=row.case, error="broken") for row in rows_of(SUITE, seconds)]
+    rows = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows_of(SUITE, seconds)]
     summary = SUITE.summarise(rows)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{OURS} at 512 and" in summary.sections[-1].text

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torch_linformer.bench.contenders.building import placed
-from torch_linformer.bench.contenders.causal import WINDOW
-from torch_linformer.bench.contenders.encoders import FIRST_WORD, NO_DROPOUT, VOCABULARY, sizes_of
+from torch_linformer.bench.contenders.causal_contenders import WINDOW
+from torch_linformer.bench.contenders.encoder_contenders import FIRST_WORD, NO_DROPOUT, VOCABULARY, sizes_of
 from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerCache, LinformerConfig, LinformerForCausalLM
 

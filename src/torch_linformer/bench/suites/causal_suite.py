@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from torch_linformer.bench.contenders import causal as attention
-from torch_linformer.bench.contenders import decoding
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Step, Suite, Summary
+from torch_linformer.bench.contenders import causal_contenders as attention
+from torch_linformer.bench.contenders import decoding_contenders as decoding
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import (
-    Comparison,
+    LengthComparison,
     Measurements,
     Quantity,
     headline_ratio,
@@ -22,7 +22,7 @@ DECODER_SIZES = {"width": 256, "heads": 4, "layers": 4, "feedforward": 1024}
 LENGTHS, PASTS, KS = (1024, 4096, 16384, 65536), (1000, 10000, 100000), (64,)
 QUICK_LENGTHS, QUICK_PASTS = (512, 2048), (1000, 10000)
 READ_LIMIT = 131072  # tokens; what ordinary attention takes to read more, a CPU needs a quarter of an hour for
-STEPS: tuple[Step, ...] = ("forward", "training")
+STEPS: tuple[StepKind, ...] = ("forward", "training")
 ASKED_TIME = 1.1  # of a token behind the longest past, over one behind the shortest
 
 _ATTENTION_TEXT = (
@@ -88,7 +88,7 @@ class CausalSuite(Suite):
             return f"reading more than {format_count(READ_LIMIT)} tokens takes too long on a CPU"
         return None
 
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         attended = Measurements([row for row in rows if row.case.step != "decoding"])
         decoded = Measurements([row for row in rows if row.case.step == "decoding"])
         growths = list(_growths(decoded.rows))
@@ -112,7 +112,7 @@ def _attention_sections(results: Measurements) -> tuple[list[Section], dict[str,
     names = _ours_first(results.contenders)
     for step in results.steps:
         for k in results.ks:
-            comparison = Comparison(results=results, ours=attention.OURS, step=step, k=k)
+            comparison = LengthComparison(results=results, ours=attention.OURS, step=step, k=k)
             title = f"One causal attention, {step}, K = {format_count(k)}"
             chart = comparison.chart("seconds", title, names)
             if chart is not None:
@@ -129,7 +129,7 @@ def _decoding_sections(results: Measurements) -> tuple[list[Section], dict[str, 
     texts: dict[Quantity, str] = {"seconds": _DECODING_TEXT, "cache": "", "memory": _DECODING_MEMORY}
     titles: dict[Quantity, str] = {"seconds": "Time of one token behind N others", "cache": "Cache behind N tokens"}
     for k in results.ks:
-        comparison = Comparison(results=results, ours=decoding.OURS, step="decoding", k=k)
+        comparison = LengthComparison(results=results, ours=decoding.OURS, step="decoding", k=k)
         for quantity, text in texts.items():
             table = comparison.table(quantity, text)
             title = f"{titles.get(quantity, '')}, K = {format_count(k)}"
@@ -178,7 +178,7 @@ class Growth:
         return {**asdict(self), "time_ratio": self.time_ratio, "more_cache": self.more_cache}
 
 
-def _growths(rows: Sequence[Row]) -> Iterator[Growth]:
+def _growths(rows: Sequence[Measurement]) -> Iterator[Growth]:
     """One for each decoder and K with two lengths or more."""
     measured: dict[tuple[str, int], dict[int, tuple[float, int]]] = {}
     for row in rows:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from torch_linformer.bench.contenders import attention, encoders
+from torch_linformer.bench.contenders import attention_contenders as attention
+from torch_linformer.bench.contenders import encoder_contenders as encoders
 from torch_linformer.bench.fits import fit_exponent
-from torch_linformer.bench.suite import Case, Contender, Grid, Row, Step, Suite, Summary
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from torch_linformer.bench.suites.grids import grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import (
     FORMATS,
@@ -76,7 +77,7 @@ class ScalingSuite(Suite):
             return contender.name == ATTENTION
         return contender.name == (ENCODER if case.step == "forward" else REVERSIBLE)
 
-    def summarise(self, rows: Sequence[Row]) -> Summary:
+    def summarise(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements(rows)
         sections, figures = [], {}
         for quantity, name in QUANTITIES.items():
@@ -101,7 +102,7 @@ def _series(results: Measurements) -> list[tuple[str, int]]:
 
 
 def _points(results: Measurements, quantity: Quantity, contender: str, k: int) -> list[tuple[int, float]]:
-    step: Step = "training" if contender == REVERSIBLE else "forward"
+    step: StepKind = "training" if contender == REVERSIBLE else "forward"
     return results.points(quantity, contender, step, k)
 
 

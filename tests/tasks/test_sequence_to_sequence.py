@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
-from torch_linformer.data.reading.columns import Named
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
@@ -19,8 +19,8 @@ from torch_linformer.inference.export import export_model
 from torch_linformer.inference.predict import Document, Predictor
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.tasks import seq2seq
-from torch_linformer.tasks.seq2seq import SequenceToSequence
+from torch_linformer.tasks import sequence_to_sequence as seq2seq
+from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.training.document_trainer import DocumentTrainer
 
 PAD, CLS, SEP = range(3)
@@ -126,7 +126,7 @@ def test_evaluation_gives_the_same_scores(run):
     for name in ("perplexity", "token_accuracy", "chrf", "rouge_l"):
         assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)
     with pytest.raises(InputError, match=r"^--label-column is for another task; this one reads a source column and "):
-        evaluate(str(run.folder), run.options["test"], named=Named(label="summary"), **SAME)
+        evaluate(str(run.folder), run.options["test"], named=NamedColumns(label="summary"), **SAME)
 
 
 def test_predictions_are_what_was_scored(run):

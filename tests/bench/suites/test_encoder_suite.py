@@ -2,9 +2,9 @@
 
 import pytest
 
-from torch_linformer.bench.contenders.encoders import OURS, TWIN
+from torch_linformer.bench.contenders.encoder_contenders import OURS, TWIN
 from torch_linformer.bench.suite import Grid
-from torch_linformer.bench.suites.encoder import EncoderSuite
+from torch_linformer.bench.suites.encoder_suite import EncoderSuite
 from torch_linformer.reporting.html import render_report
 
 SUITE = EncoderSuite()

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from torch_linformer.bench.contenders import causal, decoding
-from torch_linformer.bench.suite import Case, Contender, Grid, Row
-from torch_linformer.bench.suites.causal import READ_LIMIT, CausalSuite
+from torch_linformer.bench.contenders import causal_contenders as causal
+from torch_linformer.bench.contenders import decoding_contenders as decoding
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement
+from torch_linformer.bench.suites.causal_suite import READ_LIMIT, CausalSuite
 from torch_linformer.reporting.html import render_report
 
 SUITE = CausalSuite()
@@ -139,7 +140,7 @@ def test_the_leak_is_told_where_it_takes_part(rows):
     rows = [row for row in rows if "leaks" not in row.contender]  # wherever the package is installed
     case = next(row.case for row in rows if row.contender == causal.OURS)
     assert not any("is not causal" in section.text for section in SUITE.summarise(rows).sections)
-    summary = SUITE.summarise([*rows, Row(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])
+    summary = SUITE.summarise([*rows, Measurement(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])
     told = [section.heading for section in summary.sections if "is not causal: position t attends" in section.text]
     assert told == ["Forward, K = 64: time", "Training, K = 64: time"]
 
@@ -151,7 +152,7 @@ def test_an_interrupted_run_has_a_summary_too(rows, count):
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):
-    failed = [Row(contender=row.contender, case=row.case, error="broken") for row in rows]
+    failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
     summary = SUITE.summarise(failed)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{causal.OURS} at 1,024 and 4,096 and 16,384 and 65,536 tokens: broken." in summary.sections[0].text

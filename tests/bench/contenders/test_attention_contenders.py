@@ -7,7 +7,7 @@ from operator import attrgetter
 import pytest
 import torch
 
-from torch_linformer.bench.contenders import attention
+from torch_linformer.bench.contenders import attention_contenders as attention
 from torch_linformer.bench.contenders.plain import plain_linformer_attention
 from torch_linformer.bench.suite import Case
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 import pytest
 import torch
 
-from torch_linformer.bench.contenders import decoding
+from torch_linformer.bench.contenders import decoding_contenders as decoding
 from torch_linformer.bench.step import Step
 from torch_linformer.bench.suite import Case
 

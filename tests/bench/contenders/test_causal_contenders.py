@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_linformer.bench.contenders import causal
+from torch_linformer.bench.contenders import causal_contenders as causal
 from torch_linformer.bench.contenders.plain import plain_leaking_attention
 from torch_linformer.bench.suite import Case
 from torch_linformer.functional import reference

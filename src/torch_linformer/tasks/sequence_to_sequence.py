@@ -18,7 +18,7 @@ from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.tasks.examples import Examples
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import target_metrics
-from torch_linformer.tasks.task import IGNORED, Columns, Task
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task
 
 WRITTEN = 200  # documents at most that a target is written for when a model is scored
 
@@ -104,7 +104,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
         )
         return cast(Tensor, written)[:, 1:]
 
-    def answers(self, reduced: Any, windows: Columns, documents: Columns) -> Any:
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> Any:
         return reduced  # a document has one window
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
