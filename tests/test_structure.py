@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "measuring": ({"nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "models", "data"}, "train"),
-    "opening": ({"errors", "models", "reporting", "data"}, "train"),
+    "opening": ({"errors", "models", "reporting", "data", "tasks"}, "train"),
     "training": ({"errors", "models", "reporting", "measuring", "data", "tasks", "opening"}, "train"),
     "adaptation": ({"errors", "models", "reporting", "measuring", "data", "tasks", "opening", "training"}, "train"),
     # export alone needs more than "train", and says so

@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
 from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.inference.predict import Document, Predictor
+from torch_linformer.inference.predict import Predictor
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert import from_bert
 from torch_linformer.models.with_attention import with_attention

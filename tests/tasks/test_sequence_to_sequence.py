@@ -12,11 +12,12 @@ from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
 from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
-from torch_linformer.inference.predict import Document, Predictor
+from torch_linformer.inference.predict import Predictor
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks import sequence_to_sequence as seq2seq

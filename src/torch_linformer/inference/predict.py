@@ -4,19 +4,17 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, TextIO, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, find_columns, read_text
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.streamed import Document, Skipped, documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
@@ -27,49 +25,6 @@ from torch_linformer.tasks.task import Task
 
 BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, but for the last document
-SAMPLE_ROWS = 100  # rows looked at to tell which column holds the text
-
-
-class Document(NamedTuple):
-    """A text, where it came from, and what is asked of it, if anything is."""
-
-    where: str
-    text: str
-    question: str | None = None
-
-
-@dataclass
-class Skipped:
-    """Documents without text: they get no line."""
-
-    empty: int = 0
-
-
-def documents(
-    rows: Iterable[Row], source: str, record: Record, named: NamedColumns, skipped: Skipped, question: str | None = None
-) -> Iterator[Document]:
-    """Every row that has text; the columns are recognised as in training. ``question`` is asked of every text.
-
-    Raises:
-        InputError: a column is missing or cannot be told, or a row has no question where one is needed.
-    """
-    rows = iter(rows)
-    sample = list(islice(rows, SAMPLE_ROWS))
-    if not sample:
-        return
-    usual = record.usual if question is None else record.usual._replace(question=())
-    if usual.question and named.question is None and "text" in sample[0].values and len(sample[0].values) == 1:
-        raise InputError(f"{source}: a text without a question; ask one of every document with --question")
-    columns = find_columns(sample, source, named, usual=usual, needs_label=False)
-    for row in chain(sample, rows):
-        text = read_text(row, columns.text, usual.called[0])
-        asked = question if columns.question is None else read_text(row, columns.question)
-        if asked == "":
-            raise InputError(f"{row.where}: no question in column {columns.question!r}; fill it in or remove the row")
-        if text:
-            yield Document(row.where, text, asked)
-        else:
-            skipped.empty += 1
 
 
 @contextmanager
