@@ -24,9 +24,9 @@ import typer
 from torch.nn import functional as F
 
 from learning import learn, one_of
+from torch_linformer.measuring.machine import git_commit, machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.machine import git_commit, machine_facts
 from torch_linformer.reporting.markdown import markdown_table
 
 LENGTH, WINDOW, SLOTS = 2048, 64, 32

@@ -29,11 +29,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from learning import learn, one_of
+from torch_linformer.measuring.machine import git_commit, machine_facts
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
 from torch_linformer.nn import SequenceProjection
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
 from torch_linformer.reporting.files import atomic_path, write_json, write_text
-from torch_linformer.reporting.machine import git_commit, machine_facts
 from torch_linformer.reporting.markdown import markdown_table
 
 LENGTH, WIDTH = 4096, 64

@@ -190,9 +190,9 @@ def watching_screen():
     """
     from rich.console import Console
 
-    from torch_linformer.training.screen import Screen
+    from torch_linformer.training.training_screen import TrainingScreen
 
-    class Watcher(Screen):
+    class Watcher(TrainingScreen):
         def __init__(self, output, moments, width=200):
             super().__init__(Console(file=io.StringIO(), width=width))
             self.output, self.moments = output, moments
@@ -223,8 +223,8 @@ def train_quickly(datasets_cache, quick, watching_screen):
 
     `moments` is a folder for copies of the run's folder.
     """
-    from torch_linformer.training.run import train
-    from torch_linformer.training.settings import TrainSettings
+    from torch_linformer.training.train import train
+    from torch_linformer.training.train_settings import TrainSettings
 
     def run(output, *, resume=False, command="", moments=None, **changed):
         settings = TrainSettings(**{**quick, **changed, "output": str(output)})
@@ -364,3 +364,25 @@ def save_source():
         return folder
 
     return save
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer():
+    """A function: a small tokenizer of the WordPiece kind, as a checkpoint from elsewhere would bring it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    def build(words, **roles):
+        backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+        backend.pre_tokenizer = pre_tokenizers.Whitespace()
+        backend.add_special_tokens([word for word in words if word.startswith("[")])
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] [CLS] $A [SEP]",
+            special_tokens=[(word, words.index(word)) for word in ("[CLS]", "[SEP]")],
+        )
+        backend.enable_truncation(4)
+        if "[PAD]" in words:
+            backend.enable_padding(pad_id=words.index("[PAD]"), length=9)
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
+
+    return build

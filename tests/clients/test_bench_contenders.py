@@ -6,9 +6,10 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from torch_linformer.benchmarking.contenders import attention, causal
-from torch_linformer.benchmarking.step import Step
-from torch_linformer.benchmarking.suite import Case
+from torch_linformer.bench.contenders import attention_contenders as attention
+from torch_linformer.bench.contenders import causal_contenders as causal
+from torch_linformer.bench.step import Step
+from torch_linformer.bench.suite import Case
 
 CASE = Case(step="training", length=256, k=32, batch=2, width=24, heads=3)
 PEERS = {contender.name.split()[0]: contender for contender in attention.peers()}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from torch_linformer.analysis import inspect_text
-from torch_linformer.analysis.inspection.packing import pack_layers
 from torch_linformer.analysis.inspection.page import write_inspection
+from torch_linformer.analysis.inspection.page_arrays import pack_layers
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

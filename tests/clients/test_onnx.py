@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from torch_linformer.inference.export import export_model
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForCausalLM,
@@ -10,7 +11,6 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.training.export import export_model
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
 

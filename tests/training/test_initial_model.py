@@ -4,14 +4,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.training import initial_model
 from torch_linformer.training.initial_model import add_latent_semantics, build_config, build_model
-from torch_linformer.training.parts import load_parts
-from torch_linformer.training.settings import SIZES, TrainSettings
-from torch_linformer.training.tasks import new_task
-from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.windows import DocumentEncoder
+from torch_linformer.training.new_task import new_task
+from torch_linformer.training.splits import load_splits
+from torch_linformer.training.train_settings import SIZES, TrainSettings
 
 # Settings become a configuration
 
@@ -23,9 +23,9 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
 
     def weights(**options):
         settings = TrainSettings(data=data, test=data, validation=data, max_length=32, **options)
-        parts = load_parts(settings)
+        splits = load_splits(settings)
         return build_model(
-            settings, new_task(settings, tokenizer, parts.names, parts.train), tokenizer, parts
+            settings, new_task(settings, tokenizer, splits.names, splits.train), tokenizer, splits
         ).config.class_weights
 
     balanced = weights(class_weights="balanced")
@@ -67,12 +67,12 @@ def first_model(datasets_cache, tmp_path, write_csv):
 
     def build(**options):
         settings = TrainSettings(**{"data": data, "max_length": 32, "tokenizer": "bpe:300", **options})
-        parts = load_parts(settings)
-        tokenizer = build_tokenizer(settings.tokenizer, parts.train["text"], max_length=32)
-        task = new_task(settings, tokenizer, parts.names, parts.train)
-        model = build_model(settings, task, tokenizer, parts)
+        splits = load_splits(settings)
+        tokenizer = build_tokenizer(settings.tokenizer, splits.train["text"], max_length=32)
+        task = new_task(settings, tokenizer, splits.names, splits.train)
+        model = build_model(settings, task, tokenizer, splits)
         if settings.begins_with_lsa:
-            add_latent_semantics(model, task.examples(parts.train, DocumentEncoder(tokenizer, 32)).windows, settings)
+            add_latent_semantics(model, task.examples(splits.train, DocumentEncoder(tokenizer, 32)).windows, settings)
         return model, tokenizer
 
     return build

@@ -7,14 +7,15 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments
 
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.training.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.opening.checkpoints import Spent, checkpoints, is_whole, read_spent
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.examples import Examples
-from torch_linformer.training.screen import Screen
-from torch_linformer.training.tasks import Classification
-from torch_linformer.training.tokenizer import build_tokenizer
-from torch_linformer.training.trainer import LengthGroupedSampler, RunCallback
+from torch_linformer.training.length_grouping import LengthGroupedSampler
+from torch_linformer.training.trainer import RunCallback
+from torch_linformer.training.training_screen import TrainingScreen
 
 PEAK = 0.01
 
@@ -159,7 +160,7 @@ def build_trainer(tmp_path, documents):
             minutes=minutes,
         )
         trainer.add_callback(recorder)
-        callback = RunCallback(trainer, Screen())
+        callback = RunCallback(trainer, TrainingScreen())
         trainer.add_callback(callback)
         return trainer, recorder, callback
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
     from torch_linformer.analysis.inspection.inspect_text import inspect_text
     from torch_linformer.analysis.spectra.advice import suggest_k
-    from torch_linformer.analysis.spectra.figures import plot_spectrum
     from torch_linformer.analysis.spectra.measurement import measure_spectrum
     from torch_linformer.analysis.spectra.spectrum import Spectrum
+    from torch_linformer.analysis.spectra.spectrum_plots import plot_spectrum
 
 _MODULES = {
     "Spectrum": "spectra.spectrum",
@@ -20,7 +20,7 @@ _MODULES = {
     "measure_spectrum": "spectra.measurement",
     "plot_attention": "inspection.attention_plots",
     "plot_projections": "inspection.attention_plots",
-    "plot_spectrum": "spectra.figures",
+    "plot_spectrum": "spectra.spectrum_plots",
     "suggest_k": "spectra.advice",
 }
 

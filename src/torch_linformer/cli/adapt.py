@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.cli.resumable import options_of, run_resumable
-from torch_linformer.training.adaptation.settings import AdaptSettings
 
 
 def adapt(source: str, **options: Any) -> None:
@@ -15,7 +15,7 @@ def adapt(source: str, **options: Any) -> None:
 
     SOURCE is an encoder with absolute positions, or a folder of sentence-transformers with one.
     """
-    from torch_linformer.training.adaptation.run import run_adaptation
+    from torch_linformer.adaptation.adaptation_run import run_adaptation
 
     run_resumable(partial(run_adaptation, source), AdaptSettings, options)
 

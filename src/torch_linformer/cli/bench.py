@@ -38,11 +38,11 @@ def bench(
     """
     import torch
 
-    from torch_linformer.benchmarking.results import Settings
-    from torch_linformer.benchmarking.run import run_benchmark
-    from torch_linformer.benchmarking.suite import Grid
-    from torch_linformer.benchmarking.suites import SUITES
-    from torch_linformer.training.devices import resolve_device
+    from torch_linformer.bench.benchmark import run_benchmark
+    from torch_linformer.bench.results import Settings
+    from torch_linformer.bench.suite import Grid
+    from torch_linformer.bench.suites import SUITES
+    from torch_linformer.opening.devices import resolve_device
 
     _check_choice("SUITE", suite, tuple(SUITES))
     _check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))

@@ -41,12 +41,12 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
-    from torch_linformer.training.evaluate import evaluate as score
-    from torch_linformer.training.evaluate import write_scores
-    from torch_linformer.training.new_folder import check_writable
-    from torch_linformer.training.reading.columns import Named
-    from torch_linformer.training.screen import Screen
-    from torch_linformer.training.summary import shown_scores
+    from torch_linformer.data.reading.columns import NamedColumns
+    from torch_linformer.inference.evaluate import evaluate as score
+    from torch_linformer.inference.evaluate import write_scores
+    from torch_linformer.opening.new_folder import check_writable
+    from torch_linformer.reporting.screen import Screen
+    from torch_linformer.reporting.tables import format_scores
 
     path = output or Path(model) / "evaluation.json"
     if Path(model).exists():  # or else that is what is to be said
@@ -55,7 +55,7 @@ def evaluate(
     task, scores = score(
         model,
         data,
-        named=Named(text_column, label_column, question_column, source_column, target_column),
+        named=NamedColumns(text_column, label_column, question_column, source_column, target_column),
         overflow=overflow,
         stride=stride,
         batch_size=batch_size,
@@ -64,6 +64,6 @@ def evaluate(
         screen=screen,
     )
     write_scores(path, scores)
-    shown = shown_scores({name: scores[name] for name in task.headline})
+    shown = format_scores({name: scores[name] for name in task.headline})
     screen.table(f"{scores['documents']:,} documents of {data}", tuple(shown), [tuple(shown.values())])
     screen.say(f"all scores are in {path}")

@@ -20,7 +20,7 @@ def export(
 
     The file is compared with the model before it is kept; the tokenizer lies beside it.
     """
-    from torch_linformer.training.export import FILES, export_model
+    from torch_linformer.inference.export import FILES, export_model
 
     folder = output or Path(f"{model.rstrip('/')}-{format}")
     difference = export_model(model, folder, format)

@@ -40,10 +40,10 @@ def generate(
 
     The new text is shown while it is made. An empty prompt begins a text.
     """
-    from torch_linformer.training.devices import resolve_device
-    from torch_linformer.training.folder import load_tokenizer
-    from torch_linformer.training.generate import Choice, load_causal_model
-    from torch_linformer.training.generate import generate as go_on
+    from torch_linformer.inference.generate import Choice, load_causal_model
+    from torch_linformer.inference.generate import generate as go_on
+    from torch_linformer.opening.devices import resolve_device
+    from torch_linformer.opening.model_folder import load_tokenizer
 
     check_standard_output()
     choice = Choice(

@@ -37,7 +37,7 @@ def import_(
     debug: Debug = False,
 ) -> None:
     """Make a model folder of another package's weights."""
-    from torch_linformer.training.importing import import_model
+    from torch_linformer.opening.importing import import_model
 
     options = {"heads": heads, "activation": activation, "k": k, "max_length": max_length, "projection": projection}
     model = import_model(source, origin, output, **options)

@@ -48,11 +48,11 @@ def predict(
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from torch_linformer.training.devices import resolve_device, resolve_precision
-    from torch_linformer.training.errors import InputError
-    from torch_linformer.training.folder import load_model, load_tokenizer
-    from torch_linformer.training.predict import Predictor, open_output, predict_files
-    from torch_linformer.training.reading.columns import Named
+    from torch_linformer.data.reading.columns import NamedColumns
+    from torch_linformer.errors import InputError
+    from torch_linformer.inference.predict import Predictor, open_output, predict_files
+    from torch_linformer.opening.devices import resolve_device, resolve_precision
+    from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
     if output is None:
         check_standard_output()
@@ -80,7 +80,7 @@ def predict(
             predictor,
             files,
             stream,
-            named=Named(text_column, question=question_column, source=source_column),
+            named=NamedColumns(text_column, question=question_column, source=source_column),
             question=question,
             on_document=lambda: progress.advance(task),
         )

@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from torch_linformer.cli.options import Debug
-from torch_linformer.training.options import flag, read_config
+from torch_linformer.errors import flag
+from torch_linformer.training.option_fields import read_config
 
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:

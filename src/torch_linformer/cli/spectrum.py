@@ -36,64 +36,19 @@ def spectrum(
     The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
     energy, as linformer train --k @FOLDER/spectrum.json takes it.
     """
-    from torch_linformer.analysis.spectra.report import SpectrumRun, show_spectra, write_spectrum_report
-    from torch_linformer.analysis.spectra.run import measure_lengths
-    from torch_linformer.training.devices import resolve_device
-    from torch_linformer.training.equal_lengths import beginnings
-    from torch_linformer.training.errors import InputError
-    from torch_linformer.training.new_folder import check_free, new_folder
-    from torch_linformer.training.pretrained import check_lengths, load_backbone, load_own_tokenizer
-    from torch_linformer.training.reading.columns import Named
-    from torch_linformer.training.reading.documents import load_documents
-    from torch_linformer.training.reading.records import TEXT
-    from torch_linformer.training.screen import Screen
+    from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
 
-    lengths = _lengths(length, index, exact_up_to, rank)
-    output = output or Path("runs") / f"spectrum-{Path(model).absolute().name}"
-    check_free(output)
-    device = resolve_device(device)
-    backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
-    check_lengths(backbone, model, lengths)
-    screen = Screen()
-    corpus = load_documents(data, TEXT, named=Named(text_column))
-    for note in corpus.notes:
-        screen.say(note)
-    drawn = [beginnings(tokenizer, corpus.dataset, each, documents, seed) for each in lengths]
-    for group in drawn:
-        screen.say(group.describe(documents))
-    try:
-        spectra = measure_lengths(
-            backbone, [group.documents for group in drawn], screen, exact_up_to=exact_up_to, rank=rank
-        )
-    except ValueError as error:
-        raise InputError(f"{model}: {error}") from None
-    run = SpectrumRun(
-        model=model,
-        data=data,
-        command="linformer " + shlex.join(sys.argv[1:]),
-        device=device,
-        settings={
-            "--length": length,
-            "--documents": str(documents),
-            "--exact-up-to": str(exact_up_to),
-            "--rank": str(rank),
-            "--seed": str(seed),
-        },
-        spectra=spectra,
-        shorter=[group.shorter for group in drawn],
+    run_spectrum(
+        model,
+        data,
+        text_column=text_column,
+        lengths=positive_numbers("--length", length),
+        documents=documents,
         index=index,
+        exact_up_to=exact_up_to,
+        rank=rank,
+        seed=seed,
+        output=output or Path("runs") / f"spectrum-{Path(model).absolute().name}",
+        device=device,
+        command="linformer " + shlex.join(sys.argv[1:]),
     )
-    with new_folder(output) as folder:
-        write_spectrum_report(folder, run)
-    show_spectra(run, output, screen)
-
-
-def _lengths(text: str, index: int | None, exact_up_to: int, rank: int) -> tuple[int, ...]:
-    lengths = positive_numbers("--length", text)
-    if not lengths:
-        raise ValueError("--length: give at least one, such as --length 512")
-    for each in lengths:
-        computed = each if each <= exact_up_to else min(each, rank)
-        if index is not None and index > computed:
-            raise ValueError(f"--index {index}: at --length {each} only {computed} singular values are computed")
-    return lengths

@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from torch_linformer.cli.resumable import options_of, run_resumable
-from torch_linformer.training.settings import TrainSettings
+from torch_linformer.training.train_settings import TrainSettings
 
 
 def train(**options: Any) -> None:
@@ -12,7 +12,7 @@ def train(**options: Any) -> None:
 
     Without arguments it learns to tell which package of Python's own standard library a source file belongs to.
     """
-    from torch_linformer.training.run import train as run
+    from torch_linformer.training.train import train as run
 
     run_resumable(run, TrainSettings, options)
 

@@ -1,6 +1,6 @@
 """The Linformer backbone: embeddings, left-justification of padding, encoder."""
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,36 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         backbone.resize_positions(max_len, mode)
 
 
+class Prepared(NamedTuple):
+    """The arguments of a forward pass as the layers take them.
+
+    Attributes:
+        inputs: ``input_ids``, ``token_type_ids``, ``position_ids`` and ``inputs_embeds``.
+        padding: of their rows.
+        options: the other arguments.
+        rows: how tokens were moved to these rows; None if they were not.
+    """
+
+    inputs: tuple[Tensor | None, ...]
+    padding: Padding | None
+    options: dict[str, Any]
+    rows: Padding | PackedRows | None
+
+    def put_back(self, outputs: Any, square: bool) -> Any:
+        """Outputs where their tokens stood before they were moved; ``square``: attentions are (N, N)."""
+        rows = self.rows
+        if rows is None:
+            return outputs
+        for name, value in outputs.items():
+            if isinstance(value, Tensor):
+                outputs[name] = rows.restore(value)
+            elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
+                outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
+        if outputs.attentions is not None and square and isinstance(rows, PackedRows):
+            outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
+        return outputs
+
+
 class LinformerBackbone(LinformerPreTrainedModel):
     """Embeddings below a stack that a subclass adds, and the sizes, order and past of what it is given."""
 
@@ -93,7 +123,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = cast(nn.Embedding, value)
 
-    def _outputs(
+    def _prepare(
         self,
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
@@ -102,9 +132,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
         inputs_embeds: Tensor | None,
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
-        **kwargs: Any,
-    ) -> Any:
-        """:meth:`_run` of these arguments of ``forward``, with one document a row."""
+        kwargs: dict[str, Any],
+    ) -> "Prepared":
+        """These arguments of ``forward``, checked, with one document per row."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -114,7 +144,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         if documents is not None:
             length = documents.longest
             if past_key_values is not None or (use_cache and self.config.causal):
-                raise ValueError(f"{SEVERAL}, but past_key_values hold one document a row: give use_cache=False")
+                raise ValueError(f"{SEVERAL}, but past_key_values hold one document per row: give use_cache=False")
             use_cache = False
         cache = self._cache(past_key_values, use_cache)
         attention_mask = self._check_sizes(batch, length, attention_mask, cache)
@@ -123,12 +153,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         stays = padding is None or padding.order is None or any(self._records(kwargs))
         rows = padding if documents is None else documents
+        inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
         if rows is None or (stays and documents is None):
-            return self._run(input_ids, padding, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        sequences = (input_ids, token_type_ids, position_ids, inputs_embeds)
-        inputs = [None if x is None else rows.justify(x) for x in sequences]
-        outputs = self._run(inputs[0], rows.justified, *inputs[1:], **kwargs)
-        return _put_back(outputs, rows, self.config.attention == "full")
+            return Prepared(inputs, padding, kwargs, None)
+        moved = tuple(None if x is None else rows.justify(x) for x in inputs)
+        return Prepared(moved, rows.justified, kwargs, rows)
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -187,17 +216,13 @@ class LinformerBackbone(LinformerPreTrainedModel):
             positions.num_embeddings = max_len
         self.config.max_position_embeddings = max_len
 
-    def _run(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Outputs of rows of one document each; what is there to record is recorded here."""
-        raise NotImplementedError
-
     def _embed(
         self,
         input_ids: Tensor | None,
-        padding: Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
+        padding: Padding | None,
         cache: LinformerCache | None,
     ) -> Tensor:
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
@@ -262,8 +287,8 @@ class LinformerModel(LinformerBackbone):
             **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual; boundaries of packed
                 documents that transformers' collators write beside ``position_ids`` are not read. What is recorded
                 leads to the output, so its gradients can be retained, except copies: all of packed rows, the inner
-                hidden states of ``activation_memory="reversible"``, and the attentions of Linformer attention that is causal or
-                has a window.
+                hidden states of ``activation_memory="reversible"``, and the attentions of Linformer attention that is
+                causal or has a window.
 
         Raises:
             TypeError: for an argument of another name.
@@ -272,36 +297,35 @@ class LinformerModel(LinformerBackbone):
                 causal, or packed rows are to be kept in one.
             RuntimeError: for packed rows in a compiled or exported graph, which cannot look for them.
         """
-        return cast(
-            BaseModelOutputWithPast,
-            self._outputs(
-                input_ids,
-                attention_mask,
-                token_type_ids,
-                position_ids,
-                inputs_embeds,
-                past_key_values,
-                use_cache,
-                **kwargs,
-            ),
+        call = self._prepare(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            past_key_values,
+            use_cache,
+            kwargs,
         )
+        outputs = self._run(*call.inputs, call.padding, **call.options)
+        return cast(BaseModelOutputWithPast, call.put_back(outputs, self.config.attention == "full"))
 
     @merge_with_config_defaults
     @capture_outputs
     def _run(
         self,
         input_ids: Tensor | None,
-        key_padding_mask: Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
+        padding: Padding | None,
         past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         need_weights, need_layers = self._records(kwargs)
         hidden = self.encoder(
-            self._embed(input_ids, key_padding_mask, token_type_ids, position_ids, inputs_embeds, past_key_values),
-            src_key_padding_mask=key_padding_mask,
+            self._embed(input_ids, token_type_ids, position_ids, inputs_embeds, padding, past_key_values),
+            src_key_padding_mask=padding,
             need_weights=need_weights,
             need_layers=need_layers,
             # In chunks the embeddings are a tensor of their own, whatever was given.
@@ -317,15 +341,3 @@ def read_attention_mask(config: LinformerConfig, attention_mask: Tensor) -> Padd
     """The padding, and the order of the real tokens where the attention asks for one."""
     mask = attention_mask == 0
     return Padding.unmoved(mask) if config.attention == "full" else Padding.of(mask)
-
-
-def _put_back(outputs: Any, rows: Padding | PackedRows, square: bool) -> Any:
-    """Outputs where their tokens stood before they were moved to ``rows``; ``square``: attentions are (N, N)."""
-    for name, value in outputs.items():
-        if isinstance(value, Tensor):
-            outputs[name] = rows.restore(value)
-        elif isinstance(value, tuple):  # None at the layers that output_hidden_states does not select
-            outputs[name] = tuple(None if x is None else rows.restore(x) for x in value)
-    if outputs.attentions is not None and square and isinstance(rows, PackedRows):
-        outputs["attentions"] = tuple(rows.restore_keys(x) for x in outputs.attentions)
-    return outputs

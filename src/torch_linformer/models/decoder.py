@@ -71,40 +71,33 @@ class LinformerDecoderModel(LinformerBackbone):
                 holds several targets.
         """
         refuse_packed_rows(position_ids, attention_mask, "a decoder takes one target a row, for one source")
-        outputs = self._outputs(
-            input_ids,
-            attention_mask,
-            None,
-            position_ids,
-            inputs_embeds,
-            past_key_values,
-            use_cache,
-            encoder_hidden_states=encoder_hidden_states,
-            encoder_attention_mask=encoder_attention_mask,
-            **kwargs,
+        call = self._prepare(
+            input_ids, attention_mask, None, position_ids, inputs_embeds, past_key_values, use_cache, kwargs
         )
-        return cast(BaseModelOutputWithPastAndCrossAttentions, outputs)
+        outputs = self._run(*call.inputs, call.padding, encoder_hidden_states, encoder_attention_mask, **call.options)
+        square = self.config.attention == "full"
+        return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
 
     @merge_with_config_defaults
     @capture_outputs
     def _run(
         self,
         input_ids: Tensor | None,
-        key_padding_mask: Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
-        past_key_values: LinformerCache | None,
+        padding: Padding | None,
         encoder_hidden_states: Tensor | None,
         encoder_attention_mask: Tensor | None,
+        past_key_values: LinformerCache | None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         need_weights, _ = self._records(kwargs)
         memory, memory_padding = self._memory(encoder_hidden_states, encoder_attention_mask, past_key_values)
         hidden = self.decoder(
-            self._embed(input_ids, key_padding_mask, token_type_ids, position_ids, inputs_embeds, past_key_values),
+            self._embed(input_ids, token_type_ids, position_ids, inputs_embeds, padding, past_key_values),
             memory,
-            tgt_key_padding_mask=key_padding_mask,
+            tgt_key_padding_mask=padding,
             memory_key_padding_mask=memory_padding,
             need_weights=need_weights,
             pasts=None if past_key_values is None else past_key_values.pasts,

@@ -1,1 +1,1 @@
-"""Tables, plots and self-contained HTML, shared by training, analysis and benchmarking."""
+"""Tables, plots and self-contained HTML, shared by training, analysis and benchmarks."""

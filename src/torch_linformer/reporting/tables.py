@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -22,6 +22,11 @@ def format_count(value: float) -> str:
 def format_score(value: float) -> str:
     """Four decimals, and no sign at a zero, a hair below which rounding may leave it: 0.9234."""
     return f"{value:z.4f}"
+
+
+def format_scores(scores: Mapping[str, float]) -> dict[str, str]:
+    """Scores as they are written, by names with hyphens."""
+    return {name.replace("_", "-"): format_score(value) for name, value in scores.items()}
 
 
 def format_percent(share: float) -> str:

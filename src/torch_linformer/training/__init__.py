@@ -1,24 +1,21 @@
-"""From documents to a trained model: data, tokenizer, tasks, training runs. Importing it alone is free.
+"""A training run, from its settings to a model folder with its report. Importing it alone is free.
 
-``adapt`` needs the extra `train` and is imported when first touched.
+``adapt`` is :func:`torch_linformer.adaptation.adapt`, by the name it had first.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_linformer.training.adaptation.adapt import adapt
-
-_MODULES = {"adapt": "adaptation.adapt"}
+    from torch_linformer.adaptation import adapt
 
 __all__ = ["adapt"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = getattr(importlib.import_module("torch_linformer.adaptation"), name)
     return value
 
 

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
-from torch_linformer.training.devices import autocast
-from torch_linformer.training.examples import Examples
-from torch_linformer.training.tasks.task import Columns, Task
+from torch_linformer.opening.devices import autocast
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.task import ColumnLists, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 
@@ -58,7 +58,7 @@ class DocumentTrainer(RunTrainer):
     def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
         # The Trainer has read the windows in another order.
         reduced = predictions[np.argsort(_longest_first(examples.windows), kind="stable")]
-        answers = self.task.answers(reduced, cast(Columns, examples.windows), examples.documents)
+        answers = self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
         return self.task.scores(answers, examples.documents)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:

@@ -9,25 +9,25 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedTokenizerFast, set_seed
 
+from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.folder import AnyConfig, load_model
-from torch_linformer.training.latent_semantics import token_vectors
-from torch_linformer.training.parts import Parts
-from torch_linformer.training.settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
-from torch_linformer.training.tasks import Task
+from torch_linformer.opening.model_folder import AnyConfig, load_model
+from torch_linformer.tasks.latent_semantics import token_vectors
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimiser would need to undo the vectors
 
 
 def build_model(
-    settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast, parts: Parts
+    settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast, splits: Splits
 ) -> LinformerPreTrainedModel:
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
@@ -37,7 +37,7 @@ def build_model(
     set_seed(settings.seed)
     if settings.task == "seq2seq":
         return _build_seq2seq(settings, task, tokenizer)
-    labels = {**task.config, "class_weights": _class_weights(settings, parts)}
+    labels = {**task.config, "class_weights": _class_weights(settings, splits)}
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
     source = load_model(settings.from_model)
@@ -185,9 +185,9 @@ def build_seq2seq_config(
     )
 
 
-def _class_weights(settings: TrainSettings, parts: Parts) -> list[float] | None:
+def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | None:
     """Weights inverse to how often a label occurs, 1 on average over the documents."""
     if settings.class_weights == "none":
         return None
-    counts = Counter(parts.train["label"])
-    return [counts.total() / (len(counts) * counts[name]) for name in parts.names]
+    counts = Counter(splits.train["label"])
+    return [counts.total() / (len(counts) * counts[name]) for name in splits.names]

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from torch_linformer.training.errors import InputError
+from torch_linformer.errors import InputError
 
 LEVEL = "95"  # per cent of the energy, where none is named
 

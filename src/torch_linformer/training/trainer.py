@@ -3,7 +3,6 @@
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -16,51 +15,17 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from torch_linformer.training.checkpoints import Spent, checkpoints, read_spent, seal
-from torch_linformer.training.errors import InputError
-from torch_linformer.training.screen import Screen
+from torch_linformer.errors import InputError
+from torch_linformer.opening.checkpoints import Spent, checkpoints, read_spent, seal
+from torch_linformer.training.length_grouping import LengthGroupedSampler
+from torch_linformer.training.training_screen import TrainingScreen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 CHECKPOINTS = 10  # over the time that --minutes allows, where the steps leave fewer: they may take any time
-BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
 
 
 class Interrupted(Exception):
     """The user pressed Ctrl-C and a checkpoint has been left."""
-
-
-class LengthGroupedSampler(Sampler[int]):
-    """A shuffle in which the documents of a batch have similar lengths, drawn from (seed, epoch) alone.
-
-    The longest batch comes first, so that memory runs out at the start or not at all.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
-        self.lengths = torch.as_tensor(lengths)
-        self.batch_size, self.seed, self.epoch = batch_size, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self), generator=generator)
-        batches: list[Tensor] = []
-        for group in order.split(self.batch_size * BATCHES_GROUPED):
-            longest_first = group[torch.argsort(self.lengths[group], descending=True, stable=True)]
-            batches.extend(longest_first.split(self.batch_size))
-        shuffled = [batches[i] for i in torch.randperm(len(batches), generator=generator)]
-        # A batch that is not full must stay the last one: the loader cuts the order into batches by counting.
-        shuffled.sort(key=lambda batch: len(batch) < self.batch_size)
-        longest = max(range(len(shuffled)), key=lambda i: self._tokens_of_full(shuffled[i]))
-        shuffled.insert(0, shuffled.pop(longest))
-        yield from torch.cat(shuffled).tolist()
-
-    def _tokens_of_full(self, batch: Tensor) -> int:
-        return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
 
 
 class RunTrainer(Trainer):
@@ -199,7 +164,7 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
     )
 
 
-def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Screen) -> Spent:
+def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen) -> Spent:
     """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
     callback = RunCallback(trainer, screen)
     trainer.add_callback(callback)
@@ -233,7 +198,7 @@ def precision_of(arguments: TrainingArguments) -> str:
 class RunCallback(TrainerCallback):
     """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
 
-    def __init__(self, trainer: RunTrainer, screen: Screen) -> None:
+    def __init__(self, trainer: RunTrainer, screen: TrainingScreen) -> None:
         self.trainer, self.screen = trainer, screen
         self.interrupted = False
         self.loss: float | None = None

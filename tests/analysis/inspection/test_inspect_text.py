@@ -6,6 +6,7 @@ from transformers import BertConfig, BertModel
 
 from torch_linformer.analysis import inspect_text
 from torch_linformer.analysis.inspection.inspect_text import MOST_ANSWERS
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import (
     LinformerForCausalLM,
     LinformerForConditionalGeneration,
@@ -13,7 +14,6 @@ from torch_linformer.models import (
     LinformerModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.training.tokenizer import build_tokenizer
 
 TEXT = "wet  mud < script > sea"
 

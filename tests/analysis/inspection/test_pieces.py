@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_linformer.analysis.inspection.pieces import Piece, cut_into_pieces, visible
-from torch_linformer.training.tokenizer import build_tokenizer
+from torch_linformer.data.tokenizer import build_tokenizer
 
 
 def test_words_gaps_and_special_tokens():

@@ -8,7 +8,7 @@ import torch
 from torch_linformer.analysis import Spectrum, suggest_k
 from torch_linformer.analysis.spectra.spectrum import Architecture
 from torch_linformer.functional import johnson_lindenstrauss_k
-from torch_linformer.nn.costs import LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
+from torch_linformer.measuring.costs import LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
 
 SIZES = {"width": 48, "heads": 2, "feedforward": 96}
 

@@ -5,7 +5,7 @@ import torch
 
 from torch_linformer.analysis import measure_spectrum
 from torch_linformer.analysis.spectra.low_rank_error import LowRankMeasurement, fitted_projection
-from torch_linformer.analysis.spectra.observing import Head
+from torch_linformer.analysis.spectra.observing import ObservedHead
 from torch_linformer.functional import linformer_attention
 
 N, D = 23, 5
@@ -15,7 +15,7 @@ def head(seed, mask=None):
     draw = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(N, D, generator=draw) for _ in range(3))
     scores = 0.7 * query @ key.mT + (0 if mask is None else mask)
-    return Head(0, 0, query, key, value, 0.7, mask, torch.softmax(scores, dim=-1))
+    return ObservedHead(0, 0, query, key, value, 0.7, mask, torch.softmax(scores, dim=-1))
 
 
 def errors_of(fitted_on, measured_on, ks):
@@ -118,7 +118,7 @@ def test_a_fit_to_documents_alike_beats_what_knows_nothing_of_them():
     for seed in range(6):
         one = head(seed)
         value = positions @ torch.randn(2, D, generator=draw)
-        heads.append(Head(0, 0, one.query, one.key, value, one.scaling, None, one.weights))
+        heads.append(ObservedHead(0, 0, one.query, one.key, value, one.scaling, None, one.weights))
     _, errors = errors_of(heads[:3], heads[3:], (2,))
     assert errors["fitted"][0] < 0.01 < errors["segment_means"][0] < errors["random"][0] * 2
 

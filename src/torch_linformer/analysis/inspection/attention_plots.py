@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention
 from torch_linformer.analysis.inspection.inspect_text import Inspection
-from torch_linformer.analysis.inspection.packing import block_means
+from torch_linformer.analysis.inspection.page_arrays import block_means
 from torch_linformer.reporting.drawing import BLUE, ORANGE, draw_figure
 
 MOST_CELLS = 512  # along an axis: a panel has no more pixels

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch_linformer
 from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
-from torch_linformer.analysis.inspection.packing import MOST_BYTES, pack_layers
+from torch_linformer.analysis.inspection.page_arrays import MOST_BYTES, pack_layers
 from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
 from torch_linformer.analysis.inspection.relevance import STEPS
 from torch_linformer.reporting.files import write_text
@@ -34,7 +34,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         inspection: what is shown.
         model: name of the model.
         source: where the document came from.
-        most_bytes: of the matrices, compressed; see :mod:`torch_linformer.analysis.inspection.packing`.
+        most_bytes: of the matrices, compressed; see :mod:`torch_linformer.analysis.inspection.page_arrays`.
 
     Raises:
         ValueError: Bokeh is not installed.
@@ -89,7 +89,7 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
 
 
 def _figures(inspection: Inspection) -> dict[str, Any]:
-    from torch_linformer.analysis.inspection.figures import map_figure, profile_figure
+    from torch_linformer.analysis.inspection.page_figures import map_figure, profile_figure
 
     layers, length = inspection.layers.values(), len(inspection.tokens)
     first = next(iter(layers))

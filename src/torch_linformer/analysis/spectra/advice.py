@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
-from torch_linformer.nn.costs import LayerSizes, layer_ratio
+from torch_linformer.measuring.costs import LayerSizes, layer_ratio
 
 LEVELS = (90, 95, 99)  # per cent of the energy Σσ²
 
@@ -57,8 +57,8 @@ class Advice:
 def suggest_k(spectrum: Spectrum, level: int) -> Advice:
     """The smallest K of every head and layer whose σ hold ``level`` per cent of the energy Σσ², mean over documents.
 
-    The saving is that of the cost model (:mod:`torch_linformer.nn.costs`) at the length of the spectrum, with one E
-    and one F a layer.
+    The saving is that of the cost model (:mod:`torch_linformer.measuring.costs`) at the length of the spectrum, with
+    one E and one F a layer.
 
     Raises:
         ValueError: ``level`` is no percentage above 0 and below 100.

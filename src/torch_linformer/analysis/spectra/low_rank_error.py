@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.spectra.observing import Head
+from torch_linformer.analysis.spectra.observing import ObservedHead
 from torch_linformer.analysis.spectra.spectrum import LowRankErrors
 from torch_linformer.functional.projection import average_windows
 
@@ -51,7 +51,7 @@ class LowRankMeasurement:
         self.fits: dict[Place, tuple[Tensor, Tensor]] = {}
         self.sums: dict[str, Tensor] = {}
 
-    def fit(self, head: Head) -> None:
+    def fit(self, head: ObservedHead) -> None:
         """Take a document's head into the means of PᵀP and VVᵀ."""
         place, found = (head.layer, head.number), (head.weights.mT @ head.weights, head.value @ head.value.mT)
         if place in self.moments:
@@ -65,7 +65,7 @@ class LowRankMeasurement:
         for place in sorted(self.moments):
             self.fits[place] = fitted_projection(*self.moments.pop(place), max(self.ks))
 
-    def measure(self, head: Head) -> None:
+    def measure(self, head: ObservedHead) -> None:
         """Add the errors of one document's head."""
         output = head.weights @ head.value
         read, write = self.fits[head.layer, head.number]

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from torch_linformer.analysis.spectra.low_rank_error import KS, LONGEST, LowRankMeasurement
-from torch_linformer.analysis.spectra.observing import Head, check_readable, observe_heads
+from torch_linformer.analysis.spectra.observing import ObservedHead, check_readable, observe_heads
 from torch_linformer.analysis.spectra.singular_values import exact_singular_values, randomised_singular_values
 from torch_linformer.analysis.spectra.spectrum import Architecture, Spectrum, SpectrumMean
 
@@ -63,7 +63,7 @@ def measure_spectrum(
         if errors is not None and number == fitted:
             errors.solve()
 
-        def look(head: Head, number: int = number) -> None:
+        def look(head: ObservedHead, number: int = number) -> None:
             found = exact_singular_values(head.weights) if exact else randomised_singular_values(head.weights, rank)
             spectra.add(head.layer, head.number, found)
             if errors is not None:

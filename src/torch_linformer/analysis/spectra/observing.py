@@ -27,7 +27,7 @@ _TOLERANCE = 1e-3  # of the hidden states' largest: rounding is a hundred times 
 
 
 @dataclass(frozen=True)
-class Head:
+class ObservedHead:
     """One head of one layer on one document.
 
     Attributes:
@@ -51,7 +51,7 @@ class Head:
     weights: Tensor
 
 
-Observer = Callable[[Head], None]
+Observer = Callable[[ObservedHead], None]
 
 
 @dataclass
@@ -204,5 +204,5 @@ def _show(
     if mask is not None:
         scores += mask
     weights = torch.softmax(scores, dim=-1)
-    session.observe(Head(session.layers, number, query, key, value, scaling, mask, weights))
+    session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights))
     return weights @ value

@@ -3,12 +3,15 @@
 from typing import Unpack
 
 import torch
+from torch import nn
 
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
 from torch_linformer.nn.attention.running_means import RunningMeans
 from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
+from torch_linformer.nn.projection import SequenceProjection
 
 ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
     "linformer": {False: Slots, True: RunningMeans},
@@ -54,6 +57,12 @@ class LinformerAttention(Attention):
     Source: arXiv 2006.04768, section 4.
     """
 
+    proj_k: SequenceProjection | None
+    proj_v: SequenceProjection | None
+    running: CausalProjection | None
+    slot_bias_k: nn.Parameter | None
+    slot_bias_v: nn.Parameter | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -94,6 +103,9 @@ class LinformerAttention(Attention):
             device=device,
             dtype=dtype,
         )
+        for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v"):
+            if not hasattr(self, name):  # of the other kind of slots
+                setattr(self, name, None)
 
 
 class FullAttention(Attention):

@@ -1,0 +1,254 @@
+"""One adaptation, from a pretrained encoder and texts to a linear one with its report."""
+
+from pathlib import Path
+from typing import cast
+
+import transformers
+from datasets import Dataset
+from torch import nn
+from transformers import set_seed
+
+from torch_linformer.adaptation.adapt_settings import DROPOUTS, STEPS, AdaptSettings
+from torch_linformer.adaptation.adaptation_report import (
+    RESULT,
+    Adapted,
+    Tradeoff,
+    score_line,
+    show_adapted,
+    write_adapted,
+)
+from torch_linformer.adaptation.comparison import TeacherComparison
+from torch_linformer.adaptation.distillation import DistillationTrainer
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
+from torch_linformer.adaptation.teacher import Teacher
+from torch_linformer.adaptation.texts import prepare_texts, read_documents
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
+from torch_linformer.opening.summary import attention_of
+from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.tables import format_count
+from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
+from torch_linformer.training.trainer import fit, run_arguments
+from torch_linformer.training.training_screen import TrainingScreen
+
+EVALUATIONS = 10  # of the validation texts, over the whole distillation
+MOST_PASSES = 10  # over the texts, where --minutes alone says when to stop
+MOST_STEPS_UNSCORED = 100  # and without a checkpoint
+COST_LENGTHS = (128, 512, 2048, 4096, 8192)
+
+
+def run_adaptation(
+    source: str,
+    settings: AdaptSettings,
+    *,
+    resume: bool = False,
+    command: str = "",
+    screen: TrainingScreen | None = None,
+) -> Path:
+    """Adapt an encoder, compare it with the original on texts it never saw, and leave everything in a folder.
+
+    Args:
+        source: a folder, or a name on the hub.
+        settings: how, and on which texts.
+        resume: go on from the last whole checkpoint of the same adaptation.
+        command: the command line, for the report.
+        screen: where to show what happens.
+
+    Returns:
+        The folder, which ``from_pretrained`` loads.
+
+    Raises:
+        InputError: for anything wrong with the source, the settings, the texts or the folder.
+        Interrupted: on Ctrl-C, once a checkpoint is left.
+    """
+    screen = screen or TrainingScreen()
+    resolve_precision(settings.precision, resolve_device(settings.device))
+    output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
+    run = {**identity(settings), "source": source}
+    with run_folder(output):
+        checkpoint = open_run(output, run, resume, screen, RESULT)
+        if (output / RESULT).exists():
+            screen.say(
+                f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
+            )
+            remove_checkpoints(output)
+            return output
+        adaptation = _begun(source, settings, screen)
+        write_json(output / RUN_FILE, run)
+        outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
+        write_adapted(outcome, output)
+        remove_checkpoints(output)
+        show_adapted(outcome, output, screen)
+        return output
+
+
+def _begun(source: str, settings: AdaptSettings, screen: TrainingScreen) -> "Adaptation":
+    """A student and its teacher with the texts that both read."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
+    train, test, notes = read_documents(original.objective, settings)
+    for note in notes:
+        screen.say(note)
+    return Adaptation(original, train, test, settings, screen)
+
+
+class Adaptation:
+    """A student beside its teacher, and the texts that both read.
+
+    Args:
+        original: what is adapted.
+        train: texts to learn from, and for validation.
+        test: texts held out, perhaps with labels.
+        settings: how.
+        screen: where to show what happens.
+
+    Raises:
+        InputError: the settings do not fit the original, or there are too few texts.
+    """
+
+    def __init__(
+        self,
+        original: PretrainedEncoder,
+        train: Dataset,
+        test: Dataset,
+        settings: AdaptSettings,
+        screen: TrainingScreen,
+    ) -> None:
+        self.original, self.settings, self.screen = original, settings, screen
+        self.device = resolve_device(settings.device)
+        self.precision = resolve_precision(settings.precision, self.device)
+        self.objective = original.objective
+        max_length = settings.max_length or original.longest
+        set_seed(settings.seed)
+        self.student = build_student(original.model, settings, max_length)
+        self.texts = prepare_texts(train, test, original.tokenizer, settings, max_length, screen)
+        self.teacher = Teacher(original.model, min(original.longest, max_length), self.texts.marks)
+        for module in (self.student, self.teacher.model):
+            cast(nn.Module, module).to(self.device)
+        screen.say(
+            f"{original.path}: {format_count(self.student.num_parameters())} parameters, reads {original.longest:,} "
+            f"tokens, --task {self.objective.name}; the student {max_length:,}, with "
+            f"{attention_of(self.student.config)}; {self.device}, {self.precision}"
+        )
+        self.validation, self.test = (
+            TeacherComparison(self.teacher, self.objective, *part, settings.batch_size, self.precision)
+            for part in (self.texts.validation, self.texts.test)
+        )
+        self.start = self.test.scores(self.student)
+        screen.say(f"before any training: {score_line(self.objective.titles, self.start)}")
+
+    def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
+        """Train the student, its checkpoints in a folder; the best weights are in it afterwards."""
+        self.trainer = self._trainer(output)
+        spent = fit(self.trainer, output, checkpoint, self.screen)
+        for name in DROPOUTS:  # for those who train it further
+            setattr(self.student.config, name, getattr(self.original.model.config, name))
+        return spent
+
+    def outcome(self, spent: Spent, command: str) -> Adapted:
+        """Compare and measure the trained student."""
+        self.screen.say("comparing")
+        return Adapted(
+            source=self.original,
+            settings=self.settings,
+            command=command,
+            model=self.student,
+            original=self.test.of_the_original(),
+            start=self.start,
+            end=self.test.scores(self.student),
+            tradeoff=self._tradeoff(),
+            history=self.trainer.state.log_history,
+            costs=self._costs(),
+            texts=(len(self.texts.train), len(self.texts.test.windows)),
+            spent=spent,
+            device=self.device,
+            precision=self.precision,
+        )
+
+    def _trainer(self, output: Path) -> DistillationTrainer:
+        settings = self.settings
+        passes = MOST_PASSES * -(-len(self.texts.train) // settings.batch_size)
+        steps = settings.steps or (passes if settings.minutes else STEPS)
+        arguments = run_arguments(
+            output,
+            steps=steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            device=self.device,
+            precision=self.precision,
+            evaluations=max(EVALUATIONS, steps // MOST_STEPS_UNSCORED),
+            best=self.objective.best,
+            larger_is_better=self.objective.larger_is_better,
+            weight_decay=0.0,
+        )
+        return DistillationTrainer(
+            teacher=self.teacher,
+            objective=self.objective,
+            compare=self.validation.scores,
+            model=self.student,
+            args=arguments,
+            train_dataset=self.texts.train,
+            eval_dataset=self.texts.validation.windows,
+            processing_class=self.original.tokenizer,
+            minutes=settings.minutes,
+        )
+
+    def _tradeoff(self) -> list[Tradeoff]:
+        """The trained weights with other K: means have no weights that depend on it. Learned maps have one K."""
+        config = self.student.config
+        if config.projection != "mean":
+            return []
+        length, k = config.max_position_embeddings, cast(int, config.k)
+        self.screen.say(f"the same weights with other K, on the texts for validation and a text of {length:,} tokens")
+        others = [
+            with_attention(self.student, k=slots) for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length
+        ]
+        by_k = {cast(int, other.config.k): other for other in others}
+        costs = measure_steps([self._forward_of(other, length) for other in by_k.values()])
+        return [
+            Tradeoff(slots, self.validation.scores(other), cost)
+            for (slots, other), cost in zip(by_k.items(), costs, strict=True)
+        ]
+
+    def _costs(self) -> dict[int, tuple[StepCost | None, StepCost | None]]:
+        """A forward pass of one text of several lengths, the student's and the same with full attention."""
+        found = {}
+        for length in COST_LENGTHS:
+            self.screen.say(f"measuring a text of {length:,} tokens beside full attention")
+            found[length] = measure_beside_full_attention(self._forward_of(self.student, length))
+        return found
+
+    def _forward_of(self, model: LinformerPreTrainedModel, length: int) -> ModelStep:
+        """A forward pass of an encoder over one text, with positions enough."""
+        most = max(length, model.config.max_position_embeddings)
+        config = {**model.config.to_diff_dict(), "max_position_embeddings": most}
+        return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
+
+
+def build_student(
+    original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int
+) -> LinformerPreTrainedModel:
+    """The original with slots, and without dropout.
+
+    Raises:
+        InputError: K does not fit.
+    """
+    k = min(256, max_length // 4) if settings.k is None else settings.k
+    if not 1 <= k <= max_length:
+        raise InputError(f"--k must lie between 1 and the {max_length:,} tokens read at once, got {k}")
+    return with_attention(
+        original,
+        attention="linformer",
+        max_position_embeddings=max_length,
+        k=k,
+        window=settings.window or None,
+        projection=settings.projection,
+        sharing=settings.sharing,
+        **dict.fromkeys(DROPOUTS, 0.0),
+    )

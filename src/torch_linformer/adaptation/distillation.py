@@ -1,0 +1,70 @@
+"""What the student learns: the teacher's hidden states, layer by layer, and the embeddings made of them."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_linformer.adaptation.objectives import Embeddings, embed
+from torch_linformer.adaptation.teacher import Teacher
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.opening.devices import autocast
+from torch_linformer.training.trainer import RunTrainer, precision_of
+
+EMBEDDING = 10.0  # weight of 1 - cosine beside the error of the hidden states, which is a share of their variance
+
+
+def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_mask: Tensor, pooling: str) -> Tensor:
+    r"""How far the student's hidden states are from the teacher's.
+
+    .. math:: \frac{1}{L} \sum_l \frac{\overline{(h_l - t_l)^2}}{\mathrm{var}(t_l)} + 10\,(1 - \cos(e, e_t))
+
+    over the real tokens of ``(B, N, C)`` each, with the embeddings e of the last layer.
+    """
+    real = attention_mask.bool()
+    errors = [
+        F.mse_loss(own[real].float(), wanted[real].float()) / wanted[real].float().var()
+        for own, wanted in zip(student, teacher, strict=True)
+    ]
+    cosine = (embed(student[-1], attention_mask, pooling) * embed(teacher[-1], attention_mask, pooling)).sum(dim=-1)
+    return torch.stack(errors).mean() + EMBEDDING * (1 - cosine).mean()
+
+
+class DistillationTrainer(RunTrainer):
+    """A run's Trainer whose student follows a teacher.
+
+    Args:
+        teacher: gives the targets.
+        objective: what is learnt beside hidden states and embeddings.
+        compare: scores the student on texts for validation.
+    """
+
+    def __init__(
+        self,
+        *,
+        teacher: Teacher,
+        objective: Embeddings,
+        compare: Callable[[LinformerPreTrainedModel], dict[str, float]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(data_collator=objective.collator(training=True), **kwargs)
+        self.teacher, self.distilled, self.compare = teacher, objective, compare
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        outputs = model(ids, mask, output_hidden_states=True)
+        with autocast(self.args.device.type, precision_of(self.args)):
+            targets = self.teacher.hidden_states(ids, mask)
+            beside = self.distilled.loss(outputs, self.teacher.model, targets[-1], inputs)
+        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.distilled.pooling) + beside
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The student beside the teacher, as the Trainer asks for it between steps."""
+        scores = {
+            f"eval_{name}": value for name, value in self.compare(cast(LinformerPreTrainedModel, self.model)).items()
+        }
+        self.log(scores)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        return scores

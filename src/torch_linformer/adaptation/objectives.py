@@ -1,0 +1,195 @@
+"""What an encoder is used for: what of it is distilled beside its hidden states, and how it is compared."""
+
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from torch_linformer.adaptation.similarity import embedding_scores
+from torch_linformer.errors import InputError
+from torch_linformer.models import (
+    LinformerForMaskedLM,
+    LinformerForSequenceClassification,
+    LinformerModel,
+    LinformerPreTrainedModel,
+)
+from torch_linformer.models.heads import LabelledModel
+from torch_linformer.models.pooling import pool
+from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.tasks.task import IGNORED
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel
+
+Outputs = dict[str, Tensor]  # of a model, by name, a row a text
+Batch = dict[str, Tensor]
+
+
+def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+    """Embeddings ``(B, C)`` of length 1, in float32."""
+    return F.normalize(pool(hidden.float(), attention_mask, pooling), dim=-1)
+
+
+class Embeddings:
+    """Embeddings: what every encoder has.
+
+    Attributes:
+        name: on the command line, as --task.
+        model_class: what is adapted.
+        auto_class: what opens it.
+        best: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
+        titles: of the scores, in the order in which they are shown.
+
+    Args:
+        model: the original, for its labels and its pooling.
+        tokenizer: its own.
+        seed: of what is drawn.
+    """
+
+    name = "embed"
+    model_class: type[LinformerPreTrainedModel] = LinformerModel
+    auto_class = "AutoModel"
+    best, larger_is_better = "cosine", True
+    several = False  # labels a text
+
+    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        self.pooling = model.config.pooling
+        self.titles = {
+            "cosine": "cosine to the original",
+            "rank_correlation": "rank correlation of similarities",
+            "neighbours": "ten nearest kept",
+        }
+        self._pad = DataCollatorWithPadding(tokenizer)
+
+    def collator(self, training: bool) -> Any:
+        """What makes a batch of windows."""
+        return lambda windows: dict(self._pad([{"input_ids": window["input_ids"]} for window in windows]))
+
+    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
+        """What the student learns beside hidden states and embeddings.
+
+        Args:
+            outputs: the student's.
+            teacher: whose head reads ``hidden``.
+            hidden: the teacher's last hidden states ``(B, N, C)``.
+            inputs: the batch.
+        """
+        return 0.0
+
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+        """What is compared of a batch, from a model's last hidden states."""
+        return {"embeddings": embed(hidden, inputs["attention_mask"], self.pooling)}
+
+    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
+        """How near the student is to the original."""
+        return embedding_scores(given["embeddings"], wanted["embeddings"])
+
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
+        """How good a model is by itself, the student or the original."""
+        return {}
+
+
+class MaskedWords(Embeddings):
+    """Masked tokens predicted from the rest: the head's logits at them. Embeddings are those of the masked texts.
+
+    Raises:
+        InputError: the tokenizer has no mask token.
+    """
+
+    name, model_class, auto_class = "mlm", LinformerForMaskedLM, "AutoModelForMaskedLM"
+    best, larger_is_better = "masked_loss", False
+
+    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        super().__init__(model, tokenizer, seed)
+        if tokenizer.mask_token_id is None:
+            raise InputError("--task mlm needs a tokenizer with a mask token; --task embed adapts the encoder alone")
+        self.tokenizer, self.seed = tokenizer, seed
+        self.titles = {"masked_loss": "loss of masked words", **self.titles}
+
+    def collator(self, training: bool) -> MaskingCollator:
+        return MaskingCollator(self.tokenizer, self.seed, epoch=0 if training else VALIDATION_EPOCH)
+
+    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
+        masked = inputs["labels"] != IGNORED
+        if not masked.any():  # of a short text perhaps
+            return outputs.logits.sum() * 0.0
+        return divergence(outputs.logits[masked], _logits(teacher, hidden[masked], None))
+
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+        masked = inputs["labels"] != IGNORED
+        nats = torch.zeros(masked.shape, device=hidden.device)
+        logits = _logits(model, hidden[masked], None).float()
+        nats[masked] = F.cross_entropy(logits, inputs["labels"][masked], reduction="none")
+        sums = {"nats": nats.sum(dim=-1), "masked": masked.sum(dim=-1)}
+        return {**super().read(model, hidden, inputs), **sums}
+
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
+        return {"masked_loss": float(found["nats"].sum() / found["masked"].sum())}
+
+
+class Labels(Embeddings):
+    """The labels of a classifier.
+
+    Raises:
+        InputError: it predicts a number.
+    """
+
+    name, model_class = "classify", LinformerForSequenceClassification
+    auto_class = "AutoModelForSequenceClassification"
+    best, larger_is_better = "divergence", False  # of 128 texts the same label moves in steps
+
+    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        super().__init__(model, tokenizer, seed)
+        task = task_of(model, tokenizer, seed)
+        if not isinstance(task, Classification | MultiLabel):
+            raise InputError("--task classify is for labels, and this model predicts a number; --task embed adapts it")
+        self.task = task
+        self.several = isinstance(task, MultiLabel)
+        named = {name: name.replace("_f1", " F1") for name in task.headline}
+        own = {"agreement": "same label as the original", "divergence": "divergence from the original, nats"}
+        self.titles = {**own, **named, **self.titles}
+
+    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
+        return self._divergence(outputs.logits, _logits(teacher, hidden, inputs["attention_mask"]))
+
+    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+        logits = _logits(model, hidden, inputs["attention_mask"])
+        return {**super().read(model, hidden, inputs), "logits": logits.float()}
+
+    def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
+        ours, theirs = given["logits"], wanted["logits"]
+        same = self._decided(ours) == self._decided(theirs)
+        scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
+        return {**scores, **super().likeness(given, wanted)}
+
+    def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
+        if "label" not in documents.column_names:
+            return {}
+        scores = self.task.scores(self.task.reduce(found["logits"], None).numpy(), documents)
+        return {name: scores[name] for name in self.task.headline}
+
+    def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
+        if not self.several:
+            return divergence(given, wanted)
+        # Each label is a choice of its own, between it and its absence.
+        return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (given, wanted)))
+
+    def _decided(self, logits: Tensor) -> Tensor:
+        """The label of each text, or of several labels whether it has each."""
+        return logits > 0 if self.several else logits.argmax(dim=-1)
+
+
+def _logits(model: LinformerPreTrainedModel, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """What a model's head makes of its last hidden states."""
+    return cast(LabelledModel, model).logits_of(hidden, attention_mask)
+
+
+def divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of choices ``(…, choices)`` from those wanted, the mean in nats."""
+    ours, theirs = (F.log_softmax(x.flatten(0, -2).float(), dim=-1) for x in (logits, wanted))
+    return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+OBJECTIVES = {objective.name: objective for objective in (Embeddings, MaskedWords, Labels)}

@@ -1,0 +1,205 @@
+"""The encoder that is to be adapted: imported, with its tokenizer and what makes an embedding of its hidden states."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
+from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
+from torch_linformer.reporting.files import write_json
+
+FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
+ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
+RELATIVE = ("relative_attention", "relative_attention_num_buckets")
+POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, in this order
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """What is adapted.
+
+    Attributes:
+        path: folder, or name on the hub.
+        model: the encoder with the head that is kept, as this package's twin with full attention.
+        tokenizer: its own.
+        objective: what it is used for.
+        sentences: whether it is a folder of sentence-transformers.
+    """
+
+    path: str
+    model: LinformerPreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    objective: Embeddings
+    sentences: bool = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it reads at once."""
+        return self.model.config.max_position_embeddings
+
+
+def load_encoder(
+    path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False
+) -> PretrainedEncoder:
+    """Import an encoder for a task, or for the one that its head says.
+
+    Raises:
+        InputError: it is missing, damaged, or of a kind that cannot be adapted, has no such head, or needs code that is
+            not trusted.
+    """
+    config = load_any_config(path, trust_remote_code)
+    pooling, sentences = _pooling(path)
+    if task is None and sentences:
+        task = "embed"
+    model: PreTrainedModel | str = path
+    if trust_remote_code and names_own_code(config):
+        model = run_own_code(path, config, task)
+        config = model.config
+    elif names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
+        raise needs_code(path)
+    check_kind(path, config)
+    if isinstance(config, LinformerConfig):
+        model = load_model(path)
+    tokenizer = load_tokenizer(path)
+    return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
+
+
+def encoder_of(
+    model: PreTrainedModel | str,
+    tokenizer: PreTrainedTokenizerFast,
+    config: PreTrainedConfig,
+    path: str,
+    *,
+    task: str | None = None,
+    pooling: str = "mean",
+    sentences: bool = False,
+    seed: int = 0,
+) -> PretrainedEncoder:
+    """What is adapted, a copy, from a model that :func:`check_kind` let pass, or from its folder.
+
+    Raises:
+        InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
+    """
+    try:
+        imported = model if isinstance(model, LinformerPreTrainedModel) else FAMILIES[config.model_type](model)
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: {error}") from None
+    twin: Any = with_attention(imported, attention="full")
+    if task is None:
+        task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
+    if task == "embed":
+        twin = twin.base_model
+    elif not isinstance(twin, OBJECTIVES[task].model_class):
+        raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts the encoder alone")
+    if task != "classify":  # whose head knows what it reads
+        twin.config.pooling = pooling
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: they do not "
+            "belong together"
+        )
+    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed), sentences)
+
+
+def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
+    """What makes a model folder one of sentence-transformers: pooling and normalisation as they were."""
+
+    def copy(name: str) -> None:
+        file = model_file(source, name)
+        if file is not None:
+            shutil.copyfile(file, folder / name)
+
+    copy("modules.json")
+    copy("config_sentence_transformers.json")
+    for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
+        if module["path"]:
+            (folder / module["path"]).mkdir(exist_ok=True)
+            copy(f"{module['path']}/config.json")
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+
+
+def _pooling(path: str) -> tuple[str, bool]:
+    """How an embedding is made, and whether a folder of sentence-transformers says so."""
+    modules = model_file(path, "modules.json")
+    if modules is None:
+        return "mean", False
+    try:
+        parts = json.loads(modules.read_text(encoding="utf-8"))
+        kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
+        # Modules of another package would be code beside the model.
+        kinds = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
+        of_pooling = model_file(path, f"{folders[1]}/config.json")
+        if of_pooling is None:
+            raise OSError(f"{folders[1]}/config.json is missing")
+        config = json.loads(of_pooling.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
+    if kinds not in ([*MODULES], [*MODULES[:2]]) or folders[0]:
+        raise InputError(
+            f"{path}: its modules are {', '.join(kinds)}; adapted are folders of Transformer, Pooling and, perhaps, "
+            "Normalize, the first of them in the folder itself"
+        )
+    ways = _ways(config)
+    if len(ways) != 1 or ways[0] not in POOLINGS.values():
+        raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; mean, cls or max alone can be adapted")
+    return ways[0], True
+
+
+def _ways(config: dict[str, Any]) -> list[str]:
+    """What a configuration of sentence-transformers pools by, before its version 6 or since."""
+    mode = config.get("pooling_mode")
+    if mode is not None:
+        return [mode] if isinstance(mode, str) else mode
+    names = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    return [POOLINGS.get(name, name) for name in names]
+
+
+def check_kind(path: str, config: Any) -> None:
+    """Raise ``InputError`` for a model that slots cannot stand in for."""
+    kind = config.model_type
+    if isinstance(config, LinformerConfig) and (config.attention != "full" or config.causal):
+        raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
+    if isinstance(config, LinformerConfig):
+        return
+    known = f"adapted are {', '.join(FAMILIES)}, and this package's own with --attention full"
+    if config.is_encoder_decoder:
+        raise InputError(f"{path}: is an encoder-decoder ({kind}); {known}")
+    if kind in FAMILIES:
+        decodes = getattr(config, "is_decoder", False)
+    else:
+        decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if decodes:
+        raise InputError(f"{path}: is a decoder ({kind}), whose tokens see only what stands before them; {known}")
+    if kind in FAMILIES:
+        return
+    if any(hasattr(config, name) for name in ROTARY):
+        raise InputError(
+            f"{path}: has rotary positions ({kind}): each key is turned by its own position, and a mean of keys has "
+            f"none; {known}"
+        )
+    if any(hasattr(config, name) for name in RELATIVE):
+        raise InputError(
+            f"{path}: has relative positions ({kind}): scores depend on the distance to a key, and a slot has none; "
+            f"{known}"
+        )
+    raise InputError(f"{path}: is of a kind that cannot be adapted ({kind}); {known}")

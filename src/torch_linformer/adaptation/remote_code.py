@@ -1,0 +1,118 @@
+"""Encoders with code of their own, as the models of transformers that this code extends."""
+
+import copy
+from collections.abc import Collection
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
+
+from torch_linformer.errors import InputError
+from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.opening.pretrained import first_line, longest_input
+
+OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
+KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes
+POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of transformers saved
+
+
+def is_own_code(cls: type) -> bool:
+    """Whether a class is neither of transformers nor of this package."""
+    return cls.__module__.partition(".")[0] not in ("transformers", "torch_linformer")
+
+
+def names_own_code(config: PreTrainedConfig) -> bool:
+    """Whether a configuration has a model opened by code in its folder."""
+    auto_map = {} if isinstance(config, OpenedByAutoClasses) else getattr(config, "auto_map", None) or {}
+    return is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
+
+
+def run_own_code(path: str, config: PreTrainedConfig, task: str | None = None) -> PreTrainedModel:
+    """What :func:`without_own_code` makes of the model that the code beside a configuration opens.
+
+    Raises:
+        InputError: it cannot, the weights are not all there, or see there.
+    """
+    architecture = (config.architectures or [""])[0]
+    names = {str(reference).rpartition(".")[2]: name for name, reference in getattr(config, "auto_map", {}).items()}
+    auto: Any = getattr(transformers, names.get(architecture, "AutoModel"), AutoModel)
+    try:
+        model, report = auto.from_pretrained(path, config=config, trust_remote_code=True, output_loading_info=True)
+    except Exception as error:  # the code may raise anything
+        raise InputError(f"{path}: its own code cannot open it: {first_line(error)}") from None
+    return without_own_code(model, path, task, missing=report["missing_keys"])
+
+
+def without_own_code(
+    model: PreTrainedModel, path: str, task: str | None = None, missing: Collection[str] = ()
+) -> PreTrainedModel:
+    """The model of transformers that a model's class extends, with its weights: one that gives the same output.
+
+    Args:
+        model: of any class.
+        path: what it is called.
+        task: a name of ``OBJECTIVES``; where that is none with a head, or there is no such head, the encoder below.
+        missing: names of tensors that its file did not have.
+
+    Raises:
+        InputError: it extends none, has other weights or not all, or computes something else.
+    """
+    known = _extended(model)
+    below = task == "embed" or (task is None and not known.__name__.endswith(KEPT_HEADS))
+    part = cast(PreTrainedModel, model.base_model) if below else model
+    known, name = _extended(part), type(part).__name__
+    if known.__name__.endswith("PreTrainedModel"):
+        remedy = "" if below else "; --task embed adapts the encoder below its head"
+        raise InputError(f"{path}: {name} extends no model of transformers, only {known.__name__}{remedy}")
+    prefix = "" if part is model else f"{model.base_model_prefix}."
+    lacking = sorted(name.removeprefix(prefix) for name in missing if name.startswith(prefix))
+    if part.base_model is part:
+        lacking = [name for name in lacking if not name.startswith("pooler.")]  # which nothing here reads
+    if lacking:
+        raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
+    fields = {name: value for name, value in part.config.to_dict().items() if name not in OF_OWN_CODE}
+    try:
+        twin: PreTrainedModel = known(known.config_class.from_dict(fields))
+    except Exception as error:  # of sizes that do not fit one another, say
+        raise InputError(f"{path}: its configuration makes no {known.__name__}: {first_line(error)}") from None
+    theirs, ours = (cast(nn.Module, each).state_dict() for each in (part, twin))
+    others = [name for name, tensor in theirs.items() if name not in ours or ours[name].shape != tensor.shape]
+    others = [name for name in others if not name.endswith(POSITIONS)]
+    if others:
+        raise InputError(f"{path}: {name} cannot be adapted: {known.__name__} has no counterpart of its {others[0]}")
+    cast(nn.Module, twin).load_state_dict(theirs, strict=False)
+    try:
+        same = _same_output(part, twin)
+    except Exception as error:  # the code may raise anything
+        raise InputError(f"{path}: {name} cannot read a text: {first_line(error)}") from None
+    if not same:
+        raise InputError(f"{path}: {name} computes something else than {known.__name__}, and cannot be adapted")
+    return twin
+
+
+def _extended(model: PreTrainedModel) -> Any:
+    """The nearest class of transformers or of this package that a model is of."""
+    classes = type(model).__mro__
+    return next(cls for cls in classes if issubclass(cls, PreTrainedModel) and not is_own_code(cls))
+
+
+@torch.no_grad()
+def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
+    """Whether both give the same for two texts of random tokens, one as long as can be and one of half the length."""
+    padding, vocab_size = max(twin.config.pad_token_id or 0, 0), twin.config.vocab_size
+    length = cast(int, longest_input(twin))
+    token_ids = torch.randint(vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    token_ids[token_ids == padding] = (padding + 1) % vocab_size  # no real token is padding
+    mask = torch.ones_like(token_ids)
+    mask[1, length // 2 :] = 0
+    token_ids[mask == 0] = padding
+
+    def read(each: PreTrainedModel) -> Tensor:
+        output = copy.deepcopy(cast(nn.Module, each)).cpu().float().eval()(input_ids=token_ids, attention_mask=mask)
+        first = next(iter(output.values())) if isinstance(output, dict) else output[0]
+        return first[mask == 1] if first.ndim == 3 else first  # what stands at padding is nobody's
+
+    theirs, ours = read(model), read(twin)
+    return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=1e-4, atol=1e-4)

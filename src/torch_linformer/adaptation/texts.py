@@ -1,0 +1,136 @@
+"""Texts to learn from, for validation and held out: read, split, tokenised, and some of them cut short."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.objectives import Embeddings, Labels
+from torch_linformer.adaptation.teacher import Marks
+from torch_linformer.data.overlap import overlap_warnings
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import (
+    Documents,
+    check_labels,
+    load_documents,
+    parse_part,
+    quiet,
+    split_documents,
+)
+from torch_linformer.data.reading.records import TEXT
+from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.errors import InputError
+from torch_linformer.reporting.screen import Screen
+from torch_linformer.reporting.tables import format_count, format_percent
+
+CUT = 0.25  # share of the texts that are cut to a length of their own, so that the student learns every length
+SHORTEST = 8  # tokens of such a text
+VALIDATED, TESTED = 128, 512  # texts
+LEAST_TEXTS = 20  # ten neighbours among them
+
+
+class Part(NamedTuple):
+    """Texts as they were read, perhaps with labels, and their tokens."""
+
+    windows: Dataset
+    documents: Dataset
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The windows to learn from, the texts for validation and those held out, and the marks around a text."""
+
+    train: Dataset
+    validation: Part
+    test: Part
+    marks: Marks
+
+
+def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
+    """Texts to learn from, texts held out, with labels if they are asked for, and what is to be said of both.
+
+    Raises:
+        InputError: they are missing or malformed, or their labels are not the model's.
+    """
+    held_out = parse_part(settings.test)
+    if isinstance(held_out, float):
+        documents = _load(str(settings.data), objective, settings, labelled=True)
+        train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not objective.several)
+        return train, test, [*documents.notes, *overlap_warnings({"to learn from": train, "held out": test})]
+    documents, others = (
+        _load(path, objective, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
+    )
+    warnings = overlap_warnings({"to learn from": documents.dataset, "held out": others.dataset})
+    return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes), *warnings]
+
+
+def _load(path: str, objective: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
+    label = settings.label_column
+    if label and not isinstance(objective, Labels):
+        raise InputError("--label-column is for a classifier, and this model has none")
+    if not (labelled and label and isinstance(objective, Labels)):
+        return load_documents(path, TEXT, named=NamedColumns(settings.text_column))
+    documents = load_documents(path, objective.task.record, named=NamedColumns(settings.text_column, label))
+    check_labels(objective.task.names, documents.dataset, path)
+    return documents
+
+
+def prepare_texts(
+    train: Dataset,
+    test: Dataset,
+    tokenizer: PreTrainedTokenizerFast,
+    settings: AdaptSettings,
+    max_length: int,
+    screen: Screen,
+) -> Texts:
+    """Take texts for validation away from those to learn from, and tokenise all three parts.
+
+    Raises:
+        InputError: there are too few.
+    """
+    validated = min(VALIDATED, max(LEAST_TEXTS, len(train) // 10))
+    train, validation = split_documents(train, min(0.5, validated / len(train)), settings.seed)
+    for part, name in ((train, "to learn from"), (validation, "for validation"), (test, "held out")):
+        if len(part) < LEAST_TEXTS:
+            raise InputError(f"{settings.data}: leaves {len(part)} texts {name}; at least {LEAST_TEXTS} are needed")
+    draws = np.random.default_rng(settings.seed)
+    test = test.select(np.sort(draws.permutation(len(test))[:TESTED]))
+    encoder = DocumentEncoder(tokenizer, max_length)
+    before, after = encoder.marks
+    windows = [tokenize_documents(part, encoder) for part in (train, validation, test)]
+    tokens = np.asarray(windows[0]["num_tokens"][:])
+    screen.say(
+        f"{format_count(len(train))} texts to learn from, {format_count(len(validation))} for validation, "
+        f"{format_count(len(test))} held out; tokens of a text: median {format_count(np.median(tokens))}, "
+        f"{format_percent(float((tokens > max_length).mean()))} are cut at --max-length {max_length:,}"
+    )
+    return Texts(
+        mix_lengths(windows[0], after, settings.seed),
+        Part(windows[1], validation),
+        Part(windows[2], test),
+        Marks(len(before), len(after)),
+    )
+
+
+def mix_lengths(windows: Dataset, after: list[int], seed: int) -> Dataset:
+    """``windows`` with a quarter of them cut to a random length, evenly in its logarithm; ``after`` ends each text."""
+
+    def cut(ids: list[int], number: int) -> dict[str, object]:
+        draws = np.random.default_rng([seed, number])
+        if draws.random() < CUT and len(ids) > SHORTEST:
+            length = int(np.exp(draws.uniform(np.log(SHORTEST), np.log(len(ids) + 1))))
+            ids = ids[: length - len(after)] + after
+        return {"input_ids": ids, "length": len(ids)}
+
+    with quiet():
+        return windows.map(
+            cut,
+            input_columns=["input_ids"],
+            with_indices=True,
+            remove_columns=["num_tokens", "text_from"],
+            new_fingerprint=Hasher.hash([windows._fingerprint, after, seed, CUT, SHORTEST]),
+        )

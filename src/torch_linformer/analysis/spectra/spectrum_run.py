@@ -1,0 +1,84 @@
+"""The spectra of a model's folder and a user's documents, as ``linformer spectrum`` measures and writes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch_linformer.analysis.spectra.several_lengths import measure_lengths
+from torch_linformer.analysis.spectra.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
+from torch_linformer.data.equal_lengths import beginnings
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.records import TEXT
+from torch_linformer.errors import InputError
+from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
+from torch_linformer.reporting.screen import Screen
+
+
+def run_spectrum(
+    model: str,
+    data: str,
+    *,
+    text_column: str | None,
+    lengths: Sequence[int],
+    documents: int,
+    index: int | None,
+    exact_up_to: int,
+    rank: int,
+    seed: int,
+    output: Path,
+    device: str,
+    command: str,
+) -> None:
+    """Measure the spectra of a model at each length, and leave them with their page in a new folder.
+
+    Raises:
+        InputError: anything is wrong with the options, the model, the documents or the folder.
+    """
+    _check_options(lengths, index, exact_up_to, rank)
+    check_free(output)
+    device = resolve_device(device)
+    backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
+    check_lengths(backbone, model, lengths)
+    screen = Screen()
+    corpus = load_documents(data, TEXT, named=NamedColumns(text_column))
+    for note in corpus.notes:
+        screen.say(note)
+    drawn = [beginnings(tokenizer, corpus.dataset, each, documents, seed) for each in lengths]
+    for group in drawn:
+        screen.say(group.describe(documents))
+    try:
+        spectra = measure_lengths(
+            backbone, [group.documents for group in drawn], screen, exact_up_to=exact_up_to, rank=rank
+        )
+    except ValueError as error:
+        raise InputError(f"{model}: {error}") from None
+    run = SpectrumRun(
+        model=model,
+        data=data,
+        command=command,
+        device=device,
+        settings={
+            "--length": ",".join(map(str, lengths)),
+            "--documents": str(documents),
+            "--exact-up-to": str(exact_up_to),
+            "--rank": str(rank),
+            "--seed": str(seed),
+        },
+        spectra=spectra,
+        shorter=[group.shorter for group in drawn],
+        index=index,
+    )
+    with new_folder(output) as folder:
+        write_spectrum_report(folder, run)
+    show_spectra(run, output, screen)
+
+
+def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:
+    if not lengths:
+        raise InputError("--length: give at least one, such as --length 512")
+    for each in lengths:
+        computed = each if each <= exact_up_to else min(each, rank)
+        if index is not None and index > computed:
+            raise InputError(f"--index {index}: at --length {each} only {computed} singular values are computed")

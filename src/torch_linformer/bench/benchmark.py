@@ -1,0 +1,142 @@
+"""A benchmark from its first case to its report."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+import torch_linformer
+from torch_linformer.bench.bench_report import show_summary, write_report
+from torch_linformer.bench.benchmark_screen import BenchmarkScreen
+from torch_linformer.bench.fresh_process import probe
+from torch_linformer.bench.results import Results, Settings, open_results
+from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite
+from torch_linformer.bench.turns import time_in_turn
+from torch_linformer.measuring.machine import git_commit, machine_facts, package_versions
+
+PEERS = ("linformer", "linformer-pytorch", "nystrom-attention", "performer-pytorch", "reformer-pytorch")
+BUDGET, QUICK_BUDGET = 10.0, 3.0  # seconds of timed rounds for each contender in each case
+
+
+def run_benchmark(
+    suite: Suite,
+    settings: Settings,
+    output: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    screen: BenchmarkScreen | None = None,
+) -> Results:
+    """Measure every contender in every case of a suite, and leave rows, tables, figures and a page in a folder.
+
+    First each contender runs one step in a process of its own, which gives its peak memory and finds out whether it
+    can run; those that can are then timed in turn in this process. ``results.json`` has every row as soon as it is
+    known.
+
+    Args:
+        suite: what to measure.
+        settings: how.
+        output: the folder, new or empty, or with ``resume`` that of the same benchmark interrupted.
+        resume: keep the rows that are there.
+        command: what began it, for the report.
+        screen: where to show progress and tables.
+
+    Raises:
+        ValueError: for anything wrong with the settings or the folder.
+    """
+    screen = screen or BenchmarkScreen()
+    contenders = {contender.name: contender for contender in suite.contenders()}
+    order = [
+        (case, name)
+        for case in _cases(suite, settings.grid)
+        for name, contender in contenders.items()
+        if suite.takes_part(contender, case)
+    ]
+    torch.set_num_threads(settings.threads)
+    results = open_results(output, _nothing_yet(suite, settings, command), resume)
+    results.save(output)  # so that the folder is known to hold this benchmark
+    missing = results.missing(order)
+    _name_what_is_not_installed(screen)
+    screen.begin(suite.title, len(order), done=len(order) - len(missing))
+    try:
+        for group in _groups(suite, missing):
+            for row in _measure(suite, [(contenders[name], case) for case, name in group], settings):
+                results.add(row, order)
+                results.save(output)
+                screen.row(row)
+    finally:
+        screen.stop()
+    summary = suite.summarise(results.rows)
+    results.derived = summary.derived
+    results.save(output)
+    write_report(output, suite.title, results, summary)
+    show_summary(summary, output, screen)
+    return results
+
+
+def _cases(suite: Suite, grid: Grid) -> list[Case]:
+    """The suite's cases for what was chosen.
+
+    Raises:
+        ValueError: there are none, or not for one of the chosen K.
+    """
+    cases = list(dict.fromkeys(suite.cases(grid)))
+    lengths = sorted(set(grid.lengths or [case.length for case in cases]))
+    for k in grid.ks:
+        if k > max(lengths, default=k):
+            listed = ", ".join(map(str, lengths))
+            raise ValueError(f"--k {k}: is more than every length ({listed}); take a smaller K or longer --lengths")
+    if not cases:
+        raise ValueError(f"{suite.name}: has no case for these --lengths and --k; leave one of them out")
+    return cases
+
+
+def _groups(suite: Suite, pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tuple[Case, str]]]:
+    """What is measured in turn; a group comes where its last, dearest case stands."""
+    groups: dict[Case, list[tuple[Case, str]]] = {}
+    for case, name in pairs:
+        groups[suite.turn(case)] = [*groups.pop(suite.turn(case), []), (case, name)]
+    return groups.values()
+
+
+def _name_what_is_not_installed(screen: BenchmarkScreen) -> None:
+    missing = set(PEERS) - set(package_versions(PEERS))
+    if missing:
+        names = ", ".join(sorted(missing))
+        screen.say(f'not installed: {names}; to have every contender: pip install "torch-linformer[bench]"')
+
+
+def _nothing_yet(suite: Suite, settings: Settings, command: str) -> Results:
+    commit = git_commit(torch_linformer.__file__)
+    return Results(
+        suite=suite.name,
+        settings=settings.as_options(),
+        machine={
+            **machine_facts(settings.grid.device),
+            **package_versions(("torch", "transformers", *PEERS)),
+            "torch-linformer": torch_linformer.__version__,
+            **({"commit": commit} if commit else {}),
+        },
+        command=command,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Settings) -> Iterator[Measurement]:
+    """One row for each pair, as soon as it is known: first those that cannot run, then all times together."""
+    memory: dict[tuple[str, Case], int | None] = {}
+    able = []
+    for contender, case in pairs:
+        error = suite.reason_to_skip(contender, case)
+        if error is None:
+            peak = probe(suite, contender.name, case, settings.threads)
+            memory[contender.name, case], error = peak.memory, peak.error
+        if error is None:
+            able.append((contender, case))
+        else:
+            yield Measurement(contender=contender.name, case=case, error=error)
+    budget = QUICK_BUDGET if settings.grid.quick else BUDGET
+    for row in time_in_turn(able, settings.repeat, budget):
+        yield row if row.error else dataclasses.replace(row, memory=memory[row.contender, row.case])

@@ -1,0 +1,87 @@
+"""Contenders of decoding: language models that have read a long text and are given one more token."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_linformer.bench.contenders.building import placed
+from torch_linformer.bench.contenders.causal_contenders import WINDOW
+from torch_linformer.bench.contenders.encoder_contenders import FIRST_WORD, NO_DROPOUT, VOCABULARY, sizes_of
+from torch_linformer.bench.suite import Case, Contender, Workload
+from torch_linformer.models import LinformerCache, LinformerConfig, LinformerForCausalLM
+
+OURS = f"LinformerForCausalLM, window of {WINDOW}"
+TWIN = "LinformerForCausalLM, full attention"
+
+TIME_SCALE = 4096  # tokens: the longest at first, one for all lengths, so that every case has the same model
+PIECE = 1024  # tokens read at a time: ordinary attention writes a mask of so many rows over the whole past
+# Logits are compared with those of one pass without a cache where the past has at most so many tokens.
+LONGEST_PASS = 16384
+
+
+def our_decoder() -> Contender:
+    """A ``LinformerForCausalLM``: what it keeps of the past does not grow."""
+    return Contender(name=OURS, build=partial(_build, options={"window": WINDOW}), ours=True)
+
+
+def twin_decoder() -> Contender:
+    """The same model with ordinary attention, which keeps every key and value."""
+    return Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False)
+
+
+def _build(case: Case, options: Mapping[str, Any]) -> Workload:
+    """A model that has read ``case.length`` tokens; a step gives it one more, and the next step begins there again."""
+    config = LinformerConfig(
+        **sizes_of(case),
+        **NO_DROPOUT,
+        max_position_embeddings=TIME_SCALE,
+        position_embedding="rotary",
+        norm_first=True,
+        causal=True,
+        pad_token_id=None,
+        k=case.k or 1,  # the twin has a configuration too, and leaves k unread
+        **options,
+    )
+    model = placed(LinformerForCausalLM(config), case).eval()
+    shape = (case.batch, case.length + 1)
+    ids = torch.randint(FIRST_WORD, VOCABULARY, shape, generator=torch.Generator().manual_seed(0)).to(case.device)
+    past = _read(model, ids[:, :-1])
+
+    def run(input_ids: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids, past_key_values=_copy(past)).logits
+        return logits
+
+    def expected(input_ids: Tensor) -> Tensor:
+        whole = torch.cat([ids[:, :-1], input_ids], dim=1)
+        logits: Tensor = model(whole, use_cache=False, logits_to_keep=1).logits
+        return logits
+
+    return Workload(
+        module=model,
+        inputs=(ids[:, -1:],),
+        run=run,
+        expected=expected if case.length <= LONGEST_PASS else None,
+        output_shape=(case.batch, 1, VOCABULARY),
+        cache=past.nbytes,
+    )
+
+
+def _read(model: LinformerForCausalLM, ids: Tensor) -> LinformerCache:
+    """The past behind ``ids``, piece by piece; no logits are computed."""
+    past = LinformerCache(model.config.num_hidden_layers)
+    with torch.inference_mode():
+        for piece in ids.split(PIECE, dim=1):
+            model.linformer(piece, past_key_values=past)
+    return past
+
+
+def _copy(past: LinformerCache) -> LinformerCache:
+    """Another cache of the same tensors: a step puts new ones into it and changes none."""
+    copy = LinformerCache(len(past.pasts))
+    for here, there in zip(copy.pasts, past.pasts, strict=True):
+        here.state = there.state
+    copy.add_columns(past.get_seq_length())
+    return copy

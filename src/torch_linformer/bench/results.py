@@ -1,0 +1,127 @@
+"""What a benchmark has measured so far, and ``results.json``, which keeps it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.bench.suite import Case, Grid, Measurement
+from torch_linformer.reporting.files import is_taken, write_json
+
+RESULTS_FILE = "results.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a suite is run.
+
+    Attributes:
+        grid: what was chosen of the suite.
+        repeat: timed rounds of each contender in each case.
+        threads: CPU threads.
+    """
+
+    grid: Grid
+    repeat: int
+    threads: int
+
+    def as_options(self) -> dict[str, str]:
+        """The settings as the command's options; one without a value is the suite's own choice."""
+        values = {**asdict(self.grid), "repeat": self.repeat, "threads": self.threads}
+        values["k"] = values.pop("ks")
+        return {f"--{name}": _spell(value) for name, value in sorted(values.items())}
+
+
+@dataclass(kw_only=True)
+class Results:
+    """A benchmark, finished or not.
+
+    Attributes:
+        suite: its name.
+        settings: the options it was run with.
+        machine: facts of the machine and versions of what ran.
+        command: the command that began it.
+        date: when that was.
+        rows: what was measured, in the order of the cases.
+        derived: what the suite computed from them, once all were there.
+    """
+
+    suite: str
+    settings: Mapping[str, str]
+    machine: Mapping[str, str]
+    command: str
+    date: str
+    rows: list[Measurement] = field(default_factory=list)
+    derived: Mapping[str, object] = field(default_factory=dict)
+
+    def add(self, row: Measurement, order: Sequence[tuple[Case, str]]) -> None:
+        """Put a new row in its place; ``order`` names all there will be."""
+        there = {(each.case, each.contender): each for each in (*self.rows, row)}
+        self.rows = [there[pair] for pair in order if pair in there]
+
+    def missing(self, order: Sequence[tuple[Case, str]]) -> list[tuple[Case, str]]:
+        """What of ``order`` has no row yet."""
+        there = {(row.case, row.contender) for row in self.rows}
+        return [pair for pair in order if pair not in there]
+
+    def save(self, folder: Path) -> None:
+        """Write ``results.json``, whole or not at all."""
+        write_json(folder / RESULTS_FILE, asdict(self))
+
+    @classmethod
+    def load(cls, file: Path) -> "Results":
+        """Read what ``save`` has written.
+
+        Raises:
+            ValueError: the file is not such a one.
+        """
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return cls(**{**found, "rows": [_row(row) for row in found["rows"]]})
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"{file}: holds no benchmark; name another --output") from None
+
+
+def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
+    """The results that the folder holds of this very benchmark, or ``wanted``, where it holds nothing.
+
+    Raises:
+        ValueError: the folder holds something else, or this benchmark and ``resume`` is not asked for.
+    """
+    file = folder / RESULTS_FILE
+    if not file.exists():
+        if is_taken(folder):
+            raise ValueError(f"--output {folder}: is not empty and holds no benchmark; name another folder")
+        return wanted
+    found = Results.load(file)
+    different = _differences(found, wanted)
+    if different:
+        raise ValueError(f"--output {folder}: holds another benchmark ({different}); name another folder")
+    if not resume:
+        raise ValueError(
+            f"--output {folder}: holds this benchmark already; add --resume to go on, or name another folder"
+        )
+    return found
+
+
+def _differences(found: Results, wanted: Results) -> str:
+    """What tells two benchmarks apart: rows of different settings, machines or versions are not to be mixed."""
+
+    def facts(results: Results) -> dict[str, str]:
+        return {"suite": results.suite, **results.settings, **results.machine}
+
+    there, here = facts(found), facts(wanted)
+    names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
+    return ", ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
+
+
+def _row(entry: dict[str, Any]) -> Measurement:
+    spread = entry["spread"]
+    return Measurement(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
+
+
+def _spell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,120 @@
+"""Times of several contenders: they take turns, so that a noisy machine slows all of them alike."""
+
+import gc
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import quantiles
+
+import torch
+
+from torch_linformer.bench.step import Step, explain
+from torch_linformer.bench.suite import Case, Contender, Measurement
+from torch_linformer.measuring.memory import limited_memory
+from torch_linformer.measuring.timing import finish, mean_seconds
+
+ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts as their mean
+_SLOW = 1.0  # seconds: a step that takes as long is warm after one call
+
+
+def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: float) -> list[Measurement]:
+    """Build, warm up and check each contender, then time them in rounds A B C, A B C, …
+
+    Args:
+        pairs: who computes what, on one device, in the order of their turns.
+        repeat: rounds; a slow contender sits out those that ``budget`` does not pay for, but never the first.
+        budget: seconds of rounds for each of them.
+
+    Returns:
+        For each pair the median and the quartiles of its rounds, or the error that ended its part.
+    """
+    if not pairs:
+        return []
+    runners = [_Runner(contender, case) for contender, case in pairs]
+    with limited_memory(pairs[0][1].device):
+        for runner in runners:
+            with runner.noting_errors():
+                runner.prepare(repeat, budget)
+        for turn in range(repeat):
+            for runner in runners:
+                if turn < runner.rounds:
+                    with runner.noting_errors():
+                        runner.time_a_round()
+    rows = [runner.row() for runner in runners]
+    for runner in runners:
+        runner.release()
+    return rows
+
+
+class _Runner:
+    """A contender at its work on a case."""
+
+    def __init__(self, contender: Contender, case: Case) -> None:
+        self.contender, self.case = contender, case
+        self.step: Step | None = None
+        self.error: str | None = None
+        self.seconds: list[float] = []  # of one step, for each round
+        self.rounds = 0
+        self.calls = 1  # steps in a round
+
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        """Whatever goes wrong ends this contender's part, and nobody else's."""
+        try:
+            yield
+        except Exception as error:
+            self.error, self.rounds = explain(error), 0
+        if self.error is not None:  # here, where the error no longer holds on to the tensors
+            self.release()
+
+    def prepare(self, repeat: int, budget: float) -> None:
+        """Build and warm up, check the output, and settle how many rounds of how many steps there will be."""
+        self.step = Step(self.contender, self.case)
+        started = time.perf_counter()
+        output = self.step.run()
+        finish(self.case.device)
+        seconds = time.perf_counter() - started
+        self.step.check(output)
+        self.step.clear()
+        if seconds < _SLOW:
+            seconds = self._mean_seconds(1)  # the first call also loaded and chose what the next ones use
+        self.calls = max(1, math.ceil(ROUND_SECONDS / seconds))
+        self.rounds = max(1, min(repeat, int(budget / (self.calls * seconds))))
+
+    def time_a_round(self) -> None:
+        assert self.step is not None
+        if self.calls > 1:  # what the one before left in the caches is not this one's time
+            self.step.run()
+            self.step.clear()
+        self.seconds.append(self._mean_seconds(self.calls))
+
+    def row(self) -> Measurement:
+        if self.error is not None:
+            return Measurement(contender=self.contender.name, case=self.case, error=self.error)
+        # One round alone has no quartiles: its time stands for all three.
+        measured = self.seconds if len(self.seconds) > 1 else self.seconds * 2
+        lower, middle, upper = quantiles(measured, n=4, method="inclusive")
+        return Measurement(
+            contender=self.contender.name,
+            case=self.case,
+            seconds=middle,
+            spread=(lower, upper),
+            repeats=len(self.seconds),
+            cache=None if self.step is None else self.step.workload.cache,
+        )
+
+    def release(self) -> None:
+        """Let go of the module and the inputs, on the GPU too."""
+        self.step = None
+        gc.collect()
+        if self.case.device == "cuda":
+            torch.cuda.empty_cache()
+
+    def _mean_seconds(self, calls: int) -> float:
+        return mean_seconds(self._step_and_clear, self.case.device, calls)
+
+    def _step_and_clear(self) -> None:
+        assert self.step is not None
+        self.step.run()
+        self.step.clear()

@@ -1,0 +1,1 @@
+"""From files to windows of token ids: reading, tokenizers, windows, packing."""

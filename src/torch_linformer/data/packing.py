@@ -1,0 +1,108 @@
+"""Text for pretraining as rows of one length, read and tokenised when they are asked for and not before."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.errors import InputError
+
+_SAMPLED_DOCUMENTS, _SAMPLED_CHARACTERS = 256, 20_000  # to tell how many characters a token stands for
+_FILLED = 0.95  # of a row, on average: what its text has in tokens beyond a row is cut off
+_LONGEST_MEAN_WORD = 20  # tokens; a tokenizer that knows no words takes a whole text for one
+
+
+class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
+    """All the text of some documents, as rows of about ``max_length`` tokens.
+
+    The documents are put one after the other, in an order drawn by the seed, and cut into rows of equally many
+    characters; the special tokens that divide two texts stand between two documents. So short documents share a row,
+    in which they see each other (the slots of a row mix them), and long ones fill several. Without ``packing`` every
+    row holds text of one document alone.
+
+    Nothing but a number for each document is kept in memory.
+
+    Args:
+        documents: memory-mapped, with a column "text".
+        encoder: makes the rows of token ids.
+        packing: let documents share rows.
+        whole_words: also say which word each token belongs to.
+        seed: of the order.
+        most_rows: rows at most; the others are left out.
+
+    Raises:
+        InputError: ``whole_words`` with a tokenizer that does not divide text into words.
+    """
+
+    def __init__(
+        self,
+        documents: Dataset,
+        encoder: DocumentEncoder,
+        *,
+        packing: bool,
+        whole_words: bool = False,
+        seed: int,
+        most_rows: int | None = None,
+    ) -> None:
+        self.documents, self.encoder, self.whole_words = documents, encoder, whole_words
+        self.order = np.random.default_rng(seed).permutation(len(documents))
+        self.characters = _characters(documents)
+        tokens, words, characters = self._sample()
+        if whole_words and tokens > _LONGEST_MEAN_WORD * words:
+            raise InputError("--whole-words needs a tokenizer that divides text into words; this one does not")
+        self.characters_per_token = characters / max(1, tokens)
+        self.row_characters = max(1, int(_FILLED * encoder.room * self.characters_per_token))
+        self.ends = self.characters[self.order].cumsum()
+        if not packing:  # a document fills its last row up with nothing
+            self.ends = (-(-self.characters[self.order] // self.row_characters) * self.row_characters).cumsum()
+        rows = max(1, -(-int(self.ends[-1]) // self.row_characters))
+        self.rows = rows if most_rows is None else min(rows, most_rows)
+
+    @property
+    def num_tokens(self) -> np.ndarray:
+        """Tokens of each document, as estimated from its characters."""
+        return np.ceil(self.characters / self.characters_per_token).astype(np.int64)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int | str) -> Any:
+        """A row; or, as of a ``Dataset``, the column "length", which is about the same in all rows.
+
+        "ends" says whether its last document ends with it. A row that is full to the last token may have been cut.
+        """
+        if isinstance(row, str):
+            return [self.encoder.max_length] * self.rows
+        spans = list(self._spans(int(row)))
+        texts = [cast(str, self.documents[int(self.order[place])]["text"])[start:end] for place, start, end in spans]
+        joined = self.encoder.join(texts, self.whole_words)
+        last, _, end = spans[-1]
+        whole = end >= self.characters[self.order[last]] and len(joined["input_ids"]) < self.encoder.max_length
+        return {**joined, "document": int(row), "ends": bool(whole)}
+
+    def _spans(self, row: int) -> Iterator[tuple[int, int, int]]:
+        """(place in the order, first character, end of the row as seen from there) of what stands in a row."""
+        begin, end = row * self.row_characters, (row + 1) * self.row_characters
+        place = int(np.searchsorted(self.ends, begin, side="right"))
+        while place < len(self.ends) and begin < end:
+            first = int(self.ends[place - 1]) if place else 0
+            yield place, begin - first, end - first
+            begin = int(self.ends[place])
+            place += 1
+
+    def _sample(self) -> tuple[int, int, int]:
+        """Tokens, words and characters of some documents' beginnings."""
+        sample = self.documents.select(np.sort(self.order[:_SAMPLED_DOCUMENTS]))
+        texts = [text[:_SAMPLED_CHARACTERS] for text in sample["text"]]
+        counts = [self.encoder.count(text) for text in texts]
+        return sum(tokens for tokens, _ in counts), sum(words for _, words in counts), sum(map(len, texts))
+
+
+def _characters(documents: Dataset) -> np.ndarray:
+    """Characters of each document, counted batch by batch."""
+    batches = documents.select_columns("text").with_format("arrow").iter(batch_size=1000)
+    return np.concatenate([pc.utf8_length(batch["text"]).to_numpy() for batch in batches]).astype(np.int64)

@@ -1,0 +1,220 @@
+"""Which column holds the documents, which one the labels and which one the questions, and what a cell may hold."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch_linformer.data.reading.text_files import Row
+from torch_linformer.errors import InputError
+
+TEXT_COLUMNS = (
+    "text",
+    "content",
+    "document",
+    "body",
+    "article",
+    "review",
+    "sentence",
+    "message",
+    "post",
+    "comment",
+    "abstract",
+)
+LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
+SOURCE_COLUMNS = (
+    "source",
+    "input",
+    "document",
+    "article",
+    "text",
+    "report",
+    "dialogue",
+    "question",
+    "content",
+    "body",
+)
+TARGET_COLUMNS = (
+    "target",
+    "output",
+    "summary",
+    "highlights",
+    "abstract",
+    "translation",
+    "answer",
+    "response",
+)
+
+
+class ChosenColumns(NamedTuple):
+    """The columns of the texts, the labels and the questions (None: not read), and in words why these."""
+
+    text: str
+    label: str | None
+    question: str | None
+    reason: str
+
+
+class NamedColumns(NamedTuple):
+    """The columns that a user has named."""
+
+    text: str | None = None
+    label: str | None = None
+    question: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+
+class UsualNames(NamedTuple):
+    """What the columns are called in most files, in lower case; without a name for questions there are none.
+
+    ``called`` are the words for a text and a label, in messages and in the options that name their columns.
+    """
+
+    text: tuple[str, ...] = TEXT_COLUMNS
+    label: tuple[str, ...] = LABEL_COLUMNS
+    question: tuple[str, ...] = ()
+    called: tuple[str, str] = ("text", "label")
+
+
+NOT_NAMED, USUAL = NamedColumns(), UsualNames()
+
+
+def find_columns(
+    rows: Sequence[Row],
+    source: str,
+    named: NamedColumns,
+    *,
+    usual: UsualNames = USUAL,
+    needs_label: bool,
+    several_labels: bool = False,
+) -> ChosenColumns:
+    """Choose the columns from the first rows of a table.
+
+    A column that is named is taken. Otherwise the one whose name is usual, whatever its case; otherwise the only
+    candidate: for the texts the only column of strings that are not all numbers, for the labels the only other
+    column. Without `needs_label`, labels are read only if their column is named.
+
+    Args:
+        rows: some rows of the table.
+        source: the table's name, for messages.
+        named: columns the user has named.
+        usual: usual names.
+        needs_label: look for labels.
+        several_labels: the user's label column may be several, divided by commas.
+
+    Raises:
+        InputError: a column that is named is not there, or is none of the task's, or there is no candidate, or more
+            than one; the message lists the columns.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.values))
+    one, two = usual.called
+    for other in ("text", "label", "source", "target"):
+        if other not in usual.called and getattr(named, other) is not None:
+            raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
+    text, label, question = getattr(named, one), getattr(named, two), named.question
+    wanted = [(text, f"--{one}-column"), (question, "--question-column")]
+    labels = label.split(",") if label and several_labels and label not in names else [label]
+    for given, option in [*wanted, *((each, f"--{two}-column") for each in labels)]:
+        if given is not None and given not in names:
+            raise InputError(f"{source}: no column {given!r}, which {option} names; columns: {_list(names)}")
+    if text is not None and text == label:
+        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
+    reasons = ["as asked"] * 3
+    if usual.question and question is None:
+        question, reasons[2] = _choose(names, usual.question, [], taken=(), source=source, what="question")
+    if text is None:
+        others = [name for name in names if name not in _known(names, usual.label)]
+        strings = [name for name in others if _is_text(rows, name)]
+        text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what=one)
+    if label is None and needs_label:
+        label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what=two)
+    columns = zip((f"{one}s", f"{two}s", "questions"), (text, label, question), reasons, strict=True)
+    reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
+    return ChosenColumns(text, label, question, reason)
+
+
+def read_text(row: Row, column: str, called: str = "text") -> str:
+    """Return the text of a row; "" where the cell is missing or holds only white space.
+
+    Raises:
+        InputError: the cell holds something that is not text.
+    """
+    value = row.values.get(column)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(
+            f"{row.where}: column {column!r} holds {value!r:.40}, not text; name the {called}s with --{called}-column"
+        )
+    return "" if value.isspace() else value
+
+
+def read_label(row: Row, column: str) -> str:
+    """Return the label of a row as text: strings without outer white space, whole numbers without a fraction.
+
+    Raises:
+        InputError: there is no label, or it is neither a string nor a whole number nor a truth value.
+    """
+    value = row.values.get(column)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):  # a truth value is one too
+        return str(value)
+    if is_missing(value):
+        raise missing_label(row, column)
+    if not isinstance(value, str):
+        raise InputError(
+            f"{row.where}: column {column!r} holds {value!r:.40}, no label; expected text or a whole number (--task "
+            "regress learns any number)"
+        )
+    return value.strip()
+
+
+def missing_label(row: Row, column: str | None) -> InputError:
+    """Say in one line that a row has no label."""
+    return InputError(f"{row.where}: no label in column {column!r}; fill it in or remove the row")
+
+
+def is_missing(value: object) -> bool:
+    """Whether a label's cell says nothing: it is empty, or what pandas and NumPy write for nothing."""
+    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan"))
+
+
+def _choose(
+    names: list[str],
+    known: tuple[str, ...],
+    candidates: list[str],
+    *,
+    taken: tuple[str | None, ...],
+    source: str,
+    what: str,
+) -> tuple[str, str]:
+    for found, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
+        found = [name for name in found if name not in taken]
+        if len(found) == 1:
+            return found[0], reason
+        if found:
+            break
+    problem = f"{_list(found)} could each be the {what} column" if found else f"no {what} column found"
+    raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {_list(names)}")
+
+
+def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.strip().lower() in known]
+
+
+def _is_text(rows: Sequence[Row], name: str) -> bool:
+    values = [row.values[name] for row in rows if row.values.get(name) is not None]
+    return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
+
+
+def is_number(value: object) -> bool:
+    """Whether a cell holds a number, or nothing."""
+    try:
+        float(str(value) or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,100 @@
+"""Rows of a Parquet file, and what they would unfold to: a few kilobytes can stand for any number of texts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_linformer.data.reading.text_files import Row
+from torch_linformer.errors import InputError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+MOST_UNFOLDED = 200  # times the size of the file; text is compressed to a third or a tenth, much repeated to less
+_BATCH = 64  # rows in memory at once; a row may be a book
+_COUNTED = 65_536  # rows whose lengths are counted at once
+_NUMBER_BYTES = 8  # at most, of a value that is no text
+
+
+def parquet_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file.
+
+    Raises:
+        InputError: it is damaged, or unfolds to more than the machine's memory and to more than
+            :data:`MOST_UNFOLDED` times its size.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as table:
+            _check_unfolded(path, table)
+            number = 0
+            for batch in table.iter_batches(batch_size=_BATCH):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(values, f"{path}, row {number}")
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
+
+
+def _check_unfolded(path: Path, table: "ParquetFile") -> None:
+    from torch_linformer.measuring.machine import memory_bytes
+    from torch_linformer.reporting.tables import format_bytes, format_count
+
+    most = max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
+    if _at_most(table.metadata) <= most:
+        return
+    unfolded = 0
+    for size in _sizes(path, table.metadata):
+        unfolded += size
+        if unfolded > most:
+            raise InputError(
+                f"{path}: its {format_count(table.metadata.num_rows)} rows unfold to more than {format_bytes(most)}, "
+                f"from {format_bytes(path.stat().st_size)}: the memory of this machine and {MOST_UNFOLDED} times the "
+                "file; take repeated rows out"
+            )
+
+
+def _chunks(metadata: Any) -> Iterator[Any]:
+    """The chunks of all columns."""
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            yield metadata.row_group(group).column(column)
+
+
+def _at_most(metadata: Any) -> int:
+    """Bytes that the rows may take, as far as the metadata tell: each value of a dictionary may be all of it."""
+    return sum(
+        _NUMBER_BYTES * chunk.num_values
+        + chunk.total_uncompressed_size * (chunk.num_values if chunk.has_dictionary_page else 1)
+        for chunk in _chunks(metadata)
+    )
+
+
+def _sizes(path: Path, metadata: Any) -> Iterator[int]:
+    """Bytes of the values, a batch at a time; texts that stand in a dictionary are counted without unfolding them."""
+    import pyarrow.compute as compute
+    from pyarrow.parquet import ParquetFile
+
+    texts = {chunk.path_in_schema for chunk in _chunks(metadata) if chunk.physical_type == "BYTE_ARRAY"}
+    yield sum(_NUMBER_BYTES * chunk.num_values for chunk in _chunks(metadata))
+    with ParquetFile(path, read_dictionary=sorted(texts)) as table:
+        for batch in table.iter_batches(batch_size=_COUNTED, columns=sorted(texts)):
+            for values in _dictionaries(batch.to_struct_array()):
+                lengths = compute.binary_length(values.dictionary)
+                yield compute.sum(lengths.take(values.indices)).as_py() or 0
+
+
+def _dictionaries(values: Any) -> Iterator[Any]:
+    """The arrays with a dictionary in an array, however deep they lie in lists and objects."""
+    import pyarrow
+
+    if isinstance(values, pyarrow.DictionaryArray):
+        yield values
+    elif isinstance(values, pyarrow.StructArray):
+        for part in values.flatten():
+            yield from _dictionaries(part)
+    elif hasattr(values, "flatten"):
+        yield from _dictionaries(values.flatten())

@@ -1,0 +1,189 @@
+"""Rows of the user's files, one at a time, whatever the format; nothing is read before it is needed.
+
+| what                    | one row                   | values                                         |
+|-------------------------|---------------------------|------------------------------------------------|
+| .csv .tsv               | one line of the table     | the cells, as text, under the header's names   |
+| .jsonl .ndjson          | one line                  | the JSON object on it                          |
+| .json                   | one line, or one item     | as above, or an array of objects (read whole)  |
+| .json of SQuAD          | one question              | id, question, context, answers (read whole)    |
+| .parquet                | one row                   | the columns (needs pyarrow)                    |
+| .conll .iob .iob2 .bio  | one document, or sentence | tokens, tags; which of the two: `conll`        |
+| a folder of tables      | one row of one of them    | as above, if all files have the same suffix    |
+| any other folder        | one file                  | text, and label for a file inside `label/`     |
+| any other file          | the file                  | text                                           |
+
+Text is UTF-8, with or without a byte order mark. A byte that is not UTF-8 becomes U+FFFD; how many rows that
+happened in is counted, because silence would hide a file saved in another encoding.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from torch_linformer.data.reading.table_readers import read_json_lines, table_reader
+from torch_linformer.data.reading.text_files import (
+    BYTE_ORDER_MARK,
+    SNIFFED_BYTES,
+    TABLE_SUFFIXES,
+    Row,
+    decode,
+    not_text,
+    opened,
+)
+from torch_linformer.errors import InputError
+
+_PIECE_BYTES = 2**20  # of a text of which only parts are needed at once
+# Bytes that are not UTF-8 are decoded to lone surrogates; JSON escapes such as \ud800 can make them too.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass
+class ReadReport:
+    """What a reader has met so far: rows given, and those among them with bytes that are not UTF-8."""
+
+    rows: int = 0
+    replaced: int = 0
+
+
+def iter_rows(path: str | Path, report: ReadReport | None = None, *, whole: bool = True) -> Iterator[Row]:
+    """Yield the rows of a file or folder in order; the suffix chooses the format (the module's table).
+
+    Rows are counted from 1, the header left out; blank lines are no rows. `report` is brought up to date
+    before each row is given. Unless they are to be `whole`, files of text come in pieces of a megabyte, cut at the end
+    of a line where there is one: any size of file will do.
+
+    Raises:
+        InputError: nothing is there (at once); or, when the iteration comes to it, the format is not known or
+            a row is malformed.
+    """
+    path = Path(path)
+    try:
+        path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return _counted(_choose_reader(path, whole), str(path), ReadReport() if report is None else report)
+
+
+def iter_stream(stream: BinaryIO, report: ReadReport | None = None, *, name: str = "standard input") -> Iterator[Row]:
+    """Yield the rows of a binary stream: JSON lines if the first line that is not blank holds a JSON object;
+    otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
+
+    Raises:
+        InputError: a malformed line, or bytes that are not text.
+    """
+    return _counted(_read_stream(stream, name), name, ReadReport() if report is None else report)
+
+
+def folder_files(root: Path) -> Iterator[tuple[str | None, Path]]:
+    """Yield (label, path) of every file below `root`, sorted; hidden files and folders are passed over.
+
+    The label is the name of the folder directly below `root`, and None for a file in `root` itself.
+    """
+    for entry in sorted(root.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield None, entry
+            continue
+        for base, folders, names in os.walk(entry, onerror=_raise):
+            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+            for name in sorted(names):
+                if not name.startswith("."):
+                    yield entry.name, Path(base, name)
+
+
+def unreadable(name: str | Path, error: OSError) -> InputError:
+    """Say in one line that `name` is missing, or why it cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{name}: no such file or folder")
+    return InputError(f"{name}: cannot be read ({error.strerror})")
+
+
+def shard_suffix(files: Sequence[Path]) -> str | None:
+    """The suffix of a folder's files, in lower case, if they are all tables of one kind; None otherwise."""
+    suffixes = {file.suffix.lower() for file in files}
+    return suffixes.pop() if len(suffixes) == 1 and suffixes <= set(TABLE_SUFFIXES) else None
+
+
+def _choose_reader(path: Path, whole: bool) -> Iterator[Row]:
+    if path.is_dir():
+        return _read_folder(path, whole)
+    reader = table_reader(path.suffix.lower())
+    return _read_text(path, whole) if reader is None else reader(path)
+
+
+def _counted(rows: Iterator[Row], name: str, report: ReadReport) -> Iterator[Row]:
+    try:
+        for values, where in rows:
+            clean = {str(_clean(column)): _clean(value) for column, value in values.items()}
+            report.rows += 1
+            report.replaced += list(clean.values()) != list(values.values())
+            yield Row(clean, where)
+    except OSError as error:
+        raise unreadable(error.filename or name, error) from None
+    except RecursionError:
+        raise InputError(f"{name}: holds a value nested too deeply to be read; flatten it") from None
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _read_folder(root: Path, whole: bool) -> Iterator[Row]:
+    files = list(folder_files(root))
+    reader = table_reader(shard_suffix([path for _, path in files]) or "")
+    for label, path in files:
+        if reader is not None:
+            yield from reader(path)
+            continue
+        for row in _read_text(path, whole):
+            yield row if label is None else Row({**row.values, "label": label}, row.where)
+
+
+def _read_text(path: Path, whole: bool) -> Iterator[Row]:
+    with opened(path) as stream:
+        if whole:
+            yield Row({"text": decode(stream.read())}, str(path))
+            return
+        # A line ends a piece, unless it is longer than one; the bytes of a character stay together.
+        while piece := stream.read(_PIECE_BYTES):
+            piece += stream.readline(_PIECE_BYTES)
+            while piece[-1] >= 0x80 and (more := stream.peek(1)[:1]) and more[0] & 0xC0 == 0x80:
+                piece += stream.read(1)
+            yield Row({"text": decode(piece)}, str(path))
+
+
+def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row]:
+    head = []
+    for line in stream:
+        head.append(line)
+        if line.removeprefix(BYTE_ORDER_MARK).strip():
+            break
+    if not head:
+        return
+    try:
+        is_json = isinstance(json.loads(head[-1].decode("utf-8-sig", "surrogateescape")), dict)
+    except (ValueError, RecursionError):
+        is_json = False
+    if is_json:
+        yield from read_json_lines(chain(head, stream), name)
+        return
+    data = b"".join(head) + stream.read()
+    if b"\0" in data[:SNIFFED_BYTES]:
+        raise not_text(name)
+    yield Row({"text": decode(data)}, name)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,49 @@
+"""A file opened as text, and what a reader makes of it: rows."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from torch_linformer.errors import InputError
+
+CONLL_SUFFIXES = (".conll", ".iob", ".iob2", ".bio")
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", *CONLL_SUFFIXES)
+_BINARY_SUFFIXES = frozenset(
+    {".7z", ".arrow", ".bin", ".bz2", ".doc", ".docx", ".epub", ".feather", ".gif", ".gz", ".h5", ".jpeg"}
+    | {".jpg", ".npy", ".npz", ".ods", ".odt", ".orc", ".pdf", ".pickle", ".pkl", ".png", ".ppt", ".pptx"}
+    | {".pt", ".safetensors", ".sqlite", ".tar", ".tgz", ".xls", ".xlsx", ".xz", ".zip", ".zst"}
+)
+_FORMATS = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
+SNIFFED_BYTES = 8192  # git looks this far for the NUL byte that no text holds
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Row(NamedTuple):
+    """The values of one row, and where it stands, in words for a person: "reviews.csv, row 17"."""
+
+    values: dict[str, object]
+    where: str
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """A file of text, as bytes; one that is none is an `InputError`."""
+    if path.suffix.lower() in _BINARY_SUFFIXES:
+        raise not_text(path)
+    with path.open("rb") as stream:
+        if b"\0" in stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]:
+            raise not_text(path)
+        yield stream
+
+
+def decode(data: bytes) -> str:
+    """UTF-8 as text; a byte that is none becomes a lone surrogate."""
+    return data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
+
+
+def not_text(name: str | Path) -> InputError:
+    """Say in one line that a file cannot be read as text."""
+    return InputError(f"{name}: not a text file in UTF-8, nor another known format; known are {_FORMATS}")

@@ -1,0 +1,14 @@
+"""The one exception that means "the input has to change, not the program"."""
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used.
+
+    The message is one line for a person: where (file and row), what is wrong there, and what to do. The
+    commands print it to standard error and exit with status 2.
+    """
+
+
+def flag(name: str) -> str:
+    """``max_length`` as it stands on the command line."""
+    return "--from" if name == "from_model" else "--" + name.replace("_", "-")

@@ -1,0 +1,57 @@
+"""A trained model scored on documents with labels, with the same code that scores a run at its end."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.documents import check_labels, load_documents
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.screen import Screen
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.trainer import quiet_arguments
+
+
+def evaluate(
+    folder: str,
+    data: str,
+    *,
+    named: NamedColumns = NOT_NAMED,
+    overflow: str = "cut",
+    stride: int | None = None,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: str = "auto",
+    seed: int = 0,
+    screen: Screen | None = None,
+) -> tuple[Task, dict[str, Any]]:
+    """Score the model in ``folder`` on ``data``; returns its task and the scores.
+
+    Raises:
+        InputError: for anything wrong with the folder, the data, the device, or a label the model does not know.
+    """
+    screen = screen or Screen()
+    device = resolve_device(device)
+    precision = resolve_precision(precision, device)
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    task = task_of(model, tokenizer, seed)
+    documents = load_documents(data, task.record, named=named)
+    for note in documents.notes:
+        screen.say(note)
+    if task.names:
+        check_labels(task.names, documents.dataset, data)
+    encoder = task.encoder(reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride)
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
+        trainer = DocumentTrainer(model=model, args=arguments, task=task)
+        scores = trainer.scores_of(task.examples(documents.dataset, encoder))
+    return task, {**scores, "documents": len(documents.dataset)}
+
+
+def write_scores(path: Path, scores: dict[str, Any]) -> None:
+    """Write the scores as JSON; the file appears whole or not at all."""
+    write_json(path, scores)

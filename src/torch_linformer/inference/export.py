@@ -1,0 +1,136 @@
+"""A trained model as one file that computes without this package, compared with the model before it is kept."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from torch_linformer.errors import InputError
+from torch_linformer.models import (
+    LinformerForConditionalGeneration,
+    LinformerForQuestionAnswering,
+    LinformerModel,
+    LinformerPreTrainedModel,
+)
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.new_folder import check_free, new_folder
+
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_TOLERANCE = 1e-4  # of the largest score, in float32
+
+
+class Scores(nn.Module):
+    """Ids, mask and, where the model knows them, token types ``(B, N)`` to what a model says of them.
+
+    That is ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
+    """
+
+    def __init__(self, model: LinformerPreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
+        self.inputs = ["input_ids", "attention_mask", *types]
+        self.options = {"use_cache": False} if model.config.causal else {}
+        self.outputs = ["logits"]
+        if isinstance(model, LinformerForQuestionAnswering):
+            self.outputs = ["start_logits", "end_logits"]
+        elif isinstance(model, LinformerModel):
+            self.outputs = ["last_hidden_state"]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        found = self.model(**dict(zip(self.inputs, inputs, strict=True)), **self.options)
+        return tuple(found[name] for name in self.outputs)
+
+
+def export_model(folder: str, output: Path, format: str) -> float:
+    """Write a model folder as ONNX or as a program of ``torch.export``, with its tokenizer and configuration.
+
+    The file takes any number of rows and any length that the model takes. It is loaded again (by onnxruntime, or by
+    torch) and its scores are compared with the model's before the folder gets its name.
+
+    Args:
+        folder: a trained model.
+        output: folder to make.
+        format: "onnx" (``model.onnx``) or "torch" (``model.pt2``).
+
+    Returns:
+        The largest difference of a score, relative to the largest score.
+
+    Raises:
+        InputError: an unknown format, missing packages, a folder that is taken, an encoder-decoder, or scores that
+            differ.
+    """
+    if format not in FILES:
+        raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
+    missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
+    if format == "onnx" and missing:
+        raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
+    check_free(output)
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    if isinstance(model, LinformerForConditionalGeneration):
+        raise InputError(
+            f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
+            "from_pretrained"
+        )
+    scores = Scores(model).float().eval()
+    with new_folder(output) as temporary:
+        file = temporary / FILES[format]
+        _write(scores, file)
+        difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
+        if not difference <= _TOLERANCE:
+            raise InputError(
+                f"{folder}: the exported scores differ by {difference:.1e} of the largest; nothing is kept"
+            )
+        tokenizer.save_pretrained(temporary)
+        model.config.save_pretrained(temporary)
+    return difference
+
+
+def _shapes(model: LinformerPreTrainedModel) -> list[tuple[int, int]]:
+    """Batches to compare on: ordinary ones, the smallest and the longest. The first is the one to trace."""
+    longest = model.config.max_position_embeddings
+    return [(2, min(longest, 16)), (1, 1), (3, longest)]
+
+
+def _batch(scores: Scores, rows: int, length: int) -> tuple[Tensor, ...]:
+    """Random ids, a mask whose first row is padded by half, and two types."""
+    ids = torch.randint(scores.model.config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, length // 2 + 1 :] = 0
+    types = torch.zeros_like(ids)
+    types[:, length // 3 :] = 1
+    return (ids, mask, types)[: len(scores.inputs)]
+
+
+def _write(scores: Scores, file: Path) -> None:
+    dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.longest_input)}
+    batch = _batch(scores, *_shapes(scores.model)[0])
+    program = torch.export.export(scores, batch, dynamic_shapes=((dimensions,) * len(batch),))
+    if file.suffix == ".pt2":
+        torch.export.save(program, file)
+        return
+    onnx = torch.onnx.export(
+        program, input_names=scores.inputs, output_names=scores.outputs, dynamo=True, verbose=False
+    )
+    assert onnx is not None
+    onnx.save(str(file))
+
+
+@torch.no_grad()
+def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
+    """Largest difference between what the file says of a batch and what the model says, relative to the largest."""
+    batch = _batch(scores, rows, length)
+    if file.suffix == ".pt2":
+        found = torch.export.load(file).module()(*batch)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        inputs = dict(zip(scores.inputs, batch, strict=True))
+        found = session.run(scores.outputs, {name: tensor.numpy() for name, tensor in inputs.items()})
+    pairs = [(np.asarray(one), other.numpy()) for one, other in zip(found, scores(*batch), strict=True)]
+    return float(np.max([np.abs(one - other).max() / np.abs(other).max() for one, other in pairs]))

@@ -1,0 +1,24 @@
+"""Seconds of a step, on a device that may still compute when a call has returned."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:
+    """What each of some calls takes until the device is done with them."""
+    finish(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        step()
+    finish(device)
+    return (time.perf_counter() - started) / calls
+
+
+def finish(device: str) -> None:
+    """Wait until a GPU has computed what was asked of it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    elif device == "mps":
+        torch.mps.synchronize()

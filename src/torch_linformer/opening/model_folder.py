@@ -1,0 +1,94 @@
+"""Opening a trained model's folder."""
+
+from typing import Any, cast
+
+import transformers
+from safetensors import SafetensorError
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.errors import InputError
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForCausalLM,
+    LinformerForConditionalGeneration,
+    LinformerForMaskedLM,
+    LinformerForMultipleChoice,
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
+    LinformerPreTrainedModel,
+    LinformerSeq2SeqConfig,
+)
+from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.pretrained import first_line, load_any_config, load_own_tokenizer
+
+MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
+    cls.__name__: cls
+    for cls in (
+        LinformerModel,
+        LinformerForCausalLM,
+        LinformerForConditionalGeneration,
+        LinformerForMaskedLM,
+        LinformerForMultipleChoice,
+        LinformerForQuestionAnswering,
+        LinformerForSequenceClassification,
+        LinformerForTokenClassification,
+    )
+}
+AnyConfig = LinformerConfig | LinformerSeq2SeqConfig
+
+
+def reader_config(config: AnyConfig) -> LinformerConfig:
+    """The configuration of what reads a document: of an encoder-decoder, its encoder's."""
+    return cast(LinformerConfig, config.encoder) if isinstance(config, LinformerSeq2SeqConfig) else config
+
+
+def load_config(path: str) -> AnyConfig:
+    """The configuration of a model folder (or of a model on the hub).
+
+    Raises:
+        InputError: there is none, it is damaged, or it is another kind of model.
+    """
+    config = load_any_config(path)
+    if not isinstance(config, AnyConfig):
+        kind = config.model_type
+        remedy = f"; linformer import --from {kind} makes one of it" if kind in ORIGINS else ""
+        raise InputError(f"{path}: holds a {kind} model, not a linformer{remedy}")
+    return config
+
+
+def load_model(path: str) -> LinformerPreTrainedModel:
+    """The model of a folder, of the class it was saved as.
+
+    Raises:
+        InputError: the folder is missing, damaged or incomplete.
+    """
+    config = load_config(path)
+    name = (config.architectures or [""])[0]
+    if name not in MODEL_CLASSES:
+        raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
+        model, report = loaded
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path}: the weights cannot be read: {first_line(error)}; copy the folder again") from None
+    missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"{path}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
+    return model
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model folder.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    tokenizer = load_own_tokenizer(path)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise InputError(f"{path}: has no tokenizer.json")
+    return tokenizer

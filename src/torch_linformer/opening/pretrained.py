@@ -1,0 +1,152 @@
+"""Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import transformers
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from torch_linformer.data.reading.sources import ask_hub
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerConfig
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
+
+def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The configuration of a model folder or of a model on the hub.
+
+    Raises:
+        InputError: there is none, it is damaged, or it needs code that is not trusted.
+    """
+    here = Path(source).exists()
+    if here and not (Path(source) / "config.json").is_file():
+        raise InputError(f"{source}: is no model folder: it has no config.json")
+    nowhere = InputError(f"{source}: no such folder, and no model of that name could be fetched")
+    try:
+        if not here:
+            ask_hub("model", source)
+    except Exception:  # the hub and the network share no base class of errors
+        raise nowhere from None
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except Exception as error:  # nor do transformers and the code that it runs
+        if "trust_remote_code" in str(error):  # the argument that transformers asks for
+            raise needs_code(source) from None
+        if not here and isinstance(error, OSError):
+            raise nowhere from None
+        raise InputError(f"{source}: config.json cannot be read: {first_line(error)}") from None
+
+
+def needs_code(source: str) -> InputError:
+    """What is said of a model that code in its own folder opens."""
+    return InputError(
+        f"{source}: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, with "
+        "--trust-remote-code"
+    )
+
+
+def model_file(source: str, name: str) -> Path | None:
+    """A file beside a model, in its folder or on the hub; None where there is none."""
+    if Path(source).is_dir():
+        here = Path(source) / name
+        return here if here.is_file() else None
+    try:
+        return Path(hf_hub_download(source, name))
+    except EntryNotFoundError:  # not in the repository; or, offline, not in the cache
+        return None
+
+
+def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model.
+
+    Raises:
+        InputError: there is none (transformers would make an empty one), or it cannot be read.
+    """
+    tokenizer = load_tokenizer_if_any(source)
+    if tokenizer is None:
+        raise InputError(f"{source}: has no tokenizer; save the model's own into the folder")
+    return tokenizer
+
+
+def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
+    """The model below any head, in float32, on a device, for evaluation.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    config: Any = load_any_config(source)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if isinstance(config, LinformerConfig):
+        config.chunk_size = None  # which would leave nothing whole to look at
+    try:
+        model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
+    except Exception as error:  # transformers, safetensors and pickle share no base class of errors
+        raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
+    cast(nn.Module, model).to(device).eval()
+    return model
+
+
+def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside a model, or None where there is none."""
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None
+    own_code = _tokenizes_by_own_code(source)
+    if own_code and model_file(source, "tokenizer.json") is None:
+        raise InputError(f"{source}: its tokenizer needs code from the folder, which is never run; save tokenizer.json")
+    try:
+        if not own_code:
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+        tokenizer.init_kwargs.pop("auto_map")  # or it would be saved, and the code be asked for
+        return tokenizer
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise InputError(
+            f"{source}: the tokenizer cannot be read: {first_line(error)}; copy the folder again"
+        ) from None
+
+
+def _tokenizes_by_own_code(source: str) -> bool:
+    """Whether a tokenizer's class lies beside it: transformers would ask on the terminal, or take another class."""
+    config = model_file(source, "tokenizer_config.json")
+    return config is not None and '"auto_map"' in config.read_text(encoding="utf-8", errors="replace")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says first."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
+    """Raise ``InputError`` where a length is more than the model reads."""
+    longest = longest_input(model)
+    for length in lengths:
+        if longest is not None and length > longest:
+            raise InputError(f"--length {length}: {source} reads at most {longest:,} tokens; take a shorter length")
+
+
+def longest_input(model: PreTrainedModel) -> int | None:
+    """Tokens that a model reads at once; None where nothing says."""
+    config: Any = model.config.get_text_config()
+    if isinstance(config, LinformerConfig):
+        return config.longest_input
+    longest: int | None = getattr(config, "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        # RoBERTa and its like count positions from behind that of padding.
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return longest

@@ -1,0 +1,96 @@
+"""The folder of a run: whose it is, and where a run goes on."""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from torch_linformer.errors import InputError, flag
+from torch_linformer.opening.checkpoints import last_whole_checkpoint
+from torch_linformer.opening.folder_lock import held
+from torch_linformer.reporting.screen import Screen
+
+RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
+
+
+@contextmanager
+def run_folder(output: Path) -> Iterator[None]:
+    """The folder of a run, which no other process may use meanwhile; a run that fails early leaves none.
+
+    Raises:
+        InputError: it cannot be made, or another process is at work in it.
+    """
+    if output.is_file():
+        raise InputError(f"--output {output}: is a file; name a folder")
+    with held(output):
+        try:
+            yield
+        finally:
+            if _holds_nothing(output):
+                (output / RUN_FILE).unlink(missing_ok=True)
+
+
+def open_run(
+    output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
+) -> Path | None:
+    """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
+
+    ``wanted`` is what makes it this run, and ``result`` the file that a finished one has.
+
+    Raises:
+        InputError: the folder holds something else, or this run and ``resume`` is not asked for.
+    """
+    run_file = output / RUN_FILE
+    if _holds_nothing(output):
+        if resume:
+            screen.say(f"no run in {output} yet: starting afresh")
+        return None
+    if not run_file.exists():
+        raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
+    try:
+        found = json.loads(run_file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
+    different = [name for name in wanted if found.get(name) != wanted[name]]
+    if different:
+        differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)
+        raise InputError(f"--output {output}: holds another run ({differences}); name another folder")
+    if not resume:
+        raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
+    checkpoint, broken = last_whole_checkpoint(output)
+    for path in broken:
+        screen.say(f"{path} is incomplete: skipped")
+        shutil.rmtree(path)
+    if not (output / result).exists():
+        afresh = f"no checkpoint in {output}: starting afresh"
+        screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
+    return checkpoint
+
+
+def _holds_nothing(output: Path) -> bool:
+    """Whether a folder has nothing to lose: a run that was killed before its first checkpoint left its name alone."""
+    return all(path.name == RUN_FILE or path.name.startswith(".") for path in output.glob("*"))
+
+
+def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
+    """Put a model and its tokenizer into the folder of a run, each file whole or not at all."""
+    unfinished = output / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    mode = (unfinished / "config.json").stat().st_mode
+    for file in unfinished.iterdir():
+        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
+        os.replace(file, output / file.name)
+    unfinished.rmdir()
+
+
+def identity(settings: Any) -> dict[str, Any]:
+    """What makes two runs the same run: every setting but the folder, which may be moved."""
+    return {**dataclasses.asdict(settings), "output": None}

@@ -1,0 +1,144 @@
+"""What a model folder holds, read from its files: opening the model, and torch for it, would take seconds."""
+
+import json
+import re
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch_linformer
+from torch_linformer.reporting.tables import format_scores
+from torch_linformer.tasks.headlines import HEADLINES
+
+_MODEL_TYPES = ("linformer", "linformer_seq2seq")
+_LAYER = re.compile(r".*?layers\.\d+\.")
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """The class of a model, its configuration, how many parameters it has, and tokens its tokenizer (None: has none).
+
+    The configuration is that of the model, or of an encoder-decoder, with its fields as attributes.
+    """
+
+    model_class: str
+    config: Any
+    parameters: int
+    vocabulary: int | None
+
+
+def summarize(path: str) -> ModelSummary:
+    """What a model folder (or a model on the hub) holds.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    return _from_files(Path(path)) or _from_model(path)
+
+
+def attention_of(config: Any) -> str:
+    """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
+    config = config.encoder if config.is_encoder_decoder else config
+    if config.attention == "full":
+        return "causal full attention" if config.causal else "full attention"
+    kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"
+    return f"K {config.k}, {kind}" + (f", window {config.window}" if config.window else "")
+
+
+def summary_rows(model: str) -> list[tuple[str, str]]:
+    """What ``linformer info`` says of a model: name and value of each of its properties, and its scores if it has any.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    found = summarize(model)
+    config = found.config.encoder if found.config.is_encoder_decoder else found.config
+    length = f"{config.max_position_embeddings:,} tokens"
+    rows = [
+        ("class", found.model_class),
+        ("parameters", f"{found.parameters:,}"),
+        ("attention", attention_of(config).removesuffix(" attention")),
+        ("longest input", length if config.longest_input else f"any, learnt on {length}"),
+        ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
+        ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
+    ]
+    if found.config.is_encoder_decoder:
+        decoder = found.config.decoder
+        rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
+        rows.insert(6, ("layers of the decoder", f"{decoder.num_hidden_layers}, {attention_of(decoder)}"))
+    if "Classification" in found.model_class and config.problem_type != "regression":
+        labels = config.label_names
+        rows.append(("labels", ", ".join(labels[:20]) + (f", … ({len(labels)})" if len(labels) > 20 else "")))
+    metrics = Path(model) / "metrics.json"
+    if metrics.is_file():
+        scores = json.loads(metrics.read_text(encoding="utf-8"))
+        names = dict.fromkeys(name for headline in HEADLINES.values() for name in headline)
+        known = {name: scores[name] for name in names if scores.get(name) is not None}  # an infinite perplexity is null
+        rows.extend((f"held-out {name}", value) for name, value in format_scores(known).items())
+    return rows
+
+
+def _from_files(folder: Path) -> ModelSummary | None:
+    """None wherever anything is unusual: then the model itself says what it is, or what is wrong with it."""
+    try:
+        fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (model_class,) = fields["architectures"]
+        if fields["model_type"] not in _MODEL_TYPES or model_class not in torch_linformer.__all__:
+            return None
+        config = _config(fields)
+        readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
+        parameters = _count_parameters(folder / "model.safetensors", readers)
+        return ModelSummary(model_class, config, parameters, _vocabulary(folder))
+    except Exception:  # whatever it is, opening the model will meet it too
+        return None
+
+
+def _config(fields: dict[str, Any]) -> SimpleNamespace:
+    config = SimpleNamespace(**fields)
+    config.is_encoder_decoder = "encoder" in fields
+    if config.is_encoder_decoder:
+        config.encoder, config.decoder = _config(fields["encoder"]), _config(fields["decoder"])
+    else:  # as LinformerConfig has them
+        unlimited = config.causal and config.position_embedding != "learned"
+        config.longest_input = None if unlimited else config.max_position_embeddings
+        names = fields.get("id2label") or {}
+        config.label_names = [names[number] for number in sorted(names, key=int)]
+    return config
+
+
+def _count_parameters(file: Path, readers: list[Any]) -> int:
+    """Numbers in the tensors that the head of a safetensors file lists.
+
+    Raises:
+        ValueError: the file is cut off, has other layers than the configuration, or tensors that are no parameters.
+    """
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        tensors = json.loads(stream.read(length))
+    tensors.pop("__metadata__", None)
+    end = max(tensor["data_offsets"][1] for tensor in tensors.values())
+    layers = {match[0] for match in map(_LAYER.match, tensors) if match}
+    whole = file.stat().st_size == 8 + length + end and len(layers) == sum(each.num_hidden_layers for each in readers)
+    if not whole or any(each.projection == "random" for each in readers):
+        raise ValueError(f"{file}: look at the model")
+    return sum(prod(tensor["shape"]) for tensor in tensors.values())
+
+
+def _vocabulary(folder: Path) -> int | None:
+    # Imported weights come without a tokenizer: not even its configuration is there.
+    if not any(folder.glob("tokenizer*.json")):
+        return None
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+
+
+def _from_model(path: str) -> ModelSummary:
+    from torch_linformer.opening.model_folder import load_model, load_tokenizer
+
+    model = load_model(path)
+    has_tokenizer = not Path(path).is_dir() or any(Path(path).glob("tokenizer*.json"))
+    vocabulary = len(load_tokenizer(path)) if has_tokenizer else None
+    return ModelSummary(type(model).__name__, model.config, model.num_parameters(), vocabulary)

@@ -1,0 +1,1 @@
+"""What can be learnt: one file a kind of task, with its labels, loss, scores and what a model of it has to beat."""

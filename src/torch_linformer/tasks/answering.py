@@ -1,0 +1,127 @@
+"""Extractive question answering: the stretch of a text that answers a question, or none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.documents import quiet
+from torch_linformer.data.reading.records import ASKED
+from torch_linformer.models import LinformerForQuestionAnswering
+from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.metrics import answer_metrics
+from torch_linformer.tasks.task import ColumnLists, Task, each_window
+
+_BEST = 20  # first and last tokens looked at in each window
+_LONGEST = 300  # characters of an answer
+
+
+class Answering(Task):
+    """The first and the last token of the answer; both are the first token of the window where it holds none.
+
+    Of a document's windows the best stretch counts. No answer is given where every window prefers its first token.
+
+    Args:
+        tokenizer: pads batches.
+        typed: give the question and the text token types of their own, 0 and 1. Nothing else tells them apart in a new
+            model; one of a single type, as RoBERTa, has learnt to tell them by their separators.
+    """
+
+    record = ASKED
+    model_class = LinformerForQuestionAnswering
+    best_metric, headline = "f1", HEADLINES["qa"]
+    offsets, pipeline_tag = True, "question-answering"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, typed: bool = True) -> None:
+        super().__init__(tokenizer)
+        self.typed = typed
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"type_vocab_size": 2} if self.typed else {}
+
+    def label(self, windows: Dataset, documents: Dataset) -> Dataset:
+        def targets(window: dict[str, Any]) -> dict[str, int]:
+            document = documents[window["document"]]
+            first = last = 0
+            if document["answers"]:
+                start = document["starts"][0]
+                first, last = _tokens_of(window, start, start + len(document["answers"][0]))
+            return {"start_positions": first, "end_positions": last}
+
+        with quiet():
+            return windows.map(targets)
+
+    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = super().collate(windows)
+        if self.typed:
+            place = batch["attention_mask"].cumsum(dim=-1)
+            text_from = torch.tensor([window["text_from"] for window in windows])
+            batch["token_type_ids"] = (place > text_from[:, None]).long()  # of padding too, where nothing reads it
+        for name in ("start_positions", "end_positions"):
+            if name in windows[0]:
+                batch[name] = torch.tensor([window[name] for window in windows])
+        return batch
+
+    def reduce(self, logits: Any, labels: Any) -> Tensor:
+        """``(B, N, 2)``: the scores of every token for being first and last."""
+        return torch.stack([logits[0].float(), logits[1].float()], dim=-1)
+
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> list[dict[str, Any]]:
+        texts = documents["text"]
+        best: list[tuple[float, int, int]] = [(-np.inf, 0, 0)] * len(texts)
+        nothing = [np.inf] * len(texts)
+        for window, scores in each_window(reduced, windows):
+            number = window["document"]
+            nothing[number] = min(nothing[number], float(scores[0].sum()))
+            best[number] = max(best[number], _best_stretch(window, np.asarray(scores)))
+        answers = []
+        for (score, start, end), none, text in zip(best, nothing, texts, strict=True):
+            answer = text[start:end] if score > none else ""
+            # A token may begin with the space before its word.
+            start += len(answer) - len(answer.lstrip())
+            answer = answer.strip()
+            start, end = (start, start + len(answer)) if answer else (0, 0)
+            # The odds of the stretch against none at all.
+            probability = float(1 / (1 + np.exp(np.clip(none - score, -50, 50))))
+            answers.append({"answer": answer, "start": start, "end": end, "score": round(probability, 6)})
+        return answers
+
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        return answer_metrics(documents["answers"][:], [answer["answer"] for answer in answers])
+
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
+        assert questions is not None
+        return {"text": list(texts), "question": list(questions)}
+
+    def describe(self, answer: dict[str, Any], text: str) -> dict[str, Any]:
+        return answer
+
+
+def _tokens_of(window: dict[str, Any], start: int, end: int) -> tuple[int, int]:
+    """First and last token of the characters from ``start`` to ``end``; (0, 0) where they do not all stand here."""
+    starts, ends = np.asarray(window["starts"]), np.asarray(window["ends"])
+    if not len(starts) or starts[0] > start or ends[-1] < end:
+        return 0, 0
+    first = int(np.searchsorted(ends, start, side="right"))
+    last = int(np.searchsorted(starts, end, side="left")) - 1
+    return window["text_from"] + first, window["text_from"] + max(first, last)
+
+
+def _best_stretch(window: dict[str, Any], scores: np.ndarray) -> tuple[float, int, int]:
+    """(score, first character, character behind the last) of a window's best stretch of text."""
+    starts, ends = np.asarray(window["starts"]), np.asarray(window["ends"])
+    begin = window["text_from"]
+    of_text = scores[begin : begin + len(starts)]
+    firsts, lasts = (np.argsort(of_text[:, side])[-_BEST:] for side in (0, 1))
+    first, last = (grid.ravel() for grid in np.meshgrid(firsts, lasts))
+    fits = (first <= last) & (ends[last] - starts[first] <= _LONGEST)
+    if not fits.any():
+        return -np.inf, 0, 0
+    totals = np.where(fits, of_text[first, 0] + of_text[last, 1], -np.inf)
+    top = int(totals.argmax())
+    return float(totals[top]), int(starts[first[top]]), int(ends[last[top]])

@@ -1,0 +1,12 @@
+"""The scores that head the report of each task; apart from the tasks, so that reading them costs no imports."""
+
+HEADLINES = {
+    "classify": ("accuracy", "macro_f1"),
+    "multilabel": ("micro_f1", "macro_f1"),
+    "regress": ("mse", "spearman"),
+    "token-classify": ("f1", "accuracy"),
+    "qa": ("exact_match", "f1"),
+    "mlm": ("perplexity", "bits_per_byte"),
+    "clm": ("perplexity", "bits_per_byte"),
+    "seq2seq": ("chrf", "rouge_l"),
+}

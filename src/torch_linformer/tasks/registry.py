@@ -1,0 +1,53 @@
+"""The tasks by name, and the task that a trained model has learnt."""
+
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.tasks.answering import Answering
+from torch_linformer.tasks.masking import MaskedLanguageModelling
+from torch_linformer.tasks.next_token import CausalLanguageModelling
+from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
+from torch_linformer.tasks.tagging import Tagging
+from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel, Regression
+
+TASKS: dict[str, type[Task]] = {
+    "classify": Classification,
+    "multilabel": MultiLabel,
+    "regress": Regression,
+    "token-classify": Tagging,
+    "qa": Answering,
+    "mlm": MaskedLanguageModelling,
+    "clm": CausalLanguageModelling,
+    "seq2seq": SequenceToSequence,
+}
+
+
+def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Task:
+    """The task that a trained model has learnt.
+
+    Raises:
+        InputError: it has learnt none that can be scored or asked for.
+    """
+    if isinstance(model, LinformerForSequenceClassification):
+        match model.config.problem_type:
+            case "regression":
+                return Regression(tokenizer)
+            case None if model.num_labels == 1:  # a number, as the loss takes it too
+                return Regression(tokenizer)
+            case "multi_label_classification":
+                return MultiLabel(tokenizer, model.config.label_names)
+            case _:
+                return Classification(tokenizer, model.config.label_names)
+    if isinstance(model, MaskedLanguageModelling.model_class):
+        return MaskedLanguageModelling(tokenizer, seed)
+    if isinstance(model, CausalLanguageModelling.model_class):
+        return CausalLanguageModelling(tokenizer, seed)
+    if isinstance(model, SequenceToSequence.model_class):
+        return SequenceToSequence(tokenizer, model.decoder.config.max_position_embeddings)
+    if isinstance(model, Answering.model_class):
+        return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
+    if isinstance(model, Tagging.model_class):
+        return Tagging(tokenizer, model.config.label_names)
+    raise InputError(f"a {type(model).__name__} answers nothing: train it on a --task, with --from")

@@ -1,0 +1,145 @@
+"""From a long source to a short target: a summary, an answer, a translation."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.documents import quiet
+from torch_linformer.data.reading.records import PAIRED
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerForConditionalGeneration
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.metrics import target_metrics
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task
+
+WRITTEN = 200  # documents at most that a target is written for when a model is scored
+
+
+class SequenceToSequence(Task):
+    """Every token of a target predicted from its source and the tokens before it.
+
+    That picks the checkpoint. The final scores are of targets that the model writes itself, each token the likeliest.
+
+    Args:
+        tokenizer: of sources and targets.
+        max_target_length: tokens of a target at most, its end token included.
+
+    Raises:
+        InputError: the tokenizer has no end token.
+    """
+
+    record = PAIRED
+    model_class = LinformerForConditionalGeneration
+    best_metric, larger_is_better = "perplexity", False
+    headline, validated = HEADLINES["seq2seq"], ("perplexity", "token_accuracy")
+    pipeline_tag = "text2text-generation"
+    usage = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+outputs = model.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=200)
+print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, max_target_length: int) -> None:
+        super().__init__(tokenizer)
+        if tokenizer.eos_token_id is None:
+            raise InputError("--task seq2seq needs a tokenizer with an end token; this one has none")
+        self.max_target_length = max_target_length
+        self.targets = DocumentEncoder(tokenizer, max_target_length)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"bos_token_id": self.tokenizer.bos_token_id, "eos_token_id": self.tokenizer.eos_token_id}
+
+    def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
+        if overflow == "windows":
+            raise InputError("--overflow windows is not for --task seq2seq, which writes one target for a document")
+        return super().encoder(max_length, overflow=overflow, stride=stride)
+
+    def label(self, windows: Dataset, documents: Dataset) -> Dataset:
+        def targets(batch: dict[str, list]) -> dict[str, list]:
+            ids = self.targets.ids(documents[batch["document"]]["target"])
+            ended = [[*row, self.tokenizer.eos_token_id] for row in ids]
+            return {
+                "labels": [row[: self.max_target_length] for row in ended],
+                "target_tokens": [len(row) for row in ended],
+            }
+
+        made_of = [windows._fingerprint, documents._fingerprint, self.targets.fingerprint, self.tokenizer.eos_token_id]
+        with quiet():
+            return windows.map(targets, batched=True, batch_size=100, new_fingerprint=Hasher.hash(made_of))
+
+    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = super().collate(windows)
+        if "labels" in windows[0]:
+            rows = [torch.tensor(window["labels"]) for window in windows]
+            batch["labels"] = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+        return batch
+
+    def reduce(self, logits: Any, labels: Tensor) -> Tensor:
+        """``(B, 3)``: nats, predicted tokens, and how many of them the likeliest token is."""
+        scores = logits[0] if isinstance(logits, tuple) else logits  # the Trainer keeps the encoder's output too
+        losses = nn.functional.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(), reduction="none")
+        right = scores.argmax(dim=-1) == labels
+        each = (losses.view_as(labels), labels != IGNORED, right)
+        return torch.stack([counts.sum(dim=-1).float() for counts in each], dim=-1)
+
+    @torch.inference_mode()
+    def respond(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """``(B, T)``: the tokens that a model writes for each source, padding behind them."""
+        suppressed = [token for token in self.tokenizer.all_special_ids if token != self.tokenizer.eos_token_id]
+        written = cast(Any, model).generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=self.max_target_length,
+            do_sample=False,
+            num_beams=1,
+            suppress_tokens=suppressed or None,  # they stand for no text
+        )
+        return cast(Tensor, written)[:, 1:]
+
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> Any:
+        return reduced  # a document has one window
+
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        nats, tokens, right = np.asarray(answers, dtype=np.float64).sum(axis=0).tolist()
+        with np.errstate(over="ignore"):
+            return {"perplexity": float(np.exp(nats / tokens)), "token_accuracy": right / tokens}
+
+    def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
+        numbers = _drawn(len(examples.documents))
+        written = [self._text(row) for row in self._write(model, examples, numbers, batch_size)]
+        targets = examples.documents.select(numbers)["target"][:]
+        return {**target_metrics(targets, written), "written_documents": len(numbers)}
+
+    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+        """The beginning of each source, as many characters of it as the median target has."""
+        characters = int(np.median([len(target) for target in train["target"]]))
+        drawn = test.select(_drawn(len(test)))
+        return {"beginning": target_metrics(drawn["target"][:], [text[:characters] for text in drawn["text"]])}
+
+    def describe(self, answer: Any, text: str) -> dict[str, Any]:
+        return {"target": self._text(answer)}
+
+    def _write(self, model: nn.Module, examples: Examples, numbers: np.ndarray, batch_size: int) -> Iterator[Any]:
+        """The tokens written for some documents, in their order."""
+        device = next(model.parameters()).device
+        for start in range(0, len(numbers), batch_size):
+            rows = cast(Dataset, examples.windows).select(numbers[start : start + batch_size])
+            batch = super().collate([{"input_ids": ids} for ids in rows["input_ids"]])
+            yield from self.respond(model, {name: tensor.to(device) for name, tensor in batch.items()}).cpu()
+
+    def _text(self, ids: Any) -> str:
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return cast(str, text).strip()
+
+
+def _drawn(documents: int) -> np.ndarray:
+    """Numbers of the documents that a target is written for, the same whoever asks: all, or some from end to end."""
+    return np.unique(np.linspace(0, documents - 1, min(documents, WRITTEN)).round().astype(np.int64))

@@ -1,0 +1,139 @@
+"""Token classification: a tag for every word, and the named stretches of text that tags spell out."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from torch_linformer.data.reading.documents import quiet
+from torch_linformer.data.reading.records import TAGGED
+from torch_linformer.models import LinformerForTokenClassification
+from torch_linformer.tasks.floors import most_frequent_tag_floor
+from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.metrics import tagging_metrics
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, pad_targets
+from torch_linformer.tasks.whole_documents import label_config
+
+OUTSIDE = "O"  # the tag of a word that belongs to nothing
+# Words of a text that comes without them: as most corpora divide them, punctuation stands by itself.
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Tagging(Task):
+    """A tag for every word. The first token of a word carries its tag; the others take no part in the loss.
+
+    A word that stands in several windows gets the tag of the one in which it has most text on both sides. Words that
+    no window holds (what was cut off) are tagged "O".
+    """
+
+    record = TAGGED
+    model_class = LinformerForTokenClassification
+    best_metric, headline = "f1", HEADLINES["token-classify"]
+    offsets, least_labels, pipeline_tag = True, 2, "token-classification"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return label_config(self.names)
+
+    def label(self, windows: Dataset, documents: Dataset) -> Dataset:
+        index = {name: number for number, name in enumerate(self.names)}
+
+        def targets(window: dict[str, Any]) -> dict[str, list[int]]:
+            document = documents[window["document"]]
+            labels = [IGNORED] * window["length"]
+            for word, token in _first_tokens(window, document["word_starts"], document["word_ends"]):
+                labels[window["text_from"] + token] = index[document["label"][word]]
+            return {"labels": labels}
+
+        with quiet():
+            return windows.map(targets)
+
+    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        batch = super().collate(windows)
+        if "labels" in windows[0]:
+            batch["labels"] = pad_targets([window["labels"] for window in windows], batch["attention_mask"])
+        return batch
+
+    def reduce(self, logits: Tensor, labels: Any) -> Tensor:
+        """``(B, N, 2)``: the number of the best tag, and its probability."""
+        probability, best = logits.float().softmax(dim=-1).max(dim=-1)
+        return torch.stack([best.to(probability.dtype), probability], dim=-1)
+
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> list[list[tuple[str, float]]]:
+        starts, ends = documents["word_starts"], documents["word_ends"]
+        answers = [[(OUTSIDE, 0.0)] * len(starts[number]) for number in range(len(starts))]
+        context = [[-1] * len(words) for words in answers]
+        for window, tags in each_window(reduced, windows):
+            number, length = window["document"], len(window["starts"])
+            for word, token in _first_tokens(window, starts[number], ends[number]):
+                around = min(token, length - 1 - token)
+                if around > context[number][word]:
+                    context[number][word] = around
+                    tag, probability = tags[window["text_from"] + token]
+                    answers[number][word] = (self.names[int(tag)], float(probability))
+        return answers
+
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
+
+    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+        words, tags = zip(*((_words(part), part["label"][:]) for part in (train, test)), strict=True)
+        floor = most_frequent_tag_floor(words[0], tags[0], words[1], tags[1])
+        return {"frequent_tag": {name: floor[name] for name in self.headline}}
+
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
+        places = [[match.span() for match in _WORD.finditer(text)] for text in texts]
+        return {
+            "text": list(texts),
+            "word_starts": [[start for start, _ in spans] for spans in places],
+            "word_ends": [[end for _, end in spans] for spans in places],
+        }
+
+    def describe(self, answer: list[tuple[str, float]], text: str) -> dict[str, Any]:
+        words = [match.span() for match in _WORD.finditer(text)]
+        return {"entities": list(_entities(answer, words, text))}
+
+
+def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:
+    """(number of a word, number of the first token of text that holds some of it) for the words in a window."""
+    token_starts, token_ends = np.asarray(window["starts"]), np.asarray(window["ends"])
+    # A token may begin before its word, with the space there; the first that ends behind the word's start is its.
+    tokens = np.searchsorted(token_ends, word_starts, side="right").tolist()
+    for word, (token, start, end) in enumerate(zip(tokens, word_starts, word_ends, strict=True)):
+        has_token = token < len(token_ends) and token_starts[token] < end
+        # At the front of a window a word may go on that has begun, and has its tag, in the window before.
+        if has_token and (token > 0 or token_starts[0] <= start):
+            yield word, token
+
+
+def _entities(answer: list[tuple[str, float]], words: list[tuple[int, int]], text: str) -> Iterator[dict[str, Any]]:
+    """Words of one kind that follow each other, joined: B- begins a new one, as does a change of kind."""
+    kind, start, end, scores = OUTSIDE, 0, 0, [0.0]
+    for (tag, score), place in zip([*answer, (OUTSIDE, 0.0)], [*words, (0, 0)], strict=True):
+        mark, _, name = tag.partition("-") if tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else ("", "", tag)
+        if kind != OUTSIDE and (name != kind or mark in ("B", "S", "U")):
+            yield {
+                "label": kind,
+                "start": start,
+                "end": end,
+                "text": text[start:end],
+                "score": round(float(np.mean(scores)), 6),
+            }
+            kind = OUTSIDE
+        if name != OUTSIDE and kind == OUTSIDE:
+            kind, start, scores = name, place[0], []
+        if name != OUTSIDE:
+            end = place[1]
+            scores.append(score)
+
+
+def _words(documents: Dataset) -> list[list[str]]:
+    rows = documents.select_columns(["text", "word_starts", "word_ends"])
+    return [
+        [row["text"][start:end] for start, end in zip(row["word_starts"], row["word_ends"], strict=True)]
+        for row in rows
+    ]

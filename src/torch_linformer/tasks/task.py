@@ -1,0 +1,148 @@
+"""What a task adds to a run: how its documents are read, its model, its batches, its answers and its scores."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.records import Record
+from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.tasks.examples import Examples
+
+ColumnLists = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
+
+
+IGNORED = -100  # a target that takes no part in the loss
+
+
+def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
+    """Targets of every token as one tensor, −100 wherever the batch is padded, on whichever side."""
+    padded = torch.full_like(attention_mask, IGNORED)
+    padded[attention_mask.bool()] = torch.tensor([target for row in targets for target in row])
+    return padded
+
+
+def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
+    """A window with the places of its tokens in the document, and what is left of its logits, one after the other."""
+    names = ("document", "text_from", "starts", "ends")
+    for number, kept in enumerate(reduced):
+        yield {name: windows[name][number] for name in names}, kept
+
+
+class Task(ABC):
+    """What a run needs to know of a task.
+
+    Documents become windows of token ids (:mod:`torch_linformer.data.windows`), a model answers each window, and
+    the answers of a document's windows become its own, which is scored. Training, ``linformer evaluate`` and
+    ``linformer predict`` go this way alike.
+
+    Attributes:
+        record: how a document is read from a row.
+        model_class: the model that learns it.
+        best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
+        headline: the scores that head the report.
+        validated: those of the validation documents that are shown while it trains; the headline if empty.
+        offsets: whether the windows must tell which characters a token stands for.
+        least_labels: how many different labels the documents must have; 0 where they have none.
+        pipeline_tag: what the hub calls the task.
+        instead: what to do with a model of the task where ``linformer predict`` has no use for it.
+        usage: lines of Python for the model card that use ``tokenizer`` and ``model``.
+
+    Args:
+        tokenizer: pads batches.
+        names: the labels, if the task has any.
+    """
+
+    record: ClassVar[Record]
+    model_class: ClassVar[type[LinformerPreTrainedModel]]
+    best_metric: ClassVar[str]
+    larger_is_better: ClassVar[bool] = True
+    headline: ClassVar[tuple[str, ...]]
+    validated: ClassVar[tuple[str, ...]] = ()
+    offsets: ClassVar[bool] = False
+    least_labels: ClassVar[int] = 0
+    pipeline_tag: ClassVar[str] = "text-classification"
+    instead: ClassVar[str] = "train a model on another --task"
+    usage: ClassVar[str] = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+outputs = model(**inputs)"""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = ()) -> None:
+        self.tokenizer, self.names = tokenizer, list(names)
+        self.pad = DataCollatorWithPadding(tokenizer)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the configuration of a new model says of the task."""
+        return {}
+
+    def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
+        """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`."""
+        return DocumentEncoder(self.tokenizer, max_length, overflow=overflow, stride=stride, offsets=self.offsets)
+
+    def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
+        """Documents tokenised, with the targets of each window; found in a cache if they were made before.
+
+        ``most`` windows at most, where a task can leave some out.
+        """
+        windows = tokenize_documents(documents, encoder)
+        _, first = np.unique(windows["document"][:], return_index=True)
+        return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
+
+    def label(self, windows: Dataset, documents: Dataset) -> Dataset:
+        """The windows with the targets that the collator reads."""
+        raise NotImplementedError
+
+    def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+        """What makes a batch of windows."""
+        return self.collate
+
+    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """A padded batch; with its targets if the windows have them."""
+        return dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
+
+    @abstractmethod
+    def reduce(self, logits: Any, labels: Any) -> Tensor:
+        """The small part of a batch's logits that the answers need."""
+
+    def respond(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """What a model says of a batch without targets, as :meth:`answers` reads it."""
+        outputs = model(**batch)
+        return self.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
+
+    @abstractmethod
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> Any:
+        """One answer a document, from what :meth:`reduce` left of its windows."""
+
+    @abstractmethod
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        """Every score of the answers."""
+
+    def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
+        """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""
+        return {}
+
+    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+        """What a model must beat, by its name in the report, and its headline scores."""
+        return {}
+
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
+        """Texts without anything known of them, as the columns that :meth:`answers` reads."""
+        return {"text": list(texts)}
+
+    def describe(self, answer: Any, text: str) -> dict[str, Any]:
+        """An answer as ``linformer predict`` writes it.
+
+        Raises:
+            NotImplementedError: the task predicts nothing of a document.
+        """
+        raise NotImplementedError
+
+    def finish(self, model: LinformerPreTrainedModel) -> None:  # noqa: B027 - most tasks have none
+        """The last touch to the trained model."""

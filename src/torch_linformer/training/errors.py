@@ -1,9 +1,0 @@
-"""The one exception that means "the input has to change, not the program"."""
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used.
-
-    The message is one line for a person: where (file and row), what is wrong there, and what to do. The
-    commands print it to standard error and exit with status 2.
-    """

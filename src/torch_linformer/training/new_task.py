@@ -1,0 +1,38 @@
+"""The task of a training run, as its settings and documents set it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.opening.model_folder import load_config, reader_config
+from torch_linformer.tasks.answering import Answering
+from torch_linformer.tasks.masking import MaskedLanguageModelling
+from torch_linformer.tasks.next_token import CausalLanguageModelling
+from torch_linformer.tasks.registry import TASKS
+from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
+from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.whole_documents import Regression
+from torch_linformer.training.train_settings import TrainSettings
+
+
+def new_task(
+    settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, names: Sequence[str], documents: Dataset
+) -> Task:
+    """The task that the settings, the names of the labels and the training documents set."""
+    kind = TASKS[settings.task]
+    if kind is MaskedLanguageModelling:
+        options = {"packing": settings.packing, "whole_words": settings.whole_words}
+        return MaskedLanguageModelling(tokenizer, settings.seed, **options)
+    if kind is CausalLanguageModelling:
+        return CausalLanguageModelling(tokenizer, settings.seed, packing=settings.packing)
+    if kind is SequenceToSequence:
+        return SequenceToSequence(tokenizer, settings.target_length)
+    if kind is Answering:
+        first = None if settings.from_model is None else reader_config(load_config(settings.from_model))
+        return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
+    if kind is Regression:
+        values = np.asarray(documents["label"][:])
+        return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
+    return kind(tokenizer, names)

@@ -1,0 +1,93 @@
+"""Options of a run: one field an option, from the command line, a TOML file or Python alike."""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.errors import InputError, flag
+from torch_linformer.measuring.machine import memory_bytes
+from torch_linformer.reporting.tables import format_bytes
+
+
+def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field with what the command line says about it."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+def check_options(settings: Any, positive: Sequence[str]) -> None:
+    """Raise ``InputError`` for a choice there is not, or a number that cannot be: not above 0, beyond any memory."""
+    for item in dataclasses.fields(settings):
+        value, choices = getattr(settings, item.name), item.metadata["choices"]
+        if choices and value is not None and value not in choices:
+            raise InputError(f"{flag(item.name)} must be one of {', '.join(choices)}, got {value!r}")
+    for name in positive:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+    for name in ("max_length", "max_target_length"):
+        needed, there = 8 * (getattr(settings, name, None) or 0), memory_bytes()
+        if needed > there:
+            raise InputError(
+                f"{flag(name)} {getattr(settings, name)}: numbering the tokens of one text takes "
+                f"{format_bytes(needed)}, and this machine has {format_bytes(there)}; take fewer tokens"
+            )
+    if not 0 <= settings.seed < 2**32:
+        raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
+
+
+def read_config(path: str, settings: type) -> dict[str, Any]:
+    """Options of a settings class from a TOML file, named as on the command line, with hyphens or underscores.
+
+    Raises:
+        InputError: the file is missing or malformed, or an option is unknown or of the wrong type.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--config {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--config {path}: not valid TOML: {error}") from None
+    known = {item.name: item for item in dataclasses.fields(settings)}
+    spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
+    options: dict[str, Any] = {}
+    for key, value in values.items():
+        name = "from_model" if key == "from" else key.replace("-", "_")
+        if name in options:
+            raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
+        if name == "resume":  # no setting: it does not change what the run is
+            if not isinstance(value, bool):
+                raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
+            options[name] = value
+        elif name in known:
+            options[name] = _convert(value, known[name], f"--config {path}: {key}")
+        else:
+            near = get_close_matches(key.replace("_", "-"), spelled, n=1)
+            there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
+            raise InputError(f"--config {path}: unknown option {key!r}; {there}")
+    return options
+
+
+def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
+    """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
+    wanted = str(item.type)
+    if isinstance(value, list) and item.name == "k":
+        return ",".join(map(str, value))
+    if wanted == str(bool):
+        if not isinstance(value, bool):
+            raise InputError(f"{where} must be true or false, got {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InputError(f"{where} must be a number or text, got {value!r}")
+    if "float" in wanted and isinstance(value, (int, float)):
+        return float(value)
+    if "int" in wanted and isinstance(value, int):
+        return value
+    if "str" in wanted:
+        return str(value)
+    kind = "a whole number" if "int" in wanted else "a number"
+    raise InputError(f"{where} must be {kind}, got {value!r}")

@@ -1,0 +1,73 @@
+"""The three parts of a run's documents: training, validation (picks the checkpoint) and test (scored once)."""
+
+from dataclasses import dataclass, field
+
+from datasets import Dataset
+
+from torch_linformer.data.overlap import overlap_warnings
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import (
+    Documents,
+    check_labels,
+    check_repeated,
+    label_names,
+    load_documents,
+    parse_part,
+    split_documents,
+)
+from torch_linformer.tasks.registry import TASKS
+from torch_linformer.training.train_settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says.
+
+    ``warnings`` are what is said of the scores too, wherever they stand.
+    """
+
+    train: Dataset
+    validation: Dataset
+    test: Dataset
+    names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def load_splits(settings: TrainSettings) -> Splits:
+    """Load and split the documents of a run.
+
+    Validation is a part of the training documents; the test documents are taken out first.
+
+    Raises:
+        InputError: for anything that is wrong with the data (see :mod:`torch_linformer.data.reading.documents`).
+    """
+    documents = _load(settings, settings.data)
+    notes = list(documents.notes)
+    least = TASKS[settings.task].least_labels
+    names = label_names(documents.dataset, least) if least else []
+    if settings.task == "classify":
+        check_repeated(names, documents.dataset, settings.data)
+    train, test = _part(settings, documents.dataset, "test", notes)
+    train, validation = _part(settings, train, "validation", notes)
+    if names:
+        for part, source in ((validation, settings.validation), (test, settings.test)):
+            check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
+    warnings = overlap_warnings({"to train on": train, "for validation": validation, "held out": test})
+    return Splits(train, validation, test, names, notes, warnings)
+
+
+def _load(settings: TrainSettings, source: str) -> Documents:
+    names = ("text", "label", "question", "source", "target")
+    named = NamedColumns(**{name: getattr(settings, f"{name}_column") for name in names})
+    return load_documents(source, TASKS[settings.task].record, named=named)
+
+
+def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:
+    """``train`` without the part ``name``, and the part; a file of its own leaves ``train`` whole."""
+    source = parse_part(getattr(settings, name))
+    if isinstance(source, float):
+        return split_documents(train, source, settings.seed, stratified=settings.task == "classify")
+    documents = _load(settings, source)
+    notes.extend(f"{name}: {note}" for note in documents.notes)
+    return train, documents.dataset

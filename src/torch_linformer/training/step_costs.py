@@ -1,0 +1,114 @@
+"""Speed and memory of a model's step, of training or inference, beside the same model with full attention."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_linformer import models
+from torch_linformer.measuring.workers import StepRequest, measure_in_turn
+from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
+from torch_linformer.opening.devices import autocast
+
+
+@dataclass(frozen=True)
+class ModelStep:
+    """A step to measure: a model, a batch of full length, a device and a precision; without training a forward pass."""
+
+    model_class: str
+    config: dict[str, Any]
+    batch_size: int
+    length: int
+    device: str
+    precision: str
+    training: bool = True
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Tokens per second, and peak memory beyond the parameters and the batch (:mod:`torch_linformer.measuring.memory`).
+
+    Of a training step that is what its activations, gradients and AdamW's state take together at their height.
+    """
+
+    tokens_per_second: float
+    peak_memory_mb: float
+
+
+def measure_beside_full_attention(step: ModelStep) -> tuple[StepCost | None, StepCost | None]:
+    """The model as it is, and the same with full attention; None for one that failed, for want of memory say."""
+    ours, full = measure_steps([step, replace(step, config=_with_attention(step.config, "full"))])
+    return ours, full
+
+
+def measure_steps(steps: Sequence[ModelStep]) -> list[StepCost | None]:
+    """What each costs, each in a fresh process, all in turn; None for one that failed."""
+    requests = [StepRequest(f"{__name__}:build_step", asdict(step), step.device) for step in steps]
+    costs: list[StepCost | None] = []
+    for step, measured in zip(steps, measure_in_turn(requests), strict=True):
+        tokens = step.batch_size * step.length
+        costs.append(None if measured is None else StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
+    return costs
+
+
+def build_step(**fields: Any) -> Callable[[], None]:
+    """The step of a :class:`ModelStep` with these fields, in the process that measures it."""
+    step = ModelStep(**fields)
+    model, batch = _build(step)
+    if not step.training:
+
+        def forward() -> None:
+            with torch.inference_mode(), autocast(step.device, step.precision):
+                model(**batch)
+
+        return forward
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def train() -> None:
+        with autocast(step.device, step.precision):
+            loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return train
+
+
+def _with_attention(config: dict[str, Any], attention: str) -> dict[str, Any]:
+    """A configuration with another attention, in both parts of an encoder-decoder."""
+    if "encoder" in config:
+        return {**config, **{side: {**config[side], "attention": attention} for side in ("encoder", "decoder")}}
+    return {**config, "attention": attention}
+
+
+def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    seq2seq = "encoder" in step.config
+    config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**step.config)
+    reader = config.encoder if seq2seq else config
+    model: nn.Module = getattr(models, step.model_class)(config)
+    model.to(step.device).train(step.training)
+    shape = (step.batch_size, step.length)
+    ids = torch.randint(1, reader.vocab_size, shape, device=step.device)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if step.training:
+        batch |= _targets(step.model_class, config, ids)
+    return model, batch
+
+
+def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Something to learn, of the shape that the model expects."""
+    first = torch.zeros_like(ids[:, 0])
+    match model_class:
+        case "LinformerForMaskedLM" | "LinformerForCausalLM":
+            return {"labels": ids}
+        case "LinformerForTokenClassification":
+            return {"labels": torch.zeros_like(ids)}
+        case "LinformerForQuestionAnswering":
+            return {"start_positions": first, "end_positions": first}
+        case "LinformerForConditionalGeneration":
+            return {"labels": ids[:, : config.decoder.max_position_embeddings]}
+    if config.problem_type in ("regression", "multi_label_classification"):
+        return {"labels": torch.zeros(len(ids), len(config.label_names), device=ids.device)}
+    return {"labels": first}

@@ -1,0 +1,268 @@
+"""One training run, from documents to a model folder with its report."""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import transformers
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.sources import find_source
+from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
+from torch_linformer.opening.checkpoints import remove_checkpoints
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
+from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
+from torch_linformer.opening.summary import attention_of
+from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.tables import format_count, format_percent
+from torch_linformer.tasks.examples import Examples
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
+from torch_linformer.training.new_task import new_task
+from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
+from torch_linformer.training.splits import Splits, load_splits
+from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention
+from torch_linformer.training.train_settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
+from torch_linformer.training.trainer import fit, run_arguments
+from torch_linformer.training.training_screen import TrainingScreen
+
+EVALUATIONS = 10  # of the validation documents, over the whole training
+EVALUATED_TOKENS = 500_000  # of text at most that a language model is scored on
+LEAST_EVALUATED = 20_000  # tokens for validation; beyond them all evaluations together read as much as the training
+TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and is scored on."""
+
+    splits: Splits
+    tokenizer: PreTrainedTokenizerFast
+    task: Task
+    train: Examples
+    validation: Examples
+    test: Examples
+
+
+def train(
+    settings: TrainSettings, *, resume: bool = False, command: str = "", screen: TrainingScreen | None = None
+) -> Path:
+    """Train a model, score it on documents it never saw, and leave everything in the folder of the run.
+
+    Args:
+        settings: what to train on what.
+        resume: go on from the last whole checkpoint of a run with the same settings.
+        command: the command line, for the report.
+        screen: where to show what happens.
+
+    Returns:
+        The folder, which ``from_pretrained`` loads.
+
+    Raises:
+        InputError: for anything wrong with the settings, the data or the folder.
+        Interrupted: on Ctrl-C, once a checkpoint is left.
+    """
+    screen = screen or TrainingScreen()
+    output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
+    with run_folder(output):
+        checkpoint = open_run(output, identity(settings), resume, screen)
+        if (output / "metrics.json").exists():
+            screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
+            remove_checkpoints(output)
+            return output
+        outcome = _trained(settings, output, checkpoint, command, screen)
+        write_outcome(outcome, output)
+        remove_checkpoints(output)
+        show_outcome(outcome, output, screen)
+        return output
+
+
+def _trained(
+    settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: TrainingScreen
+) -> Outcome:
+    """Everything between a folder that was opened and what is written into it in the end."""
+    device = resolve_device(settings.device)
+    precision = resolve_precision(settings.precision, device)
+    run = identity(settings)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+    settings = _with_the_first_model(settings)
+    data = _prepare(settings, checkpoint, screen)
+    model = build_model(settings, data.task, data.tokenizer, data.splits)
+    if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
+        add_latent_semantics(model, data.train.windows, settings)
+    _describe_model(model, settings, device, precision, screen)
+
+    write_json(output / RUN_FILE, run)
+    trainer = _trainer(settings, output, data, model, device, precision)
+    spent = fit(trainer, output, checkpoint, screen)
+    data.task.finish(model)
+    scores = trainer.scores_of(data.test)
+    screen.say("measuring the floor and a training step beside full attention")
+    return Outcome(
+        settings=settings,
+        command=command,
+        splits=data.splits,
+        model=model,
+        tokenizer=data.tokenizer,
+        task=data.task,
+        scores=scores,
+        floors=data.task.floors(data.splits.train, data.splits.test, settings.seed),
+        costs=_costs(settings, model, device, precision),
+        history=trainer.state.log_history,
+        num_tokens=data.train.num_tokens,
+        spent=spent,
+        device=device,
+        precision=precision,
+    )
+
+
+def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
+    """The settings with what follows from the model that the training begins with, if it does with one."""
+    if settings.from_model is None:
+        return settings
+    first = load_config(settings.from_model)
+    check_first_model(settings, first)
+    config = reader_config(first)
+    if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
+        longest = cast(LinformerConfig, first.decoder).max_position_embeddings
+        settings = dataclasses.replace(settings, max_target_length=longest)
+    return dataclasses.replace(
+        settings,
+        max_length=settings.max_length or config.max_position_embeddings,
+        learning_rate=settings.learning_rate or FINE_TUNING * size_of_width(config.hidden_size).learning_rate,
+    )
+
+
+def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:
+    """Read the documents, learn or load the tokenizer, and make the examples of the three parts."""
+    splits = load_splits(settings)
+    for note in (*splits.notes, *splits.warnings):
+        screen.say(note)
+    tokenizer = _tokenizer(settings, splits, checkpoint)
+    task = new_task(settings, tokenizer, splits.names, splits.train)
+    encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride)
+    train = task.examples(splits.train, encoder)
+    trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
+    validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
+    validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
+    test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
+    _describe_data(splits, train, settings, screen)
+    return Prepared(splits, tokenizer, task, train, validation, test)
+
+
+def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
+    if checkpoint is not None:
+        return build_tokenizer(str(checkpoint), (), **options)
+    if settings.from_model is not None:
+        load_tokenizer(settings.from_model)  # says what is wrong with the model's folder, where something is
+    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
+
+
+def _texts(documents: Dataset, seed: int) -> Iterator[str]:
+    """Documents in random order, up to as much text as a tokenizer learns from."""
+    characters = 0
+    for number in np.random.default_rng(seed).permutation(len(documents)):
+        document = documents[int(number)]
+        for text in filter(None, (document["text"], document.get("target"))):
+            yield text
+            characters += len(text)
+        if characters > TOKENIZER_CHARACTERS:
+            return
+
+
+def _describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
+    tokens = train.num_tokens
+    long = tokens > settings.length
+    screen.say(
+        f"{format_count(len(splits.train))} documents to train on, {format_count(len(splits.validation))} for "
+        f"validation, {format_count(len(splits.test))} held out"
+    )
+    if splits.names:
+        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
+        screen.say(f"{len(splits.names)} labels: {labels}")
+    low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
+    lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
+    fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
+    if settings.overflow == "windows" or settings.task in OF_TEXT:
+        fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
+    screen.say(
+        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
+    )
+    if settings.task == "seq2seq":
+        tokens = np.asarray(train.windows["target_tokens"][:])
+        long = tokens > settings.target_length
+        screen.say(
+            f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
+            f"--max-target-length {settings.target_length}"
+        )
+
+
+def _describe_model(
+    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
+) -> None:
+    if settings.from_model:
+        name = f"from {settings.from_model}"
+        first = "nothing of it new" if settings.task == "seq2seq" else "only its head is new"
+    else:
+        name = settings.size
+        first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
+    size = f"{format_count(model.num_parameters())} parameters"
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
+
+
+def _trainer(
+    settings: TrainSettings,
+    output: Path,
+    data: Prepared,
+    model: LinformerPreTrainedModel,
+    device: str,
+    precision: str,
+) -> DocumentTrainer:
+    task = data.task
+    arguments = run_arguments(
+        output,
+        steps=settings.steps(len(data.train.windows)),
+        batch_size=settings.batch_size,
+        learning_rate=settings.peak_rate,
+        seed=settings.seed,
+        device=device,
+        precision=precision,
+        evaluations=EVALUATIONS,
+        best=task.best_metric,
+        larger_is_better=task.larger_is_better,
+        weight_decay=0.05,
+        label_smoothing_factor=settings.label_smoothing,
+    )
+    return DocumentTrainer(
+        model=model,
+        args=arguments,
+        task=task,
+        train_dataset=data.train.windows,
+        validation=data.validation,
+        processing_class=data.tokenizer,
+        minutes=settings.minutes,
+    )
+
+
+def _costs(
+    settings: TrainSettings, model: LinformerPreTrainedModel, device: str, precision: str
+) -> tuple[StepCost | None, StepCost | None]:
+    step = ModelStep(
+        model_class=type(model).__name__,
+        config=model.config.to_diff_dict(),
+        batch_size=settings.batch_size,
+        length=settings.length,
+        device=device,
+        precision=precision,
+    )
+    return measure_beside_full_attention(step)

@@ -1,0 +1,249 @@
+"""The options of a training run."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from torch_linformer.data.overflow import OVERFLOW
+from torch_linformer.errors import InputError, flag
+from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.training.option_fields import check_options, option
+from torch_linformer.training.suggested_k import suggested_k
+
+
+@dataclass(frozen=True)
+class Size:
+    """Dimensions of a model, and what training it from scratch asks for."""
+
+    hidden_size: int
+    layers: int
+    heads: int
+    feed_forward: int
+    learning_rate: float
+    dropout: float
+    position_embedding: str
+
+
+# `tiny` reads thousands of tokens a document on two CPU cores: one layer, whose E and F know positions themselves.
+# `base` has the dimensions of RoBERTa-base, `large` those of RoBERTa-large.
+SIZES = {
+    "tiny": Size(128, 1, 4, 256, 3e-3, 0.3, "none"),
+    "small": Size(384, 6, 6, 1536, 5e-4, 0.1, "learned"),
+    "base": Size(768, 12, 12, 3072, 1e-4, 0.1, "learned"),
+    "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
+}
+
+TASKS = tuple(HEADLINES)
+OF_TEXT = ("mlm", "clm")  # tasks that learn from text alone, all of it
+PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+MEMORY = ("none", "checkpoint", "reversible")
+MAX_LENGTH = 2048
+MAX_TARGET_LENGTH = 256
+DECODER_SLOTS = 16  # of the target so far, beside its window
+EPOCHS = 5.0
+WINDOW = 64  # tokens that a new causal model sees one by one
+FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
+# Options that only some tasks have.
+_OF_TASKS = {
+    "text_column": tuple(task for task in TASKS if task != "seq2seq"),
+    "label_column": tuple(task for task in TASKS if task != "seq2seq"),
+    "question_column": ("qa",),
+    "source_column": ("seq2seq",),
+    "target_column": ("seq2seq",),
+    "max_target_length": ("seq2seq",),
+    "label_smoothing": ("seq2seq",),
+    "packing": OF_TEXT,
+    "whole_words": ("mlm",),
+    "embeddings": ("classify", "multilabel", "regress"),
+    "class_weights": ("classify",),
+    "sharing": tuple(task for task in TASKS if task != "clm"),  # slots of a causal model are running means
+    "projection": tuple(task for task in TASKS if task != "clm"),
+}
+_OF_NEW_MODELS = (
+    "tokenizer",
+    "k",
+    "window",
+    "sharing",
+    "projection",
+    "attention",
+    "memory",
+    "chunk_size",
+    "embeddings",
+    "size",
+)
+STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
+
+    data: str = option("stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL, Parquet, a folder, or a dataset's name")
+    text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
+    label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
+    question_column: str | None = option(None, "column that holds the question")
+    source_column: str | None = option(None, "seq2seq: column that holds the source")
+    target_column: str | None = option(None, "seq2seq: column that holds the target")
+    validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
+    test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
+    task: str = option("classify", "what to learn", TASKS)
+    from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
+    tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
+    max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
+    max_target_length: int | None = option(
+        None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
+    )
+    overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
+    stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
+    packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
+    whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
+    k: str | None = option(
+        None,
+        "slots K: a number; one a layer, comma-separated; or @spectrum.json, or :90, :99 behind it "
+        " [min(256, max-length/4); clm 64]",
+    )
+    window: int | None = option(
+        None, "also attend to the tokens this near; clm: to the last so many, 0 for none  [clm: 64]"
+    )
+    sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
+    # Segment means generalise best from a few thousand documents (docs/log.md).
+    projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
+    attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
+    memory: str = option("none", "activations a training keeps: all; inputs of layers; none, as two streams", MEMORY)
+    chunk_size: int | None = option(None, "tokens the layers work on at once in inference  [all]")
+    embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
+    size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
+    class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
+    label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
+    epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
+    max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
+    minutes: float | None = option(None, "stop training after this many minutes")
+    batch_size: int = option(8, "documents a step")
+    learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
+    seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
+    precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
+    device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
+    output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            positive=(
+                "max_length",
+                "max_target_length",
+                "epochs",
+                "max_steps",
+                "minutes",
+                "batch_size",
+                "chunk_size",
+                "learning_rate",
+            ),
+        )
+        if self.stride is not None and self.stride < 0:
+            raise InputError(f"--stride must be at least 0, got {self.stride}")
+        if self.window is not None and self.window < 0:
+            raise InputError(f"--window must be at least 0, got {self.window}")
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.length < 4:
+            raise InputError(f"--max-length must be at least 4, got {self.length}")
+        if self.target_length < 4:
+            raise InputError(f"--max-target-length must be at least 4, got {self.target_length}")
+        self._check_task()
+        if isinstance(self.k, str) and self.k.startswith("@"):
+            # The numbers, not the file: a run is resumed by what it is, whatever the file says by then.
+            object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
+        self.slots  # noqa: B018 - its checks
+
+    def _check_task(self) -> None:
+        """Options that the task, or the model to begin with, would ignore are mistakes."""
+        for item in dataclasses.fields(self):
+            given = getattr(self, item.name) != item.default
+            if given and self.task not in _OF_TASKS.get(item.name, TASKS):
+                tasks = ", ".join(_OF_TASKS[item.name])
+                raise InputError(f"{flag(item.name)} goes with --task {tasks}, not {self.task}")
+            if given and self.from_model and item.name in _OF_NEW_MODELS:
+                raise InputError(f"{flag(item.name)} is for a new model; --from {self.from_model} has its own")
+        if self.task in OF_TEXT and self.overflow == "windows":
+            raise InputError(
+                f"--overflow windows is not for --task {self.task}, which reads all of every document anyway"
+            )
+        if self.task == "seq2seq" and self.overflow == "windows":
+            raise InputError("--overflow windows is not for --task seq2seq, which writes one target for a document")
+
+    def applies(self, name: str) -> bool:
+        """Whether an option has a meaning for this task, and for a model that begins as this one does."""
+        new = self.from_model is None or name not in _OF_NEW_MODELS
+        return new and self.task in _OF_TASKS.get(name, TASKS)
+
+    def steps(self, documents: int) -> int:
+        """Steps of a training on this many documents."""
+        if self.max_steps is not None:
+            return self.max_steps
+        if self.epochs is None and self.data == "stdlib":
+            return STDLIB_STEPS  # the same on every Python, however many files it carries
+        return max(1, round((self.epochs or EPOCHS) * math.ceil(documents / self.batch_size)))
+
+    @property
+    def length(self) -> int:
+        """Tokens that a new model reads at once."""
+        return self.max_length or MAX_LENGTH
+
+    @property
+    def target_length(self) -> int:
+        """Tokens that a new encoder-decoder writes at most."""
+        return self.max_target_length or MAX_TARGET_LENGTH
+
+    @property
+    def positions(self) -> str:
+        """How a new model knows where a token stands; tagging, answering and seq2seq cannot do without."""
+        if self.task == "clm":
+            return "rotary"
+        needed = self.task in ("token-classify", "qa", "seq2seq")
+        return "learned" if needed else SIZES[self.size].position_embedding
+
+    @property
+    def peak_rate(self) -> float:
+        """The highest learning rate of the training."""
+        return self.learning_rate or SIZES[self.size].learning_rate
+
+    @property
+    def begins_with_lsa(self) -> bool:
+        """Whether the word embeddings start from the documents; what masked tokens ask for is another matter."""
+        return self.applies("embeddings") and self.embeddings == "lsa"
+
+    @property
+    def local_window(self) -> int | None:
+        """Tokens that a new model sees one by one beside its slots; None for no such window."""
+        if self.window is None:
+            return WINDOW if self.task == "clm" else None
+        return self.window or None
+
+    @property
+    def slots(self) -> int | list[int]:
+        """K of the model: one number, or one a layer."""
+        layers, least = SIZES[self.size].layers, 0 if self.task == "clm" and self.local_window else 1
+        if self.k is None:
+            return min(64 if self.task == "clm" else 256, self.length // 4)
+        try:
+            numbers = [int(part) for part in str(self.k).split(",")]
+        except ValueError:
+            raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
+        if least == 1 and 0 in numbers and self.task == "clm":
+            raise InputError("--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number")
+        for number in numbers:
+            if not least <= number <= self.length:
+                raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")
+        if len(numbers) == 1:
+            return numbers[0]
+        if self.sharing == "layerwise":
+            raise InputError("--sharing layerwise has one projection for all layers: --k must be one number")
+        if len(numbers) != layers:
+            raise InputError(f"--k must be one number or one for each of the {layers} layers of --size {self.size}")
+        return numbers
+
+
+def size_of_width(width: int) -> Size:
+    """The size whose learning rate suits a model of that width: the widest that is no wider, or else the smallest."""
+    fitting = [size for size in SIZES.values() if size.hidden_size <= width]
+    return max(fitting, key=lambda size: size.hidden_size, default=SIZES["tiny"])

@@ -1,0 +1,54 @@
+"""What a run shows: a bar on a terminal, a line now and then in a log."""
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+
+from torch_linformer.reporting import screen
+from torch_linformer.reporting.tables import format_count, format_duration, format_scores
+
+LOG_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class TrainingScreen(screen.Screen):
+    """Sentences, tables and the progress of the training, on one console."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console)
+        self.last_line = float("-inf")
+
+    def start(self, step: int, steps: int) -> None:
+        self.steps = steps
+        self.start_bar(
+            TextColumn("training"), BarColumn(), TextColumn("{task.fields[line]}"), total=steps, completed=step
+        )
+
+    def is_due(self) -> bool:
+        """Whether it is time to show another step; asking the device for its counts costs time of its own."""
+        due = time.monotonic() - self.last_line >= (0.5 if self.bar is not None else LOG_SECONDS)
+        if due:
+            self.last_line = time.monotonic()
+        return due
+
+    def step(self, step: int, done: float, loss: float | None, tokens_per_second: float, seconds: float) -> None:
+        """A step, the share of the training that is ``done`` with it, and the ``seconds`` that this share took.
+
+        Where the clock will end the training before its last step, the number of steps is that which the time allows.
+        """
+        steps = min(self.steps, max(step, round(step / done)))
+        shown_loss = "" if loss is None else f"loss {loss:.3f}, "
+        left = format_duration(seconds * (1 - done) / done)
+        line = f"{shown_loss}{format_count(round(tokens_per_second))} tokens/s, {left} left"
+        of = f"{step}/{'~' if steps < self.steps else ''}{steps}"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, total=steps, line=f"{of} steps, {line}")
+        else:
+            self.say(f"step {of}: {line}")
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
+        scores = {name.removeprefix("eval_"): value for name, value in metrics.items() if name not in timing}
+        shown = ", ".join(f"{name} {value}" for name, value in format_scores(scores).items())
+        self.say(f"step {step}: validation {shown}")

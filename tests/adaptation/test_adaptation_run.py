@@ -1,0 +1,309 @@
+"""`linformer adapt` from an encoder and texts to a folder that the others open, also after it was killed."""
+
+import json
+import os
+import shutil
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+)
+
+import torch_linformer.training
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerModel
+
+LONGEST, READ = 16, 32  # tokens of the original, and of the adapted
+FILES = [
+    "1_Pooling",
+    "2_Normalize",
+    "README.md",
+    "adaptation.json",
+    "config.json",
+    "config_sentence_transformers.json",
+    "model.safetensors",
+    "modeling_linformer.py",
+    "modules.json",
+    "report.html",
+    "run.json",
+    "sentence_bert_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, save_source, tokenizer):
+    """A folder of sentence-transformers with a small BERT, whose embeddings are those of its first tokens."""
+    return save_source(tmp_path_factory.mktemp("source") / "small", tokenizer, pooling="cls_token")
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory, write_csv, weather):
+    return {
+        "data": write_csv(tmp_path_factory.mktemp("texts") / "texts.csv", weather(400, seed=5)),
+        "max_length": READ,
+        "k": 4,
+        "window": 4,
+        "steps": 40,
+        "batch_size": 8,
+        "learning_rate": 3e-3,
+        "device": "cpu",
+        "precision": "fp32",
+    }
+
+
+@pytest.fixture(scope="module")
+def adapt(source, options, watching_screen):
+    """A function: adapt with the options above, changed as told; returns what the screen showed."""
+
+    def run(output, *, resume=False, moments=None, path=source, width=200, **changed):
+        screen = watching_screen(output, moments, width)
+        settings = AdaptSettings(**{**options, **changed, "output": str(output)})
+        run_adaptation(str(path), settings, resume=resume, command="linformer adapt small <&>", screen=screen)
+        return screen.shown
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(adapt, tmp_path_factory):
+    base = tmp_path_factory.mktemp("adapted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        shown = adapt(base / "run", moments=base / "moments")
+    result = json.loads((base / "run" / "adaptation.json").read_text())
+    return SimpleNamespace(folder=base / "run", moments=base / "moments", shown=shown, result=result)
+
+
+def test_the_student_comes_near_its_teacher(finished):
+    start, end = finished.result["start"], finished.result["end"]
+    assert end["cosine"] > start["cosine"] + 0.05 and end["rank_correlation"] > start["rank_correlation"]
+    assert end["cosine"] > 0.95
+
+
+def test_the_folder_is_whole(finished):
+    assert sorted(os.listdir(finished.folder)) == FILES
+    assert json.loads((finished.folder / "sentence_bert_config.json").read_text())["max_seq_length"] == READ
+    pooling = json.loads((finished.folder / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_cls_token"]
+    assert "linformer adapt small &lt;&amp;&gt;" in (finished.folder / "report.html").read_text()
+    assert "SentenceTransformer" in (finished.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("steps", [1, 40])
+def test_an_adaptation_that_diverges_leaves_nothing(adapt, tmp_path, steps):
+    with pytest.raises(
+        InputError, match=rf"^the training diverged at step \d+ of {steps}: .*; lower --learning-rate, no"
+    ):
+        adapt(tmp_path / "run", steps=steps, learning_rate=1e30)
+    assert os.listdir(tmp_path) == []
+
+
+def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weather):
+    tokenizer, model = AutoTokenizer.from_pretrained(finished.folder), AutoModel.from_pretrained(finished.folder)
+    config = model.config
+    assert isinstance(model, LinformerModel)
+    assert (config.k, config.window, config.pooling, config.projection) == (4, 4, "cls", "mean")
+    assert (config.hidden_dropout_prob, config.max_position_embeddings) == (0.1, READ)
+    assert tokenizer.model_max_length == READ
+    texts = [text for text, _ in weather(60, seed=8) if len(tokenizer(text).input_ids) <= LONGEST]
+    assert len(texts) > 10
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        ours = model.eval()(**batch).last_hidden_state[:, 0]
+        theirs = BertModel.from_pretrained(source).eval()(**batch).last_hidden_state[:, 0]
+    assert F.cosine_similarity(ours, theirs).mean() > 0.9
+
+
+def test_costs_that_cannot_be_measured_are_missing(finished):
+    costs = finished.result["costs"]
+    assert [row["tokens"] for row in costs] == [128, 512, 2048, 4096, 8192]
+    assert all(row["ours"] is None is row["full_attention"] for row in costs)
+    assert "failed" in finished.shown
+
+
+def test_a_forward_pass_is_measured_beside_full_attention(finished, adapt, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch_linformer.adaptation.adaptation_run.COST_LENGTHS", (64,))
+    killed = shutil.copytree(finished.moments / "40", tmp_path / "run")
+    shown = adapt(killed, resume=True)
+    (row,) = json.loads((tmp_path / "run" / "adaptation.json").read_text())["costs"]
+    assert row["tokens"] == 64  # more than the model reads: its positions do not cost anything
+    assert row["ours"]["tokens_per_second"] > 0 < row["full_attention"]["peak_memory_mb"]
+    assert "measuring a text of 64 tokens beside full attention" in shown
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("moment", ["4", "20", "40", "trained"])
+def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_path, moment):
+    output = shutil.copytree(finished.moments / moment, tmp_path / "killed")
+    shown = adapt(output, resume=True)
+    resumed, whole = (load_file(folder / "model.safetensors") for folder in (output, finished.folder))
+    assert resumed.keys() == whole.keys() and all(torch.equal(resumed[name], whole[name]) for name in whole)
+    result = json.loads((output / "adaptation.json").read_text())
+    assert result["end"] == finished.result["end"] and result["start"] == finished.result["start"]
+    assert ("going on from" in shown) == (moment != "4")
+    assert sorted(os.listdir(output)) == FILES
+
+
+def test_resume_of_a_finished_adaptation_says_so(finished, adapt):
+    before = sorted(path.stat().st_mtime_ns for path in finished.folder.rglob("*"))
+    assert "it is finished" in adapt(finished.folder, resume=True)
+    assert sorted(path.stat().st_mtime_ns for path in finished.folder.rglob("*")) == before
+
+
+def test_another_adaptation_is_not_gone_on_with(finished, adapt):
+    with pytest.raises(InputError, match=r"holds another run \(--k 4 there, 5 here\)"):
+        adapt(finished.folder, resume=True, k=5)
+
+
+def test_the_same_weights_are_compared_with_other_k(finished):
+    """K 4 and a text of 32 tokens: 1, 2, 4, 8 and 16 slots."""
+    rows = finished.result["tradeoff"]
+    assert [row["k"] for row in rows] == [1, 2, 4, 8, 16]
+    best = max(entry["eval_cosine"] for entry in finished.result["history"] if "eval_cosine" in entry)
+    assert rows[2]["scores"]["cosine"] == pytest.approx(best, abs=1e-6)
+    assert len({row["scores"]["cosine"] for row in rows}) == 5
+    assert "the same weights with other K" in finished.shown
+    assert "The same weights with other K" in (finished.folder / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_head_for_masked_words(adapt, tmp_path, save_source, tokenizer, run_card):
+    path = save_source(tmp_path / "small", tokenizer, BertForMaskedLM)
+    shown = adapt(tmp_path / "run", path=path, max_length=None)
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    assert result["task"] == "mlm" and "loss of masked words" in shown
+    assert result["end"]["cosine"] > result["start"]["cosine"]
+    assert all(0 < result[which]["masked_loss"] < 7 for which in ("start", "end", "original"))  # log 290 is 5.7
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "run").eval()
+    teacher = BertForMaskedLM.from_pretrained(path).eval()
+    batch = tokenizer(["wet mud and the sea", "of warm sand"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        given, wanted = (each(**batch).logits[batch["attention_mask"].bool()] for each in (model, teacher))
+    assert F.cosine_similarity(given, wanted).mean() > 0.9
+    assert "AutoModelForMaskedLM" in (tmp_path / "run" / "README.md").read_text()
+    done = run_card(tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_classifier_and_the_labels_of_the_texts_held_out(adapt, tmp_path, save_source, tokenizer, write_csv, weather):
+    names = {0: "snow", 1: "sun", 2: "rain"}
+    fields = {"id2label": names, "label2id": {name: n for n, name in names.items()}, "classifier_dropout": 0.3}
+    path = save_source(tmp_path / "small", tokenizer, BertForSequenceClassification, **fields)
+    test = write_csv(tmp_path / "test.csv", weather(60, seed=9))
+    shown = adapt(tmp_path / "run", path=path, test=test, label_column="label", max_length=None, width=80)
+    assert "-0.0000" not in shown and "…" not in shown  # seven scores, and four K beside one another
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval()
+    assert model.config.id2label == names and model.config.classifier_dropout == 0.3
+    teacher = BertForSequenceClassification.from_pretrained(path).eval()
+    rows = [(tokenizer(text, truncation=True, max_length=LONGEST), label) for text, label in weather(60, seed=9)]
+    batch = tokenizer.pad([row for row, _ in rows], return_tensors="pt")
+    with torch.no_grad():
+        ours, theirs = (each(**batch).logits.argmax(-1).tolist() for each in (model, teacher))
+    assert result["end"]["agreement"] == pytest.approx(np.mean(np.equal(ours, theirs)), abs=0.02)
+    for which, labels in (("end", ours), ("original", theirs)):
+        accuracy = np.mean([names[label] == wanted for label, (_, wanted) in zip(labels, rows, strict=True)])
+        assert result[which]["accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert result["end"]["agreement"] > result["start"]["agreement"]
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_python_it_is_what_the_command_does(adapt, options, source, tokenizer, tmp_path, write_csv, weather):
+    settings = {name: value for name, value in options.items() if name != "data"} | {"steps": 3}
+    settings.pop("max_length")
+    plain = shutil.copytree(source, tmp_path / "plain")
+    (plain / "modules.json").unlink()
+    original = BertModel.from_pretrained(plain).train()
+    before = {name: tensor.clone() for name, tensor in original.state_dict().items()}
+    texts = [text for text, _ in weather(400, seed=5)]
+    model = torch_linformer.training.adapt(original, tokenizer, texts, output=tmp_path / "python", **settings)
+    adapt(tmp_path / "command", path=plain, max_length=None, steps=3)
+    theirs = load_file(tmp_path / "command" / "model.safetensors")
+    for ours in (model.state_dict(), load_file(tmp_path / "python" / "model.safetensors")):
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert isinstance(model, LinformerModel) and not model.training and model.config.hidden_dropout_prob == 0.1
+    # The original is left as it was.
+    assert original.training and all(parameter.requires_grad for parameter in original.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in original.state_dict().items())
+    assert sorted(os.listdir(tmp_path / "python")) == [
+        "README.md",
+        "adaptation.json",
+        "config.json",
+        "model.safetensors",
+        "modeling_linformer.py",
+        "report.html",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data": "a.csv"}, "--data is for the command: here the model and the texts are given"),
+        ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
+        ({"k": 17}, "--k must lie between 1 and the 16 tokens read at once, got 17"),
+        ({"task": "mlm"}, "--task mlm: .* has no head for it"),
+    ],
+)
+def test_from_python_mistakes_are_said(source, tokenizer, weather, changed, message):
+    texts = [text for text, _ in weather(80, seed=5)]
+    with pytest.raises(InputError, match=message):
+        torch_linformer.training.adapt(BertModel.from_pretrained(source), tokenizer, texts, device="cpu", **changed)
+
+
+def test_from_python_a_decoder_and_too_few_texts(source, tokenizer):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=50)
+    with pytest.raises(InputError, match="GPT2Model: is a decoder"):
+        torch_linformer.training.adapt(GPT2Model(config), tokenizer, ["a"] * 80, device="cpu")
+    with pytest.raises(InputError, match="leaves 2 texts held out; at least 20 are needed"):
+        torch_linformer.training.adapt(BertModel.from_pretrained(source), tokenizer, ["wet mud"] * 60, test=0.04)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("sharing", ["none", "kv", "layerwise"])
+def test_learned_maps_of_every_sharing(adapt, tmp_path, sharing):
+    adapt(tmp_path / "run", projection="linear", sharing=sharing, steps=2, k=8)
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert (model.config.sharing, model.config.projection, model.config.k) == (sharing, "linear", 8)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_plain_encoder_and_minutes(source, adapt, tmp_path):
+    plain = shutil.copytree(source, tmp_path / "plain")
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (plain / name).unlink()
+    shutil.rmtree(plain / "1_Pooling")
+    shown = adapt(tmp_path / "run", path=plain, steps=None, minutes=0.02, max_length=None)
+    result = json.loads((tmp_path / "run" / "adaptation.json").read_text())
+    assert 1 < result["seconds"] < 20 and "distilled in" in shown
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert (model.config.max_position_embeddings, model.config.pooling) == (LONGEST, "mean")
+    assert not (tmp_path / "run" / "modules.json").exists()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_our_own_model_with_full_attention_is_adapted_too(adapt, tmp_path, train_quickly):
+    train_quickly(tmp_path / "full", attention="full", max_steps=2, projection="mean", k=None)
+    adapt(tmp_path / "run", path=tmp_path / "full", steps=2, max_length=24)
+    model = AutoModel.from_pretrained(tmp_path / "run")
+    assert model.config.attention == "linformer" and model.config.k == 4

@@ -1,0 +1,87 @@
+"""The original as it is imported: exactly what it was, and what a folder or the hub says of its embeddings."""
+
+import json
+import shutil
+
+import huggingface_hub.constants
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
+
+from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
+from torch_linformer.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, save_source, tokenizer):
+    return save_source(tmp_path_factory.mktemp("source") / "small", tokenizer, pooling="max_tokens")
+
+
+def test_it_is_the_original(folder, tokenizer):
+    source = load_encoder(str(folder))
+    batch = tokenizer(["wet mud and the sea", "warm sand"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = BertModel.from_pretrained(folder).eval()(**batch, output_hidden_states=True).hidden_states
+        ours = source.model.eval()(**batch, output_hidden_states=True).hidden_states
+    real = batch["attention_mask"].bool()
+    for own, wanted in zip(ours, theirs, strict=True):
+        assert_close(own[real], wanted[real], atol=1e-5, rtol=1e-5)
+    assert (source.longest, source.objective.pooling, source.sentences) == (16, "max", True)
+
+
+@pytest.mark.parametrize("mode", ["cls", ["cls"], ["cls", "mean"], "lasttoken"])
+def test_what_sentence_transformers_6_saves(tmp_path, save_source, tokenizer, mode):
+    path = save_source(tmp_path / "small", tokenizer, pooling="mean_tokens")
+    (path / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 24, "pooling_mode": mode}))
+    kinds = ("base.modules.transformer.Transformer", "sentence_transformer.modules.pooling.Pooling")
+    modules = [
+        {"idx": n, "name": str(n), "path": name, "type": f"sentence_transformers.{kind}"}
+        for n, (name, kind) in enumerate(zip(("", "1_Pooling"), kinds, strict=True))
+    ]
+    (path / "modules.json").write_text(json.dumps(modules))
+    if mode in ("cls", ["cls"]):
+        source = load_encoder(str(path))
+        assert (source.objective.pooling, source.sentences) == ("cls", True)
+        return
+    with pytest.raises(InputError, match=r"pools by (cls, mean|lasttoken); mean, cls or max alone can"):
+        load_encoder(str(path))
+
+
+def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
+    """A cache as the hub's client leaves it, and no network."""
+    cached = tmp_path / "models--org--small"
+    shutil.copytree(folder, cached / "snapshots" / "abc")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    source = load_encoder("org/small")
+    assert (source.path, source.objective.pooling, source.sentences) == ("org/small", "max", True)
+    result = tmp_path / "result"
+    result.mkdir()
+    copy_sentence_modules("org/small", result, 32)
+    for name in ("modules.json", "config_sentence_transformers.json", "1_Pooling/config.json"):
+        assert (result / name).read_bytes() == (folder / name).read_bytes()
+    assert (result / "2_Normalize").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("model_class", "pooling", "task"),
+    [
+        (BertModel, None, "embed"),
+        (BertForMaskedLM, None, "mlm"),
+        (BertForSequenceClassification, None, "classify"),
+        (BertForMaskedLM, "mean_tokens", "embed"),
+    ],
+)
+def test_the_head_says_what_it_is_for(tmp_path, save_source, tokenizer, model_class, pooling, task):
+    path = str(save_source(tmp_path / "small", tokenizer, model_class, pooling))
+    source = load_encoder(path)
+    assert source.objective.name == task and type(source.model) is source.objective.model_class
+    assert source.objective.pooling == ("cls" if task == "classify" else "mean")
+    assert load_encoder(path, "embed").objective.name == "embed"
+    for other in {"mlm", "classify"} - {task}:
+        if not (other == "mlm" and model_class is BertForMaskedLM):
+            with pytest.raises(InputError, match=f"--task {other}: .* has no head for it; --task embed adapts the enc"):
+                load_encoder(path, other)

@@ -1,0 +1,95 @@
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import torch_linformer
+from torch_linformer.data.reading.corpus import MIN_FILES, package_documents, stdlib_documents
+from torch_linformer.errors import InputError
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_package(root, name, files):
+    for number in range(files):
+        write(root / name / f"m{number:03}.py", f"{name} = {number}\n")
+
+
+def test_labels_are_the_packages_with_enough_files(tmp_path):
+    write_package(tmp_path, "beta", MIN_FILES)
+    write_package(tmp_path, "alpha", MIN_FILES + 3)
+    write_package(tmp_path, "small", MIN_FILES - 1)
+    documents, description = package_documents(tmp_path, "Python 9's library")
+    assert Counter(document.label for document in documents) == {"alpha": 23, "beta": 20}
+    assert documents[0] == ("alpha = 0\n", "alpha", "alpha/m000.py")
+    assert [document.path for document in documents] == sorted(document.path for document in documents)
+    assert description == "43 distinct files of Python 9's library, 2 packages with at least 20 files"
+
+
+def test_what_is_no_document_is_left_out(tmp_path):
+    for package in ("a", "b"):
+        write_package(tmp_path, package, MIN_FILES)
+    write(tmp_path / "top.py", "in no package")
+    write(tmp_path / "a" / "empty.py", "")
+    write(tmp_path / "a" / "blank.py", "\n \n")
+    write(tmp_path / "a" / "notes.txt", "no source")
+    write(tmp_path / "b" / "copy.py", "a = 7\n")  # the same bytes as a/m007.py, which comes first
+    write_package(tmp_path / "site-packages", "numpy", MIN_FILES)
+    write_package(tmp_path / "a", "__pycache__", 3)
+    documents, _ = package_documents(tmp_path, "")
+    assert Counter(document.label for document in documents) == {"a": 20, "b": 20}
+
+
+def test_packages_are_read_whole_with_their_subpackages(tmp_path):
+    write_package(tmp_path, "a", MIN_FILES)
+    write_package(tmp_path, "b", MIN_FILES - 1)
+    write(tmp_path / "b" / "deep" / "er" / "x.py", b"caf\xe9 = 1\r\n")
+    document = package_documents(tmp_path, "").documents[-1 - (MIN_FILES - 1)]
+    assert document == ("caf\ufffd = 1\r\n", "b", "b/deep/er/x.py")
+
+
+def test_smaller_libraries_lower_the_threshold_and_say_so(tmp_path):
+    for name, files in (("a", 30), ("b", 7), ("c", 7), ("d", 6)):
+        write_package(tmp_path, name, files)
+    documents, description = package_documents(tmp_path, "it")
+    assert Counter(document.label for document in documents) == {"a": 30, "b": 7, "c": 7}
+    assert description == "44 distinct files of it, 3 packages with at least 7 files (fewer than two have 20)"
+
+
+@pytest.mark.parametrize("sizes", [[], [30], [30, 1]])
+def test_a_library_without_two_packages_is_an_error(tmp_path, sizes):
+    for number, files in enumerate(sizes):
+        write_package(tmp_path, f"p{number}", files)
+    with pytest.raises(InputError, match="too few source files to learn from; give a file or folder"):
+        package_documents(tmp_path, "")
+
+
+def test_the_standard_library_of_this_python():
+    documents, description = stdlib_documents()
+    sizes = Counter(document.label for document in documents)
+    assert len(sizes) >= 2
+    assert len({document.text for document in documents}) > 0.99 * len(documents) > 100
+    assert f"{len(documents):,} distinct files of Python {sys.version.split()[0]}" in description
+    assert f"{len(sizes)} packages with at least" in description
+    assert {"asyncio", "email", "encodings"} <= set(sizes)
+    assert (documents, description) == stdlib_documents()
+
+
+def test_corpus_and_readers_need_only_the_standard_library():
+    """Without site-packages there is nothing else they could import."""
+    code = "from torch_linformer.data.reading import corpus, readers; print(len(corpus.stdlib_documents()[0]))"
+    source = Path(torch_linformer.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(source)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(stdlib_documents().documents)

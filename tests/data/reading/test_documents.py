@@ -1,0 +1,305 @@
+import json
+import os
+import shutil
+from collections import Counter
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_linformer.data.reading import documents as documents_module
+from torch_linformer.data.reading import readers
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.corpus import stdlib_documents
+from torch_linformer.data.reading.documents import (
+    check_labels,
+    label_names,
+    load_documents,
+    parse_part,
+    quiet,
+    split_documents,
+)
+from torch_linformer.data.reading.records import TEXT
+from torch_linformer.errors import InputError
+
+TABLE = "review,stars\nfirst,5\n,1\nsecond,1\n"
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def test_a_table(tmp_path):
+    path = write(tmp_path / "my.reviews.csv", TABLE)
+    documents = load_documents(path)
+    assert documents.dataset[:] == {"text": ["first", "second"], "label": ["5", "1"]}
+    assert documents.name == "my.reviews"
+    assert (documents.text_column, documents.label_column) == ("review", "stars")
+    assert (documents.empty, documents.replaced) == (1, 0)
+    assert documents.notes == [
+        "texts from column 'review' (by its name), labels from column 'stars' (the only candidate)",
+        "skipped 1 document without text",
+    ]
+
+
+def test_documents_lie_on_disk_and_are_read_once(tmp_path, datasets_cache, capfd):
+    path = write(tmp_path / "t.csv", TABLE)
+    first, again = load_documents(path), load_documents(path)
+    assert first.dataset.cache_files and first.dataset.cache_files == again.dataset.cache_files
+    assert os.fspath(datasets_cache) in first.dataset.cache_files[0]["filename"]
+    assert first.notes == again.notes and again.empty == 1
+    assert first.dataset._fingerprint == again.dataset._fingerprint
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in documents_module.READING.rglob("*.py")))
+def test_documents_are_read_again_after_a_change_to_any_code_that_reads_them(tmp_path, monkeypatch, file):
+    path = write(tmp_path / "t.csv", TABLE)
+    before = load_documents(path).dataset.cache_files
+    code = shutil.copytree(documents_module.READING, tmp_path / "code")
+    monkeypatch.setattr(documents_module, "READING", code)
+    assert load_documents(path).dataset.cache_files == before  # wherever the same code lies
+    with (code / file).open("a", encoding="utf-8") as stream:
+        stream.write("# another line\n")
+    assert load_documents(path).dataset.cache_files != before
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\nold,a\n")
+    assert load_documents(path).dataset["text"][0] == "old"
+    write(tmp_path / "t.csv", "text,label\nnew,a\n")
+    os.utime(path, ns=(0, 1_000_000))  # the same size, another time
+    assert load_documents(path).dataset["text"][0] == "new"
+
+
+def test_other_columns_of_the_same_file(tmp_path):
+    path = write(tmp_path / "t.jsonl", json.dumps({"text": "a", "body": "b", "label": 1, "target": 2}))
+    one = load_documents(path, named=NamedColumns("text", "label"))
+    two = load_documents(path, named=NamedColumns("body", "target"))
+    assert (one.dataset[0], two.dataset[0]) == ({"text": "a", "label": "1"}, {"text": "b", "label": "2"})
+
+
+def test_labels_that_are_not_needed(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\nx,\n")
+    documents = load_documents(path, TEXT)
+    assert documents.dataset.column_names == ["text"] and documents.label_column is None
+    with pytest.raises(InputError, match=r"t\.csv, row 1: no label in column 'label'"):
+        load_documents(path)
+
+
+def test_a_folder(tmp_path):
+    write(tmp_path / "a.b" / "neg" / "1.txt", b"b\xe4d")
+    write(tmp_path / "a.b" / "neg" / "2.txt", " \n")
+    write(tmp_path / "a.b" / "pos" / "1.txt", "good")
+    documents = load_documents(str(tmp_path / "a.b"))
+    assert documents.dataset[:] == {"text": ["b\ufffdd", "good"], "label": ["neg", "pos"]}
+    assert (documents.name, documents.text_column, documents.label_column) == ("a.b", None, None)
+    assert documents.notes == [
+        f"3 files of {tmp_path / 'a.b'}, labelled with the names of their folders",
+        "skipped 1 document without text",
+        "1 document with bytes that are not UTF-8; U+FFFD stands in for each such byte",
+    ]
+    assert load_documents(str(tmp_path / "a.b")).replaced == 1  # from the cache
+
+
+def test_files_without_labels(tmp_path):
+    write(tmp_path / "flat" / "1.txt", "one")
+    book = write(tmp_path / "flat" / "book.txt", "two")
+    assert load_documents(str(tmp_path / "flat"), TEXT).dataset["text"][:] == ["one", "two"]
+    assert load_documents(book, TEXT).notes == [f"{book} as text"]
+    for source in (str(tmp_path / "flat"), book):
+        with pytest.raises(InputError, match="no labels; put the files of each label into a folder named after"):
+            load_documents(source)
+    write(tmp_path / "flat" / "pos" / "3.txt", "three")
+    with pytest.raises(InputError, match=r"1\.txt: no label in column 'label'"):
+        load_documents(str(tmp_path / "flat"))
+
+
+def test_parquet(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"label": [1, 0], "extra": [0.5, 0.6], "text": ["a", None]}), path)
+    documents = load_documents(str(path))
+    assert documents.dataset[:] == {"text": ["a"], "label": ["1"]} and documents.empty == 1
+
+
+def test_the_standard_library():
+    documents = load_documents("stdlib")
+    corpus, description = stdlib_documents()
+    assert documents.notes == [description] and documents.name == "stdlib"
+    assert documents.dataset["label"][:] == [document.label for document in corpus]
+    assert documents.dataset["text"][7] == corpus[7].text
+    assert load_documents("stdlib", TEXT).dataset.column_names == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("e.csv", "", "e.csv: holds no rows"),
+        ("e.csv", "text,label\n", "e.csv: holds no rows"),
+        ("e.csv", "text,label\n ,a\n,b\n", "e.csv: no row of the 2 has any text in column 'text'"),
+        ("t.csv", "text,label\nx,a\ny, \n", "t.csv, row 2: no label in column 'label'; fill it in"),
+        ("t.csv", "text,label\nx,a\ny\n", "t.csv, row 2 (line 3): expected 2 cells"),
+        ("t.csv", "text,content,label\nx,y,a\n", "t.csv: 'text', 'content' could each be the text column"),
+        (
+            "t.jsonl",
+            '{"text": "x", "label": 1}\n{"text": 3}',
+            "t.jsonl, line 2: column 'text' holds 3, not text",
+        ),
+        ("t.jsonl", '{"text": "x", "label": 0.5}', "t.jsonl, line 1: column 'label' holds 0.5, no label"),
+        ("t.pdf", "%PDF", "t.pdf: not a text file in UTF-8, nor another known format; known are .csv"),
+    ],
+)
+def test_what_cannot_be_used(tmp_path, name, content, message):
+    with pytest.raises(InputError) as raised:
+        load_documents(write(tmp_path / name, content))
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_errors_after_the_sample_are_input_errors_too(tmp_path):
+    lines = [json.dumps({"text": "x", "label": 1})] * 150
+    path = write(tmp_path / "t.jsonl", "\n".join([*lines, "broken"]))
+    for _ in range(2):  # nothing half written is found in the cache
+        with pytest.raises(InputError, match=r"t\.jsonl, line 151: not valid JSON"):
+            load_documents(path)
+
+
+def test_many_documents_keep_their_order(tmp_path):
+    rows = [{"text": f"{number}", "label": "ab"[number % 2]} for number in range(1_000)]
+    path = write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)))
+    assert load_documents(path).dataset.to_list() == rows
+
+
+def test_quiet_leaves_the_settings_as_they_were():
+    before = datasets.utils.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+    with pytest.raises(KeyError), quiet():
+        assert datasets.utils.are_progress_bars_disabled()
+        raise KeyError
+    assert (datasets.utils.are_progress_bars_disabled(), datasets.logging.get_verbosity()) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [("0.2", 0.2), (".5", 0.5), ("1e-3", 0.001), ("test.csv", "test.csv"), ("./0.2", "./0.2")],
+)
+def test_parts(value, part):
+    assert parse_part(value) == part
+
+
+@pytest.mark.parametrize("value", ["0", "1", "1.5", "-1", "-0.1", "nan", "inf"])
+def test_numbers_that_are_no_part(value):
+    with pytest.raises(InputError, match=f"^{value} is no part of the data: give a fraction above 0 and below 1"):
+        parse_part(value)
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_no_part(value):
+    with pytest.raises(InputError, match="no part of the data is named"):
+        parse_part(value)
+
+
+def labelled(sizes):
+    labels = [label for label, size in sizes.items() for _ in range(size)]
+    return Dataset.from_dict({"text": [f"{number}" for number in range(len(labels))], "label": labels})
+
+
+def test_split_is_stratified_and_complete():
+    dataset = labelled({"a": 70, "b": 20, "c": 10})
+    rest, part = split_documents(dataset, 0.2, seed=0)
+    assert Counter(part["label"]) == {"a": 14, "b": 4, "c": 2}
+    assert sorted([*rest["text"], *part["text"]]) == sorted(dataset["text"])
+    for piece in (rest, part):
+        numbers = [int(text) for text in piece["text"]]
+        assert numbers == sorted(numbers)
+
+
+def test_split_follows_the_seed():
+    dataset = labelled({"a": 50, "b": 50})
+    first, again, other = (split_documents(dataset, 0.3, seed)[1]["text"][:] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_split_by_hand():
+    """Pinned, so that the parts of an earlier run can be made again."""
+    assert split_documents(labelled({"a": 6, "b": 4}), 0.3, seed=7)[1]["text"][:] == ["2", "5", "6"]
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    st.floats(0.01, 0.99),
+    st.integers(0, 9),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_split(sizes, fraction, seed, stratified):
+    sizes = {f"l{number}": size for number, size in enumerate(sizes)}
+    dataset = labelled(sizes)
+    try:
+        rest, part = split_documents(dataset, fraction, seed, stratified)
+    except InputError:
+        assert max(sizes.values()) == 1 if stratified else len(dataset) == 1
+        return
+    assert len(rest) + len(part) == len(dataset) and len(part) >= 1
+    assert set(rest["text"]).isdisjoint(part["text"])
+    if stratified:
+        given_away = Counter(part["label"])
+        assert set(rest["label"]) == set(sizes)
+        for label, size in sizes.items():
+            assert given_away[label] == size - 1 or abs(given_away[label] - size * fraction) <= 1
+    else:
+        assert len(part) in (1, len(dataset) - 1, round(len(dataset) * fraction))
+
+
+def test_split_without_labels():
+    rest, part = split_documents(labelled({"a": 10}).remove_columns("label"), 0.3, seed=0)
+    assert (len(rest), len(part)) == (7, 3)
+
+
+@pytest.mark.parametrize("sizes", [{"a": 1}, {"a": 1, "b": 1}, {}])
+def test_too_few_documents_to_split(sizes):
+    with pytest.raises(InputError, match=r"cannot split \d documents?: give more, or a file for each part"):
+        split_documents(labelled(sizes), 0.5, seed=0)
+
+
+def test_label_names_are_sorted():
+    assert label_names(labelled({"b": 1, "10": 2, "a": 3, "9": 1})) == ["10", "9", "a", "b"]
+    assert label_names(labelled({"10": 1, "9": 1, "-1": 1})) == ["-1", "9", "10"]
+    with pytest.raises(InputError, match="every document has the label 'a': a classifier needs two labels"):
+        label_names(labelled({"a": 5}))
+
+
+def test_labels_that_training_did_not_see():
+    check_labels(["a", "b"], labelled({"b": 1}), "test.csv")
+    with pytest.raises(InputError) as raised:
+        check_labels(["a", "b"], labelled({"a": 3, "c": 2}), "test.csv")
+    assert str(raised.value) == "test.csv: 2 documents with label 'c', which no training document has (a, b)"
+
+
+def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
+    for name in ("1.csv", "2.csv"):
+        write(tmp_path / "shards" / name, f"text,label\n{name},a\n")
+    documents = load_documents(str(tmp_path / "shards"))
+    assert documents.dataset["text"][:] == ["1.csv", "2.csv"] and documents.label_column == "label"
+    assert documents.notes == ["texts from column 'text' (by its name), labels from column 'label' (by its name)"]
+    monkeypatch.setattr(readers, "_PIECE_BYTES", 8)
+    book = write(tmp_path / "book.txt", "one line\nanother line\nthe end")
+    assert len(load_documents(book, TEXT).dataset) == 3
+    assert load_documents(book, TEXT).notes == [f"{book} as text"]
+    assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
+    labelled = write(tmp_path / "labelled" / "a" / "book.txt", "one line\nanother line\nthe end")
+    assert len(load_documents(str(tmp_path / "labelled")).dataset) == 1 and labelled
+
+
+def test_documents_with_an_unknown_label_are_counted_once():
+    tagged = Dataset.from_dict({"label": [["O", "B-X", "I-X", "B-X"], ["O"], ["B-X"]]})
+    with pytest.raises(InputError, match=r"^t\.conll: 2 documents with label 'B-X', which no training doc"):
+        check_labels(["O"], tagged, "t.conll")
+    assert label_names(tagged) == ["B-X", "I-X", "O"]
+    assert label_names(Dataset.from_dict({"label": [["a"], []]}), 1) == ["a"]
+    with pytest.raises(InputError, match=r"^no document has a label: a classifier needs one label at least"):
+        label_names(Dataset.from_dict({"label": [[], []]}), 1)

@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from torch_linformer.data.reading import parquet as parquet_module
+from torch_linformer.data.reading.parquet import parquet_rows
+from torch_linformer.errors import InputError
+
+
+def repeated(text, times):
+    """A column of one text many times, which takes no more memory than the text."""
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * times, pyarrow.int32()), pyarrow.array([text]))
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function: write a table and return its path."""
+
+    def write(**columns):
+        path = tmp_path / "a.parquet"
+        parquet.write_table(pyarrow.table(columns), path, compression="zstd")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_small_file_that_unfolds_to_more_than_the_memory(written, nested):
+    text = repeated("a" * 1_000_000, 1_000_000)
+    if nested:
+        text = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1_000_000], pyarrow.int32()), text)
+    path = written(text=text)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(InputError) as raised:
+        next(parquet_rows(path))
+    rows = "1" if nested else "1,000,000"
+    assert str(raised.value).startswith(f"{path}: its {rows} rows unfold to more than ")
+    assert str(raised.value).endswith("; take repeated rows out")
+
+
+def test_many_numbers_of_one_value(written, monkeypatch):
+    monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: 1_000_000)
+    path = written(text=repeated("a", 1_000_000), label=pyarrow.array([7] * 1_000_000))
+    with pytest.raises(InputError, match="its 1,000,000 rows unfold to more than "):
+        next(parquet_rows(path))
+
+
+def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypatch):
+    """The metadata alone would allow each value to be the whole dictionary."""
+    monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: 100_000)
+    texts = [f"text {number % 1000}" for number in range(4000)]
+    path = written(
+        text=texts,
+        tags=[["a", None], None] * 2000,
+        nested=pyarrow.array([{"x": "a", "y": ["b", "c"]}, None] * 2000),
+        raw=[b"ab"] * 4000,
+    )
+    monkeypatch.setattr(parquet_module, "MOST_UNFOLDED", 0)
+    metadata = parquet.ParquetFile(path).metadata
+    text_bytes = sum(map(len, texts)) + 2000 + 2000 * 3 + 4000 * 2
+    values = sum(metadata.row_group(0).column(number).num_values for number in range(metadata.num_columns))
+    assert sum(parquet_module._sizes(Path(path), metadata)) == text_bytes + 8 * values
+    assert parquet_module._at_most(metadata) > 10 * text_bytes
+    with pytest.raises(InputError):
+        next(parquet_rows(path))
+    monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: text_bytes + 8 * values)
+    assert len(list(parquet_rows(path))) == 4000

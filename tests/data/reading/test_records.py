@@ -1,0 +1,218 @@
+import json
+import math
+
+import pytest
+
+from torch_linformer.data.reading.columns import ChosenColumns
+from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.records import ASKED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
+from torch_linformer.data.reading.text_files import Row
+from torch_linformer.errors import InputError
+
+PLAIN = ChosenColumns("text", "label", None, "")
+QUESTION = ChosenColumns("context", "answers", "question", "")
+
+
+def read(record, columns=PLAIN, **values):
+    return record.read(Row(values, "t, row 9"), columns)
+
+
+def refusal(record, columns=PLAIN, **values):
+    with pytest.raises(InputError) as raised:
+        read(record, columns, **values)
+    return str(raised.value)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(("value", "number"), [("2.5", 2.5), (3, 3.0), (" -1e3 ", -1000.0), (True, 1.0)])
+def test_numbers(value, number):
+    assert read(SCORED, text="a", label=value) == {"text": "a", "label": number}
+
+
+@pytest.mark.parametrize("value", [None, "", "NaN", math.nan])
+def test_a_number_that_is_missing(value):
+    message = "t, row 9: no label in column 'label'; fill it in or remove the row"
+    assert refusal(SCORED, text="a", label=value) == message
+
+
+@pytest.mark.parametrize("value", ["many", math.inf, "inf", [1]])
+def test_what_is_no_number(value):
+    assert refusal(SCORED, text="a", label=value).startswith("t, row 9: column 'label' holds ")
+    assert read(SCORED, text=" ", label=value)["text"] == ""  # the row is skipped anyway
+
+
+# Several labels
+
+
+@pytest.mark.parametrize(
+    ("value", "labels"),
+    [
+        (["b", "a", "b"], ["a", "b"]),
+        ("a, b", ["a", "b"]),
+        ("b;a|c", ["a", "b", "c"]),
+        ("one two", ["one two"]),
+        ([3, 10], ["10", "3"]),
+        (4, ["4"]),
+        ([], []),
+        ("", []),
+        (None, []),
+        (" , ", []),
+        ("NaN", []),
+        (math.nan, []),
+    ],
+)
+def test_several_labels(value, labels):
+    assert read(SEVERAL, text="x", label=value) == {"text": "x", "label": labels}
+
+
+def test_a_column_for_each_label():
+    columns = ChosenColumns("text", "rude,loud,late", None, "")
+    values = {"text": "x", "rude": "1", "loud": "0", "late": True}
+    assert read(SEVERAL, columns, **values)["label"] == ["rude", "late"]
+    assert read(SEVERAL, columns, **{**values, "rude": None, "late": 0.0})["label"] == []
+    assert read(SEVERAL, columns, **{**values, "rude": "NaN", "late": math.nan})["label"] == []
+    assert refusal(SEVERAL, columns, **{**values, "loud": "maybe"}) == (
+        "t, row 9: column 'loud' holds 'maybe'; a column for one label holds 0 or 1"
+    )
+    assert read(SEVERAL, columns, **{"text": "x", "rude,loud,late": "a"})["label"] == ["a"]  # a column of that name
+
+
+@pytest.mark.parametrize("value", [1.5, [["a"]], {"a": 1}])
+def test_what_is_no_list_of_labels(value):
+    assert "no labels; expected a list of them" in refusal(SEVERAL, text="x", label=value)
+
+
+# Words and tags
+
+
+def test_words_become_a_text():
+    joined = join_words(["Ann", "met", "Bo", "."])
+    assert joined == {"text": "Ann met Bo .", "word_starts": [0, 4, 8, 11], "word_ends": [3, 7, 10, 12]}
+    assert join_words([]) == {"text": "", "word_starts": [], "word_ends": []}
+
+
+@pytest.mark.parametrize(("words", "tags"), [(["Ann", "met"], ["B", "O"]), ("Ann  met", "B O")])
+def test_words_and_their_tags(words, tags):
+    record = read(TAGGED, text=words, label=tags)
+    assert record == {"text": "Ann met", "word_starts": [0, 4], "word_ends": [3, 7], "label": ["B", "O"]}
+
+
+def test_words_that_do_not_fit_their_tags():
+    assert refusal(TAGGED, text=["a", "b"], label=["O"]) == "t, row 9: 2 words and 1 tags; give each word one tag"
+    assert "column 'text' holds 3, no list of words or tags" in refusal(TAGGED, text=3, label=["O"])
+    assert "column 'label' holds None, no list of words or tags" in refusal(TAGGED, text=["a"], label=None)
+    assert "column 'label' holds [''], no list of words or tags" in refusal(TAGGED, text=["a"], label=[""])
+
+
+# Sources and targets
+
+
+def test_a_source_and_its_target():
+    columns = ChosenColumns("text", "target", None, "")
+    assert read(PAIRED, columns, text="a b", target="b") == {"text": "a b", "target": "b"}
+    assert read(PAIRED, columns, text=" ", target=None) == {"text": "", "target": ""}  # which is skipped
+    assert refusal(PAIRED, columns, text="a", target=" ") == (
+        "t, row 9: no target in column 'target'; fill it in or remove the row"
+    )
+    assert "holds 3, not text; name the sources with --source-column" in refusal(PAIRED, columns, text=3, target="b")
+    assert "holds {'de': 'b'}, not text; name the targets with" in refusal(
+        PAIRED, columns, text="a", target={"de": "b"}
+    )
+
+
+# Questions
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"text": ["met", "Ann met"], "answer_start": [4, 0]},
+        json.dumps({"text": ["met", "Ann met"], "answer_start": [4, 0]}),
+    ],
+)
+def test_answers_as_in_squad(answers):
+    record = read(ASKED, QUESTION, context="Ann met Bo", question="what?", answers=answers, id="q7")
+    assert record == {
+        "text": "Ann met Bo",
+        "question": "what?",
+        "name": "q7",
+        "answers": ["met", "Ann met"],
+        "starts": [4, 0],
+    }
+
+
+def test_one_answer_as_text_is_found():
+    asked = {"context": "Bo met Bo", "question": "who?"}
+    assert read(ASKED, QUESTION, **asked, answers="Bo")["starts"] == [0]
+    assert read(ASKED, QUESTION, **asked, answers="Bo", answer_start="7")["starts"] == [7]
+    nothing = {"text": "Bo met Bo", "question": "who?", "name": "t, row 9", "answers": [], "starts": []}
+    assert read(ASKED, QUESTION, **asked, answers="") == nothing
+    assert read(ASKED, QUESTION, **asked, answers={"text": [], "answer_start": []}) == nothing
+    assert read(ASKED, QUESTION._replace(label=None), **asked) == nothing
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ("Ann", "the answer 'Ann' does not stand in the text"),
+        ({"text": ["Bo"], "answer_start": [1]}, "the answer 'Bo' does not stand at character 1 of the text"),
+        ({"text": ["Bo"]}, "expected an answer, or text and answer_start as in SQuAD"),
+        ({"text": ["Bo"], "answer_start": []}, "expected an answer, or text and answer_start as in SQuAD"),
+        ({"text": [3], "answer_start": [0]}, "expected an answer, or text and answer_start as in SQuAD"),
+        ({"text": ["Bo"], "answer_start": ["x"]}, "expected an answer, or text and answer_start as in SQuAD"),
+        (["Bo"], "expected an answer, or text and answer_start as in SQuAD"),
+        (None, "column 'answers' holds None; expected an answer, or text and answer_start as in SQuAD"),
+        (7, "expected an answer, or text and answer_start as in SQuAD"),
+        ("{broken", "which is not valid JSON"),
+    ],
+)
+def test_answers_that_are_none(answers, message):
+    assert message in refusal(ASKED, QUESTION, context="Bo met Bo", question="who?", answers=answers)
+
+
+def test_a_row_without_a_question():
+    assert refusal(ASKED, QUESTION, context="a", question=" ", answers=None) == (
+        "t, row 9: no question in column 'question'; fill it in or remove the row"
+    )
+
+
+# From files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "record", "expected"),
+    [
+        ("a.csv", "body,score\nx,1.5\n", SCORED, {"text": "x", "label": 1.5}),
+        ("a.jsonl", '{"text": "x", "labels": ["b", "a"]}\n', SEVERAL, {"text": "x", "label": ["a", "b"]}),
+        (
+            "a.conll",
+            "Ann B-PER\nmet O\n",
+            TAGGED,
+            {"text": "Ann met", "word_starts": [0, 4], "word_ends": [3, 7], "label": ["B-PER", "O"]},
+        ),
+        (
+            "a.csv",
+            "context,question,answer\nAnn met Bo,who?,Bo\n",
+            ASKED,
+            {"text": "Ann met Bo", "question": "who?", "name": "PATH, row 1", "answers": ["Bo"], "starts": [8]},
+        ),
+    ],
+)
+def test_columns_are_recognised(tmp_path, datasets_cache, name, content, record, expected):
+    path = tmp_path / name
+    path.write_text(content)
+    (found,) = load_documents(str(path), record).dataset
+    assert found == {
+        key: value.replace("PATH", str(path)) if key == "name" else value for key, value in expected.items()
+    }
+
+
+def test_squad_from_a_file(tmp_path, datasets_cache):
+    question = {"id": "q1", "question": "who?", "answers": [{"text": "Bo", "answer_start": 8}]}
+    paragraph = {"context": "Ann met Bo", "qas": [question, {**question, "id": "q2", "answers": []}]}
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    found = load_documents(str(path), ASKED).dataset
+    assert found["name"][:] == ["q1", "q2"] and found["starts"][:] == [[8], []]

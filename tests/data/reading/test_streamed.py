@@ -1,0 +1,39 @@
+import pytest
+
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.records import ASKED, TEXT
+from torch_linformer.data.reading.streamed import Skipped, documents
+from torch_linformer.data.reading.text_files import Row
+from torch_linformer.errors import InputError
+
+
+def rows(*values, column="text"):
+    return [Row({"id": str(i), column: value}, f"row {i}") for i, value in enumerate(values, start=1)]
+
+
+def test_documents_without_text_are_counted():
+    skipped = Skipped()
+    found = list(documents(rows("a", "", None, " \n", "b"), "x.csv", TEXT, NOT_NAMED, skipped))
+    assert found == [("row 1", "a", None), ("row 5", "b", None)] and skipped.empty == 3
+    assert list(documents([], "x.csv", TEXT, NOT_NAMED, skipped)) == []
+
+
+def test_the_text_column_is_recognised_or_named():
+    def read(column, name=None):
+        return list(documents(rows("a", column=column), "x.csv", TEXT, NamedColumns(name), Skipped()))
+
+    assert read("review") == [("row 1", "a", None)] and read("text", "id") == [("row 1", "1", None)]
+    with pytest.raises(
+        InputError, match=r"^x\.csv: no column 'body', which --text-column names; columns: 'id', 'text'"
+    ):
+        read("text", "body")
+
+
+def test_questions_come_from_their_column_or_are_the_same_for_all():
+    asked = [Row({"context": "a", "question": "who?"}, "row 1"), Row({"context": "b", "question": "why?"}, "row 2")]
+    found = list(documents(asked, "x.csv", ASKED, NOT_NAMED, Skipped()))
+    assert found == [("row 1", "a", "who?"), ("row 2", "b", "why?")]
+    found = list(documents(rows("a", "b"), "x.csv", ASKED, NOT_NAMED, Skipped(), "who?"))
+    assert found == [("row 1", "a", "who?"), ("row 2", "b", "who?")]
+    with pytest.raises(InputError, match=r"^row 1: no question in column 'question'; fill it in or remove the row$"):
+        list(documents([Row({"context": "a", "question": ""}, "row 1")], "x.csv", ASKED, NOT_NAMED, Skipped()))

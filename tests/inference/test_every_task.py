@@ -1,0 +1,292 @@
+"""From documents to a scored model and its predictions, for each task but classify and mlm, which test_run has."""
+
+import dataclasses
+import json
+import random
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import BertConfig, BertForSequenceClassification
+
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.errors import InputError
+from torch_linformer.inference.evaluate import evaluate
+from torch_linformer.inference.predict import Predictor
+from torch_linformer.models import LinformerConfig
+from torch_linformer.models.convert import from_bert
+from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.training import train as run_module
+from torch_linformer.training.train_settings import SIZES, TrainSettings
+
+SAME = {"device": "cpu", "precision": "fp32"}
+TASKS = ("multilabel", "regress", "token-classify", "qa")
+WORDS = {"sun": ["warm", "sand", "sea"], "rain": ["wet", "grey", "mud"]}
+NAMES = {"PER": ["Ann", "Bo", "Cy"], "LOC": ["Rome", "Oslo", "Lima"]}
+
+
+def weather_of_several_kinds(draw):
+    labels = [label for label in WORDS if draw.random() < 0.6]
+    words = [word for label in labels for word in WORDS[label]] + ["the", "of"]
+    return " ".join(draw.choices(words, k=draw.randint(4, 16))), labels
+
+
+def documents_of(task, draw):
+    """Rows that hold what the task is to learn, in plain words."""
+    if task == "multilabel":
+        text, labels = weather_of_several_kinds(draw)
+        return {"text": text, "labels": labels}
+    if task == "regress":
+        warmth = draw.random()
+        words = [draw.choice(WORDS["sun"] if draw.random() < warmth else WORDS["rain"]) for _ in range(14)]
+        return {"text": " ".join(words), "degrees": 300 + 50 * sum(word in WORDS["sun"] for word in words) / 14}
+    if task == "token-classify":
+        words, tags = [], []
+        for _ in range(draw.randint(2, 6)):
+            kind = draw.choice([*NAMES, "O"])
+            words += [draw.choice(NAMES[kind])] if kind in NAMES else [draw.choice(["met", "in", "."])]
+            tags += [f"B-{kind}" if kind in NAMES else "O"]
+        return {"tokens": words, "tags": tags}
+    place, name = draw.choice(NAMES["LOC"]), draw.choice(NAMES["PER"])
+    text = f"{'and ' * draw.randint(0, 4)}{name} met {'the ' * draw.randint(0, 3)}mayor in {place} ."
+    return {"context": text, "question": "where ?", "answers": {"text": [place], "answer_start": [text.index(place)]}}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def run(request, train_quickly, tmp_path_factory):
+    """A finished run of a task, without speed figures, and the options it had. Not to be changed."""
+    folder, draw = tmp_path_factory.mktemp("task"), random.Random(0)
+    data, test = folder / "train.jsonl", folder / "test.jsonl"
+    for path, number in ((data, 240), (test, 40)):
+        rows = [documents_of(request.param, draw) for _ in range(number)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {
+        "task": request.param,
+        "data": str(data),
+        "test": str(test),
+        "label_column": "degrees" if request.param == "regress" else None,
+        "max_length": 48,
+        "max_steps": 120,
+        "learning_rate": 0.01,
+        "projection": "mean",
+        "k": "24",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.executable", "false")
+        shown = train_quickly(folder / "run", moments=folder / "moments", **options)
+    rows = [json.loads(line) for line in test.read_text().splitlines()]
+    return SimpleNamespace(
+        task=request.param,
+        folder=folder / "run",
+        moments=folder / "moments",
+        options=options,
+        shown=shown,
+        rows=rows,
+        metrics=json.loads((folder / "run" / "metrics.json").read_text()),
+    )
+
+
+BETTER = {"multilabel": ("micro_f1", 0.9), "token-classify": ("f1", 0.9), "qa": ("exact_match", 0.9)}
+
+
+def test_it_learns(run):
+    if run.task == "regress":
+        assert run.metrics["mse"] < 0.3 * run.metrics["mean_mse"] and run.metrics["spearman"] > 0.8
+    else:
+        name, least = BETTER[run.task]
+        assert run.metrics[name] > least, run.metrics[name]
+
+
+def test_floors_stand_beside_it(run):
+    floors = {"multilabel": ["tfidf_micro_f1"], "regress": ["tfidf_ridge_mse", "mean_mse"], "qa": []}
+    for name in floors.get(run.task, ["frequent_tag_f1"]):
+        assert run.metrics[name] >= 0
+    said = {"multilabel": "TF-IDF", "regress": "mean of the training values", "token-classify": "most frequent tag"}
+    assert said.get(run.task, "exact-match") in run.shown
+
+
+def test_evaluation_gives_the_same_scores(run):
+    named = NamedColumns(label=run.options["label_column"])
+    task, scores = evaluate(str(run.folder), run.options["test"], named=named, batch_size=7, **SAME)
+    for name in task.headline:
+        assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)
+
+
+def test_predictions_are_what_was_scored(run):
+    predictor = Predictor(load_model(str(run.folder)), load_tokenizer(str(run.folder)), batch_size=5, **SAME)
+    texts = [row.get("text") or row.get("context") or " ".join(row["tokens"]) for row in run.rows]
+    questions = [row.get("question") for row in run.rows]
+    records = list(
+        predictor.predict(Document(str(i), *each) for i, each in enumerate(zip(texts, questions, strict=True)))
+    )
+    assert [record["document"] for record in records] == [str(i) for i in range(40)]
+    if run.task == "multilabel":
+        right = [record["labels"] == sorted(row["labels"]) for record, row in zip(records, run.rows, strict=True)]
+        assert sum(right) / 40 == pytest.approx(run.metrics["exact_match"])
+    elif run.task == "regress":
+        squares = [(record["value"] - row["degrees"]) ** 2 for record, row in zip(records, run.rows, strict=True)]
+        assert sum(squares) / 40 == pytest.approx(run.metrics["mse"], rel=1e-3)
+    elif run.task == "qa":
+        right = [record["answer"] == row["answers"]["text"][0] for record, row in zip(records, run.rows, strict=True)]
+        assert sum(right) / 40 == pytest.approx(run.metrics["exact_match"])
+        assert all(text[r["start"] : r["end"]] == r["answer"] for text, r in zip(texts, records, strict=True))
+    else:
+        names = {word: kind for kind, words in NAMES.items() for word in words}
+        found = sum(len(record["entities"]) for record in records)
+        right = sum(names.get(e["text"]) == e["label"] for record in records for e in record["entities"])
+        wanted = sum(tag != "O" for row in run.rows for tag in row["tags"])
+        assert 2 * right / (found + wanted) == pytest.approx(run.metrics["f1"], abs=0.02)
+        assert all(
+            text[e["start"] : e["end"]] == e["text"]
+            for text, r in zip(texts, records, strict=True)
+            for e in r["entities"]
+        )
+
+
+def test_the_card_and_the_report(run):
+    card = (run.folder / "README.md").read_text()
+    tags = {"token-classify": "token-classification", "qa": "question-answering"}
+    assert f"pipeline_tag: {tags.get(run.task, 'text-classification')}" in card
+    report = (run.folder / "report.html").read_text(encoding="utf-8")
+    (best,) = re.findall(r"Validation [\w ]+: best ([\d.e+-]+) at step", report)
+    name = "mse" if run.task == "regress" else BETTER[run.task][0].replace("_", "-")
+    values = [float(value) for value in re.findall(rf"\b{name} ([\d.]+)", run.shown)]
+    assert float(best) == pytest.approx((min if run.task == "regress" else max)(values), rel=1e-3)
+    assert "Learning curve" in report and ("Labels" in report) == ("per_label" in run.metrics)
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, no_fresh_process, tmp_path):
+    """Killed in the middle, and after the last checkpoint: what finishes a model must be done once."""
+    for moment in ("60", "trained"):
+        output = tmp_path / moment
+        shutil.copytree(run.moments / moment, output)
+        train_quickly(output, resume=True, **run.options)
+        whole, resumed = (load_file(folder / "model.safetensors") for folder in (run.folder, output))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_windows_are_trained_on_and_scored_by_the_document(run, train_quickly, tmp_path):
+    options = {**run.options, "max_length": 24, "k": "12", "overflow": "windows", "stride": 4, "max_steps": 20}
+    shown = train_quickly(tmp_path / "run", **options)
+    assert "are longer than --max-length 24; " in shown and " windows in all" in shown
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["documents"]["test"] == 40
+
+
+# From another model
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
+    first = str(masked_run.folder)
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
+    shown = train_quickly(tmp_path / "run", from_model=first, **{**new, "learning_rate": 1e-12})
+    assert f"model from {first}: " in shown and "only its head is new" in shown
+    before, after = (load_file(f"{folder}/model.safetensors") for folder in (first, tmp_path / "run"))
+    carried = [name for name in after if name.startswith("linformer.")]
+    assert carried and all(torch.allclose(before[name], after[name], atol=1e-9) for name in carried)
+    assert {name for name in after if name not in before} == {"classifier.weight", "classifier.bias"}
+    loaded = load_model(str(tmp_path / "run"))
+    assert loaded.config.k == 6 and loaded.config.max_position_embeddings == quick["max_length"]
+    assert load_tokenizer(str(tmp_path / "run")).get_vocab() == load_tokenizer(first).get_vocab()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_quickly, tmp_path):
+    first = tmp_path / "full"
+    with_attention(load_model(str(masked_run.folder)), attention="full").save_pretrained(first)
+    load_tokenizer(str(masked_run.folder)).save_pretrained(first)
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
+    shown = train_quickly(tmp_path / "run", from_model=str(first), **new)
+    assert re.search(r"^ *full attention +[01]\.", shown, re.MULTILINE) and "Linformer" not in shown
+    assert "Full-attention twin on" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("names", [("rain", "snow", "sun"), ("no", "yes")], ids=["its labels", "other labels"])
+def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path, names):
+    """Its head, the dense layer too, comes along where it says the same; else the backbone alone."""
+    tokenizer = load_tokenizer(str(masked_run.folder))
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10}
+    labels = {"id2label": dict(enumerate(names)), "problem_type": "multi_label_classification"}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=quick["max_length"], **sizes, **labels)
+    first = from_bert(BertForSequenceClassification(config), k=6)
+    first.save_pretrained(tmp_path / "first")
+    tokenizer.save_pretrained(tmp_path / "first")
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
+    train_quickly(
+        tmp_path / "run", from_model=str(tmp_path / "first"), **{**new, "max_steps": 2, "learning_rate": 1e-12}
+    )
+    found = load_model(str(tmp_path / "run"))
+    assert found.config.label_names == ["rain", "snow", "sun"]
+    assert found.config.problem_type == "single_label_classification"
+    assert (found.config.pooling, found.config.classifier_hidden_act) == ("cls", "tanh")
+    before, after = first.state_dict(), found.state_dict()
+    assert before.keys() == after.keys()
+    carried = {name for name in before if before[name].shape == after[name].shape and before[name].any()}
+    carried = {name for name in carried if torch.allclose(before[name], after[name], atol=1e-9)}
+    head = {name for name in carried if not name.startswith("linformer.")}
+    assert {name for name in before if name.startswith("linformer.") and before[name].any()} == carried - head
+    assert head == ({"pooler.dense.weight", "classifier.weight"} if len(names) == 3 else set())
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
+    new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": 40, "max_steps": 2}
+    train_quickly(tmp_path / "run", from_model=str(masked_run.folder), **new)
+    assert load_model(str(tmp_path / "run")).config.max_position_embeddings == 40
+    with pytest.raises(InputError, match=r"^--max-length 5: max_len must be at least k = 6, got 5$"):
+        train_quickly(tmp_path / "other", from_model=str(masked_run.folder), **{**new, "max_length": 5})
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("types", [0, 1, 2])
+@pytest.mark.parametrize("run", ["qa"], indirect=True)
+def test_questions_are_told_apart_by_types_unless_the_first_model_has_one(
+    run, masked_run, train_quickly, tmp_path, types
+):
+    first = load_model(str(masked_run.folder))
+    model = type(first)(LinformerConfig(**{**first.config.to_diff_dict(), "type_vocab_size": types}))
+    model.save_pretrained(tmp_path / "first")
+    load_tokenizer(str(masked_run.folder)).save_pretrained(tmp_path / "first")
+    new = {"k": None, "projection": "mean", "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
+    options = {**run.options, **new, "tokenizer": "bpe:8192", "from_model": str(tmp_path / "first")}
+    train_quickly(tmp_path / "run", **options)
+    found = load_model(str(tmp_path / "run"))
+    assert found.config.type_vocab_size == (1 if types == 1 else 2)
+    if types:
+        table = "linformer.embeddings.token_type_embeddings.weight"
+        assert torch.allclose(found.state_dict()[table][:types], model.state_dict()[table], atol=1e-9)
+    assert task_of(found, load_tokenizer(str(tmp_path / "run"))).typed == (types != 1)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, tmp_path):
+    new = {"tokenizer": "bpe:8192", "k": None, "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
+    train_quickly(tmp_path / "run", from_model=str(run.folder), **{**run.options, **new})
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    if run.task != "regress":  # whose unit is learnt anew
+        assert metrics[BETTER[run.task][0]] == pytest.approx(run.metrics[BETTER[run.task][0]])
+
+
+def test_what_follows_from_the_first_model(masked_run, quick):
+    first = TrainSettings(from_model=str(masked_run.folder))
+    settings = run_module._with_the_first_model(first)
+    assert settings.length == quick["max_length"]
+    assert settings.peak_rate == pytest.approx(SIZES["tiny"].learning_rate / 5)
+    told = dataclasses.replace(first, max_length=12, learning_rate=0.5)
+    assert run_module._with_the_first_model(told) == told
+
+
+def test_options_of_a_new_model_do_not_go_with_another():
+    for name, value in (("size", "small"), ("k", "4"), ("tokenizer", "bytes"), ("embeddings", "random")):
+        with pytest.raises(InputError, match=f"^--{name} is for a new model; --from m has its own$"):
+            TrainSettings(from_model="m", **{name: value})

@@ -1,0 +1,114 @@
+import importlib.util
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoTokenizer
+
+from torch_linformer.errors import InputError
+from torch_linformer.inference import export
+from torch_linformer.inference.export import export_model
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
+from torch_linformer.opening.model_folder import load_model
+
+
+@pytest.mark.parametrize("task", ["classify", "mlm"])
+@torch.no_grad()
+def test_a_program_of_torch(classifier_run, masked_run, tmp_path, task):
+    folder = (classifier_run if task == "classify" else masked_run).folder
+    assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
+    names = ["config.json", "model.pt2", "modeling_linformer.py", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(os.listdir(tmp_path / "program")) == names and os.listdir(tmp_path) == ["program"]
+    program = torch.export.load(tmp_path / "program" / "model.pt2").module()
+    tokenizer, model = AutoTokenizer.from_pretrained(tmp_path / "program"), load_model(str(folder)).eval()
+    for texts in (["wet mud"], ["sea", "ice cold white the of", "the naïve sand of the warm sea"]):
+        rows = tokenizer(texts, padding=True, return_tensors="pt")
+        (found,) = program(rows["input_ids"], rows["attention_mask"])
+        assert torch.allclose(found, model(rows["input_ids"], rows["attention_mask"]).logits, atol=1e-5)
+    assert AutoConfig.from_pretrained(tmp_path / "program").id2label == model.config.id2label
+
+
+@pytest.mark.parametrize(
+    "model_class", [LinformerModel, LinformerForQuestionAnswering, LinformerForTokenClassification]
+)
+@torch.no_grad()
+def test_what_other_models_say(classifier_run, tmp_path, model_class):
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(classifier_run.folder)
+    config.type_vocab_size = 2
+    model = model_class(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
+    program = torch.export.load(tmp_path / "program" / "model.pt2").module()
+    rows = AutoTokenizer.from_pretrained(tmp_path / "program")(["who?"], ["wet mud"], return_tensors="pt")
+    found = program(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
+    for one, other in zip(found, model(**rows).to_tuple(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    untyped = program(rows["input_ids"], rows["attention_mask"], torch.zeros_like(rows["input_ids"]))
+    assert not torch.allclose(found[0], untyped[0], atol=1e-3)  # the types count
+
+
+def refusal(*arguments):
+    with pytest.raises(InputError) as raised:
+        export_model(*arguments)
+    return str(raised.value)
+
+
+def test_an_unknown_format(classifier_run, tmp_path):
+    message = "--format must be one of onnx, torch, got 'tflite'"
+    assert refusal(str(classifier_run.folder), tmp_path / "out", "tflite") == message
+
+
+def test_onnx_without_its_packages(classifier_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else name)
+    message = '--format onnx needs onnxruntime: pip install "torch-linformer[onnx]"'
+    assert refusal(str(classifier_run.folder), tmp_path / "out", "onnx") == message
+    assert not os.listdir(tmp_path)
+
+
+def test_a_folder_that_is_taken(classifier_run, tmp_path):
+    (tmp_path / "thesis.doc").write_text("years of work")
+    for taken in (tmp_path, tmp_path / "thesis.doc"):
+        message = f"--output {taken}: is not empty; name another folder"
+        assert refusal(str(classifier_run.folder), taken, "torch") == message
+    assert os.listdir(tmp_path) == ["thesis.doc"]
+
+
+def test_scores_that_differ_leave_nothing(classifier_run, tmp_path, monkeypatch):
+    write = export._write
+
+    def write_another(scores, file):
+        write(scores, file)
+        with torch.no_grad():
+            scores.model.classifier.bias += 0.01
+
+    monkeypatch.setattr(export, "_write", write_another)
+    message = refusal(str(classifier_run.folder), tmp_path / "out", "torch")
+    assert "exported scores differ by " in message and message.endswith("; nothing is kept")
+    assert not os.listdir(tmp_path)
+
+
+def test_nan_is_no_agreement(classifier_run, tmp_path):
+    broken = shutil.copytree(classifier_run.folder, tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    assert "differ by nan" in refusal(str(broken), tmp_path / "out", "torch")
+    assert os.listdir(tmp_path) == ["broken"]
+
+
+def test_the_longest_and_the_shortest_are_compared(classifier_run):
+    model = load_model(str(classifier_run.folder))
+    longest = json.loads((classifier_run.folder / "config.json").read_text())["max_position_embeddings"]
+    assert {(1, 1), (3, longest)} <= set(export._shapes(model))
+
+
+def test_both_types_of_tokens_are_compared(classifier_run):
+    config = AutoConfig.from_pretrained(classifier_run.folder)
+    config.type_vocab_size = 2
+    scores = export.Scores(LinformerForQuestionAnswering(config))
+    assert [set(tensor.unique().tolist()) for tensor in export._batch(scores, 3, 24)[1:]] == [{0, 1}, {0, 1}]

@@ -1,0 +1,42 @@
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_linformer.measuring.memory import limited_memory
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+MEGABYTES = """
+import torch
+from torch_linformer.measuring.memory import PeakMemory
+parameters = [torch.zeros(50, 1_000_000, dtype=torch.uint8) + 1 for _ in range(4)]
+del parameters[2:]  # what building left in the allocator hides nothing
+peak = PeakMemory("cpu")
+for megabytes in {steps}:
+    kept = torch.zeros(megabytes, 1_000_000, dtype=torch.uint8) + 1
+    del kept
+print(peak.bytes() / 1e6)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize(("steps", "height"), [([90], 180), ([30, 90, 30], 180), ([], 0)])
+def test_the_peak_is_the_height_of_the_steps_beyond_what_was_held(steps, height):
+    code = MEGABYTES.format(steps=steps)  # the zeros and the sum are there at once
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert float(done.stdout) == pytest.approx(height, rel=0.1, abs=3), done.stderr
+
+
+@needs_proc
+def test_limited_memory_ends_with_its_block():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limited_memory("cpu"), pytest.raises(RuntimeError, match="allocate memory"):
+        _ = [torch.empty(int(0.7 * total), dtype=torch.uint8) for _ in range(3)]
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    with limited_memory("cuda"):  # its addresses are many more than its memory
+        assert resource.getrlimit(resource.RLIMIT_AS) == before

@@ -1,0 +1,59 @@
+"""Steps in processes of their own, which import them from here by the name of a module."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torch_linformer.measuring.workers import StepRequest, measure_in_turn
+
+STEPS = """
+import time
+
+def sleeping(seconds):
+    return lambda: time.sleep(seconds)
+
+def holding(megabytes):
+    import torch
+    kept = torch.ones(20, 1_000_000, dtype=torch.uint8)
+    return lambda: torch.ones(megabytes, 1_000_000, dtype=torch.uint8)
+
+def failing(after):
+    calls = iter(range(after))
+    return lambda: next(calls)
+"""
+
+
+@pytest.fixture
+def request_step(tmp_path, monkeypatch):
+    """A function: the request of a step of the module above."""
+    (tmp_path / "steps_of_a_test.py").write_text(STEPS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2] / 'src'}")
+    return lambda name, **arguments: StepRequest(f"steps_of_a_test:{name}", arguments, "cpu")
+
+
+def test_seconds_of_each_step(request_step):
+    slow, quick = measure_in_turn([request_step("sleeping", seconds=0.2), request_step("sleeping", seconds=0.02)])
+    assert slow.seconds >= 0.2 and quick.seconds >= 0.02  # of one step, however many are in a turn
+    assert quick.seconds < slow.seconds
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_peak_memory_is_that_of_the_step_alone(request_step):
+    (measured,) = measure_in_turn([request_step("holding", megabytes=60)])
+    assert measured.peak_bytes == pytest.approx(60e6, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["failing", "not_there"])
+def test_a_step_that_fails_takes_nobody_with_it(request_step, name):
+    failed, measured = measure_in_turn([request_step(name, after=2), request_step("sleeping", seconds=0.01)])
+    assert failed is None and measured.seconds >= 0.01
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_where_no_process_starts_nobody_waits(request_step):
+    assert sys.executable
+    started = time.monotonic()
+    assert measure_in_turn([request_step("sleeping", seconds=0.01)]) == [None]
+    assert time.monotonic() - started < 5

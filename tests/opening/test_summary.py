@@ -1,0 +1,57 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.opening.summary import _from_files, _from_model, attention_of, summarize
+
+
+@pytest.mark.parametrize("kind", ["classifier_run", "masked_run", "clm_run", "seq2seq_run"])
+def test_the_files_say_what_the_model_says(request, kind):
+    folder = request.getfixturevalue(kind).folder
+    read, opened = _from_files(folder), _from_model(str(folder))
+    for name in ("model_class", "parameters", "vocabulary"):
+        assert getattr(read, name) == getattr(opened, name)
+    assert attention_of(read.config) == attention_of(opened.config)
+    parts = ("encoder", "decoder") if opened.config.is_encoder_decoder else (None,)
+    for part in parts:
+        ours, models = (getattr(each.config, part) if part else each.config for each in (read, opened))
+        for name in ("longest_input", "max_position_embeddings", "num_hidden_layers", "hidden_size"):
+            assert getattr(ours, name) == getattr(models, name)
+    assert kind != "classifier_run" or read.config.label_names == opened.config.label_names == ["rain", "snow", "sun"]
+
+
+def test_matrices_that_are_drawn_once_are_no_parameters(tmp_path):
+    fields = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = LinformerModel(LinformerConfig(vocab_size=9, max_position_embeddings=8, k=2, projection="random", **fields))
+    model.save_pretrained(tmp_path)
+    assert summarize(str(tmp_path)).parameters == model.num_parameters()
+
+
+def test_of_a_damaged_folder_the_files_say_nothing(model_copy):
+    weights = model_copy / "model.safetensors"
+    assert _from_files(model_copy) is not None
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    assert _from_files(model_copy) is None
+    weights.write_bytes(whole)
+    config = json.loads((model_copy / "config.json").read_text())
+    (model_copy / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    assert _from_files(model_copy) is None
+
+
+def test_torch_is_not_needed(classifier_run):
+    code = f"""if True:
+        import sys
+        from torch_linformer.cli.app import run
+        try:
+            run(["info", {str(classifier_run.folder)!r}])
+        except SystemExit as end:
+            assert end.code == 0
+        print([name for name in ("torch", "transformers", "datasets", "huggingface_hub") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "LinformerForSequenceClassification" in done.stdout and done.stdout.endswith("\n[]\n")

@@ -1,0 +1,51 @@
+import html
+import json
+
+import pytest
+
+from torch_linformer.adaptation.adaptation_report import _cost_table
+from torch_linformer.training.run_report import compare_costs
+from torch_linformer.training.step_costs import StepCost
+
+
+@pytest.mark.parametrize(
+    ("ours", "full", "expected"),
+    [
+        (StepCost(3_000, 4_527), StepCost(1_000, 2_895), ("3.0× faster", "1.6× more memory")),
+        (StepCost(1_000, 2_895), StepCost(3_000, 4_527), ("3.0× slower", "1.6× less memory")),
+        (StepCost(1_000, 500), StepCost(1_010, 500), ("1.0×", "1.0×")),
+        (StepCost(1_000, 0), StepCost(1_000, 3), ("1.0×", "–")),
+        (None, StepCost(1, 1), ("–", "–")),
+        (StepCost(1, 1), None, ("–", "–")),
+    ],
+)
+def test_what_is_better_is_said_in_words(ours, full, expected):
+    assert compare_costs(ours, full) == expected
+
+
+def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run):
+    metrics = json.loads((classifier_run.folder / "metrics.json").read_text())
+    ours, full = (
+        StepCost(metrics[f"{name}tokens_per_second"], metrics[f"{name}peak_memory_mb"])
+        for name in ("", "full_attention_")
+    )
+    row = ["this model beside it", *compare_costs(ours, full)]
+    page = html.unescape((classifier_run.folder / "report.html").read_text(encoding="utf-8"))
+    for text in (classifier_run.shown, page[page.index("Beside full attention") :]):
+        places = [text.index(cell) for cell in row]
+        assert places == sorted(places)
+
+
+def test_the_table_of_an_adaptation_says_it_too():
+    table = _cost_table({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
+    assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
+    assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_what_makes_the_scores_doubtful_stands_wherever_they_stand(train_quickly, quick, tmp_path):
+    shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
+    (warning,) = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    assert " documents held out have the text of one to train on: " in warning
+    for name in ("report.html", "README.md"):
+        assert warning in (tmp_path / "run" / name).read_text(encoding="utf-8")

@@ -1,0 +1,155 @@
+import json
+from collections import Counter
+
+import pytest
+
+from torch_linformer.errors import InputError
+from torch_linformer.training.splits import load_splits
+from torch_linformer.training.train_settings import TrainSettings
+
+
+@pytest.fixture
+def numbered(tmp_path, write_csv):
+    """A function: a file of distinct documents with the labels given, and its path."""
+
+    def make(name, labels):
+        return write_csv(tmp_path / name, [(f"{name} {i}", label) for i, label in enumerate(labels)])
+
+    return make
+
+
+def test_fractions_are_split_off_without_overlap(numbered):
+    data = numbered("a.csv", ["x", "y"] * 50)
+    splits = load_splits(TrainSettings(data=data, test="0.2", validation="0.25"))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (60, 20, 20)
+    texts = [*splits.train["text"], *splits.validation["text"], *splits.test["text"]]
+    assert len(set(texts)) == len(texts) == 100
+    for part in (splits.train, splits.validation, splits.test):
+        counts = Counter(part["label"])
+        assert counts["x"] == counts["y"]
+    assert splits.names == ["x", "y"]
+    assert splits.notes == ["texts from column 'text' (by its name), labels from column 'label' (by its name)"]
+
+
+def test_the_split_follows_from_the_seed_and_validation_leaves_the_test_alone(numbered):
+    data = numbered("a.csv", ["x", "y"] * 50)
+
+    def test_texts(**options):
+        return load_splits(TrainSettings(data=data, **options)).test["text"][:]
+
+    assert test_texts(seed=1) == test_texts(seed=1) == test_texts(seed=1, validation="0.4")
+    assert test_texts(seed=1) != test_texts(seed=2)
+
+
+def test_a_file_is_a_part_as_a_whole(numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    held_out, watched = numbered("b.csv", ["x"] * 3 + ["y"] * 4), numbered("c.csv", ["y"] * 5)
+    splits = load_splits(TrainSettings(data=data, test=held_out, validation=watched))
+    assert len(splits.train) == 20
+    assert splits.test["text"][:] == [f"b.csv {i}" for i in range(7)]
+    assert splits.validation["text"][:] == [f"c.csv {i}" for i in range(5)]
+    assert [note.partition(":")[0] for note in splits.notes[1:]] == ["test", "validation"]
+
+
+def test_a_file_for_one_part_and_a_fraction_for_the_other(numbered):
+    data, held_out = numbered("a.csv", ["x", "y"] * 10), numbered("b.csv", ["x", "y"])
+    splits = load_splits(TrainSettings(data=data, test=held_out, validation="0.2"))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (16, 4, 2)
+    assert not set(splits.train["text"]) & {*splits.validation["text"], *splits.test["text"]}
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_label_that_training_lacks(numbered, part):
+    data, other = numbered("a.csv", ["x", "y"] * 10), numbered("b.csv", ["x", "z", "z"])
+    with pytest.raises(InputError) as raised:
+        load_splits(TrainSettings(data=data, **{part: other}))
+    assert str(raised.value) == f"{other}: 2 documents with label 'z', which no training document has (x, y)"
+
+
+def test_masked_language_modelling_needs_no_labels(tmp_path, write_csv):
+    data = write_csv(tmp_path / "a.csv", [(f"text {i}",) for i in range(20)], header=("text",))
+    splits = load_splits(TrainSettings(data=data, task="mlm", test="0.1", validation="0.1"))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (16, 2, 2)
+    assert splits.names == [] and splits.train.column_names == ["text"]
+
+
+def test_one_label_only(numbered):
+    with pytest.raises(InputError, match="every document has the label 'x': a classifier needs two labels"):
+        load_splits(TrainSettings(data=numbered("a.csv", ["x"] * 20)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"), [(["x", "y"], "classify"), (["x", "x", "y"], "classify"), (["x", "y"], "mlm")]
+)
+def test_too_few_documents_to_split(numbered, labels, task):
+    with pytest.raises(InputError, match=r"^cannot split \d documents?: give more, or a file for each part$"):
+        load_splits(TrainSettings(data=numbered("a.csv", labels), task=task))
+
+
+def test_a_part_that_is_none(numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    with pytest.raises(InputError, match=r"^1\.5 is no part of the data: give a fraction above 0 and below 1"):
+        load_splits(TrainSettings(data=data, test="1.5"))
+    with pytest.raises(InputError, match=r"none\.csv: no such file or folder"):
+        load_splits(TrainSettings(data=data, validation="none.csv"))
+
+
+def test_columns_named_once_serve_every_part(tmp_path, write_csv):
+    rows = [(str(i), f"text {i}", "xy"[i % 2]) for i in range(20)]
+    header = ("first", "body", "second")
+    data, held_out = (write_csv(tmp_path / name, rows, header) for name in ("a.csv", "b.csv"))
+    settings = TrainSettings(data=data, test=held_out, text_column="body", label_column="second")
+    splits = load_splits(settings)
+    assert splits.test["text"][:] == [row[1] for row in rows] and splits.names == ["x", "y"]
+
+
+# What is said of the scores
+
+
+def test_a_file_twice_is_said_and_counted(numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    said = "warning: {} documents {} have the text of one {}: scores on them say little about new texts"
+    assert load_splits(TrainSettings(data=data)).warnings == []
+    assert load_splits(TrainSettings(data=data, validation=data)).warnings == [
+        said.format("16 of the 20", "for validation", "to train on"),
+        said.format("4 of the 4", "held out", "for validation"),
+    ]
+    assert load_splits(TrainSettings(data=data, test=data)).warnings == [
+        said.format("18 of the 20", "held out", "to train on"),
+        said.format("2 of the 20", "held out", "for validation"),
+    ]
+
+
+def test_a_text_in_two_parts(tmp_path, write_csv, numbered):
+    data = numbered("a.csv", ["x", "y"] * 10)
+    held_out = write_csv(tmp_path / "b.csv", [("a.csv 3", "y"), ("new", "x"), ("newer", "x")])
+    (warning,) = load_splits(TrainSettings(data=data, test=held_out, validation=numbered("c.csv", "xy"))).warnings
+    assert warning.startswith("warning: 1 of the 3 documents held out have the text of one to train on: ")
+
+
+def test_labels_that_contradict_each_other(tmp_path, write_csv):
+    rows = [(f"text {i}", "xy"[i % 2]) for i in range(40)]
+    data = write_csv(tmp_path / "a.csv", [*rows, *[("text 0", "y")] * 2, ("text 1", "x"), ("text 2", "x")])
+    warnings = load_splits(TrainSettings(data=data)).warnings
+    assert warnings[-1] == (
+        "warning: the same text with different labels: 2 such texts in 5 documents; no model can be right about all "
+        "of them"
+    )
+
+
+def test_another_question_about_a_context_is_another_document(tmp_path):
+    rows = [{"context": "wet mud", "question": f"is it {i}?", "answers": "mud"} for i in range(20)]
+    data = tmp_path / "a.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert load_splits(TrainSettings(data=str(data), task="qa")).warnings == []
+    (warning,) = load_splits(TrainSettings(data=str(data), task="qa", test=str(data), validation="0.01")).warnings[:1]
+    assert "19 of the 20 documents held out" in warning
+
+
+def test_numbers_as_labels_want_a_regression(numbered):
+    message = r"a\.csv: 79 different numbers as the labels of 80 documents: --task regress learns numbers, --task cl"
+    with pytest.raises(InputError, match=message):
+        load_splits(TrainSettings(data=numbered("a.csv", ["0.5", *(f"{i / 100}" for i in range(1, 80))])))
+    load_splits(TrainSettings(data=numbered("b.csv", [str(i % 5) for i in range(80)])))
+    with pytest.raises(InputError, match="cannot split 80 documents"):
+        load_splits(TrainSettings(data=numbered("c.csv", [f"label {i}" for i in range(80)])))

@@ -1,0 +1,198 @@
+import dataclasses
+
+import pytest
+
+from torch_linformer.errors import InputError, flag
+from torch_linformer.training.option_fields import read_config
+from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
+
+LAYERS = SIZES["base"].layers
+
+
+@pytest.mark.parametrize(("max_length", "slots"), [(2048, 256), (1024, 256), (1000, 250), (64, 16), (4, 1)])
+def test_default_slots_are_a_quarter_of_the_length_up_to_256(max_length, slots):
+    assert TrainSettings(max_length=max_length).slots == slots
+
+
+def test_slots_are_one_number_or_one_a_layer():
+    assert TrainSettings(k="7").slots == 7
+    numbers = list(range(LAYERS, 0, -1))
+    assert TrainSettings(k=",".join(map(str, numbers)), size="base").slots == numbers
+    assert TrainSettings(k="7", sharing="layerwise", size="base").slots == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": "0"}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"k": "65"}, "--k must lie between 1 and --max-length 64, got 65"),
+        ({"k": "-3"}, "--k must lie between 1 and --max-length 64, got -3"),
+        ({"k": "many"}, "--k must be a number or comma-separated numbers, got 'many'"),
+        ({"k": "8,4", "size": "base"}, f"--k must be one number or one for each of the {LAYERS} layers of"),
+        (
+            {"k": ",".join(["8"] * LAYERS), "size": "base", "sharing": "layerwise"},
+            "--sharing layerwise has one projection for all layers: --k must be one number",
+        ),
+        ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
+        (
+            {"task": "translate"},
+            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, clm, seq2seq, got 'trans",
+        ),
+        ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
+        ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
+        ({"chunk_size": 0}, "--chunk-size must be a number above 0, got 0"),
+        ({"memory": "all"}, "--memory must be one of none, checkpoint, reversible, got 'all'"),
+        ({"from_model": "m", "memory": "checkpoint"}, "--memory is for a new model; --from m has its own"),
+        ({"from_model": "m", "chunk_size": 8}, "--chunk-size is for a new model; --from m has its own"),
+        ({"batch_size": 0}, "--batch-size must be a number above 0, got 0"),
+        ({"epochs": float("inf")}, "--epochs must be a number above 0, got inf"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be a number above 0, got nan"),
+        ({"minutes": -1.0}, "--minutes must be a number above 0, got -1.0"),
+        ({"max_steps": 0}, "--max-steps must be a number above 0, got 0"),
+        ({"seed": -1}, "--seed must be at least 0 and below 2^32, got -1"),
+        (
+            {"task": "mlm", "embeddings": "random"},
+            "--embeddings goes with --task classify, multilabel, regress, not mlm",
+        ),
+        ({"whole_words": True}, "--whole-words goes with --task mlm, not classify"),
+        ({"packing": False}, "--packing goes with --task mlm, clm, not classify"),
+        ({"task": "clm", "whole_words": True}, "--whole-words goes with --task mlm, not clm"),
+        ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
+        ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
+        ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves the window alone, and --window 0 takes it away"),
+        ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
+        ({"k": "0", "window": 8}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"task": "seq2seq", "overflow": "windows"}, "--overflow windows is not for --task seq2seq, which writes one"),
+        ({"task": "seq2seq", "text_column": "a"}, "--text-column goes with --task classify, multilabel, regress, "),
+        ({"task": "seq2seq", "max_target_length": 3}, "--max-target-length must be at least 4, got 3"),
+        ({"task": "seq2seq", "label_smoothing": 1.0}, "--label-smoothing must be at least 0 and below 1, got 1.0"),
+        ({"task": "seq2seq", "label_smoothing": -0.1}, "--label-smoothing must be at least 0 and below 1, got -0.1"),
+        ({"label_smoothing": 0.1}, "--label-smoothing goes with --task seq2seq, not classify"),
+        ({"max_target_length": 8}, "--max-target-length goes with --task seq2seq, not classify"),
+        ({"task": "clm", "source_column": "a"}, "--source-column goes with --task seq2seq, not clm"),
+        ({"window": -1}, "--window must be at least 0, got -1"),
+        ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
+        ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
+        ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, message):
+    with pytest.raises(InputError) as raised:
+        TrainSettings(**{"max_length": 64, **options})
+    assert str(raised.value).startswith(message)
+
+
+def test_the_window_and_the_slots_of_a_causal_model():
+    new = TrainSettings(task="clm", max_length=2048)
+    assert (new.local_window, new.slots, new.positions) == (64, 64, "rotary")
+    assert TrainSettings(task="clm", max_length=64).slots == 16
+    assert TrainSettings(task="clm", k="0").slots == 0 and TrainSettings(task="clm", window=0).local_window is None
+    assert TrainSettings().local_window is None and TrainSettings(window=8).local_window == 8
+
+
+def test_tags_and_answers_need_positions():
+    kinds = {task: TrainSettings(task=task).positions for task in ("classify", "mlm", "token-classify", "qa")}
+    assert kinds == {"classify": "none", "mlm": "none", "token-classify": "learned", "qa": "learned"}
+    assert TrainSettings(size="small").positions == "learned"
+
+
+@pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
+def test_the_size_of_a_model_by_its_width(width, name):
+    assert size_of_width(width) is SIZES[name]
+
+
+def test_every_option_has_a_help_text_and_a_flag():
+    for item in dataclasses.fields(TrainSettings):
+        assert item.metadata["help"], item.name
+    assert flag("max_length") == "--max-length"
+
+
+VALUES = {
+    "data": ('"my data.csv"', "my data.csv"),
+    "text-column": ('"body"', "body"),
+    "label_column": ('"kind"', "kind"),  # an underscore does as well
+    "source-column": ('"long"', "long"),
+    "target-column": ('"short"', "short"),
+    "max-target-length": ("100", 100),
+    "label-smoothing": ("0.1", 0.1),
+    "validation": ("0.25", "0.25"),
+    "test": ('"test.csv"', "test.csv"),
+    "question_column": ('"asked"', "asked"),
+    "task": ('"mlm"', "mlm"),
+    "from": ('"models/first"', "models/first"),
+    "overflow": ('"windows"', "windows"),
+    "stride": ("5", 5),
+    "packing": ("false", False),
+    "whole-words": ("true", True),
+    "tokenizer": ('"bytes"', "bytes"),
+    "max-length": ("100", 100),
+    "k": ("[" + ", ".join(["9"] * LAYERS) + "]", ",".join(["9"] * LAYERS)),
+    "window": ("32", 32),
+    "sharing": ('"kv"', "kv"),
+    "projection": ('"conv"', "conv"),
+    "attention": ('"full"', "full"),
+    "memory": ('"reversible"', "reversible"),
+    "chunk-size": ("512", 512),
+    "embeddings": ('"random"', "random"),
+    "size": ('"base"', "base"),
+    "class-weights": ('"balanced"', "balanced"),
+    "epochs": ("3", 3.0),
+    "max-steps": ("50", 50),
+    "minutes": ("0.5", 0.5),
+    "batch-size": ("4", 4),
+    "learning-rate": ("1e-3", 1e-3),
+    "seed": ("7", 7),
+    "precision": ('"fp32"', "fp32"),
+    "device": ('"cpu"', "cpu"),
+    "output": ('"out"', "out"),
+}
+
+
+def test_a_file_gives_every_option(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("".join(f"{name} = {toml}\n" for name, (toml, _) in VALUES.items()))
+    options = read_config(str(path), TrainSettings)
+    names = {"from": "from_model"}
+    assert options == {names.get(name, name.replace("-", "_")): value for name, (_, value) in VALUES.items()}
+    assert set(options) == {item.name for item in dataclasses.fields(TrainSettings)}
+    assert type(options["epochs"]) is float
+
+
+def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("k = 16\nlabel-column = 3\nresume = true\n")
+    assert read_config(str(path), TrainSettings) == {"k": "16", "label_column": "3", "resume": True}
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("epoch = 3", "unknown option 'epoch'; did you mean 'epochs'?"),
+        ("max_lenght = 3", "unknown option 'max_lenght'; did you mean 'max-length'?"),
+        ("max-length = 3\nmax_length = 4", "max-length stands there twice; remove one of them"),
+        ("[train]\nepochs = 3", "unknown option 'train'; there are data, text-column, "),
+        ('epochs = "many"', "epochs must be a number, got 'many'"),
+        ("batch-size = 2.5", "batch-size must be a whole number, got 2.5"),
+        ('batch-size = "2"', "batch-size must be a whole number, got '2'"),
+        ("epochs = true", "epochs must be a number or text, got True"),
+        ("packing = 1", "packing must be true or false, got 1"),
+        ("data = [1, 2]", "data must be a number or text, got [1, 2]"),
+        ("resume = 1", "resume must be true or false, got 1"),
+        ("epochs = ", "not valid TOML: "),
+        ("caf\xe9 = 1", "not valid TOML: "),
+    ],
+)
+def test_a_file_that_is_wrong(tmp_path, toml, message):
+    path = tmp_path / "run.toml"
+    path.write_bytes(toml.encode("latin-1"))
+    with pytest.raises(InputError) as raised:
+        read_config(str(path), TrainSettings)
+    assert str(raised.value).startswith(f"--config {path}: {message}")
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(InputError, match=r"--config .*none\.toml: No such file or directory"):
+        read_config(str(tmp_path / "none.toml"), TrainSettings)
+    with pytest.raises(InputError, match="Is a directory"):
+        read_config(str(tmp_path), TrainSettings)
