@@ -32,6 +32,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two
     config_class = LinformerSeq2SeqConfig  # type: ignore[assignment]
+    lm_head: nn.Linear
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
         "lm_head.weight": "decoder.embeddings.word_embeddings.weight"
     }
