@@ -80,7 +80,7 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         backbone.resize_positions(max_len, mode)
 
 
-class Prepared(NamedTuple):
+class ForwardCall(NamedTuple):
     """The arguments of a forward pass as the layers take them.
 
     Attributes:
@@ -133,7 +133,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
         kwargs: dict[str, Any],
-    ) -> "Prepared":
+    ) -> "ForwardCall":
         """These arguments of ``forward``, checked, with one document per row."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
@@ -155,9 +155,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
         rows = padding if documents is None else documents
         inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
         if rows is None or (stays and documents is None):
-            return Prepared(inputs, padding, kwargs, None)
+            return ForwardCall(inputs, padding, kwargs, None)
         moved = tuple(None if x is None else rows.justify(x) for x in inputs)
-        return Prepared(moved, rows.justified, kwargs, rows)
+        return ForwardCall(moved, rows.justified, kwargs, rows)
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""

@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import ATTENTIONS
-from torch_linformer.nn.attention.running_means import check_causal_k
+from torch_linformer.nn.attention.causal_slots import check_causal_k
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
     DEFAULT_K,

@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from torch_linformer.nn.attention.attention import Attention
+from torch_linformer.nn.attention.causal_slots import CausalSlots
 from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
-from torch_linformer.nn.attention.running_means import RunningMeans
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
 from torch_linformer.nn.projection import SequenceProjection
 
 ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
-    "linformer": {False: Slots, True: RunningMeans},
+    "linformer": {False: Slots, True: CausalSlots},
     "full": {False: AllPositions, True: EarlierPositions},
 }
 """The context that each kind of attention has, not causal and causal."""
@@ -88,7 +88,7 @@ class LinformerAttention(Attention):
             )
         context: Context = Slots(max_len, k, chosen)
         if chosen["causal"]:
-            context = RunningMeans(max_len, k, chosen["window"], chosen["rotary_dim"])
+            context = CausalSlots(max_len, k, chosen["window"], chosen["rotary_dim"])
         super().__init__(
             embed_dim,
             num_heads,

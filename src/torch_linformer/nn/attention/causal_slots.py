@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
 
 
-class RunningMeans(Context):
+class CausalSlots(Context):
     """K running means of the tokens up to the query's own, and with a ``window`` the last tokens themselves.
 
     Adds ``running``, a :class:`CausalProjection`, or None with ``k=0``.
