@@ -19,42 +19,15 @@ from torch_linformer.nn.projection import SequenceProjection, resize_maps
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention to a memory and feed-forward, each with dropout, a residual and a layer norm.
 
-    Takes any attention modules of this package, the first causal and the second not; parameters are named as in
-    ``torch.nn.TransformerDecoderLayer``.
+    Takes any attentions of this package, the first causal and the second not, then the arguments of
+    :class:`TransformerLayer`; parameters are named as in ``torch.nn.TransformerDecoderLayer``.
     """
 
     multihead_attn: Attention
 
-    def __init__(
-        self,
-        self_attn: Attention,
-        multihead_attn: Attention,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        gated: bool = False,
-        chunk_size: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, self_attn: Attention, multihead_attn: Attention, *layout: Any, **options: Any) -> None:
         assert self_attn.causal and not multihead_attn.causal
-        super().__init__(
-            {"self_attn": self_attn, "multihead_attn": multihead_attn},
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            gated=gated,
-            chunk_size=chunk_size,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__({"self_attn": self_attn, "multihead_attn": multihead_attn}, *layout, **options)
 
     def compress(
         self,
@@ -222,12 +195,7 @@ class LinformerDecoderLayer(DecoderLayer):
             LinformerAttention(
                 d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **attention, **of_memory
             ),
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
+            *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
             device=device,
             dtype=dtype,
             **parts.layer,
