@@ -134,7 +134,7 @@ class LinformerDecoderLayer(DecoderLayer):
     .. math:: x_1 = x + \mathrm{causal}(x), \quad x_2 = x_1 + \mathrm{attend}(x_1, \mathrm{memory}), \quad
         x_3 = x_2 + W_2\, \varphi(W_1 x_2)
 
-    with a layer norm behind each sum (or before each branch, ``norm_first``). The first is causal
+    with a layer norm after each sum (or before each branch, ``norm_first``). The first is causal
     :class:`LinformerAttention`, the second :class:`LinformerAttention` over K slots of the M positions of the memory,
     which :meth:`compress` makes once for all steps of a generation. ``load_state_dict`` takes the weights of torch's
     layer (``strict=False``: only projections and slots are missing), and the layer goes into
@@ -144,7 +144,7 @@ class LinformerDecoderLayer(DecoderLayer):
         d_model: model width C.
         nhead: heads.
         dim_feedforward: width of the feed-forward.
-        dropout: behind both attentions, inside and after the feed-forward, and on the attention weights.
+        dropout: after both attentions, inside and after the feed-forward, and on the attention weights.
         activation: ``relu``, ``gelu``, ``silu`` or a callable.
         layer_norm_eps: of the three norms.
         batch_first: ``(B, N, C)`` inputs; False for ``(N, B, C)``.

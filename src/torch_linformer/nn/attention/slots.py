@@ -255,5 +255,5 @@ def _with_bias(attention: "Attention", slots: KeysAndValues) -> KeysAndValues:
     bias_k, bias_v = cast(Tensor, attention.slot_bias_k), cast(Tensor, attention.slot_bias_v)
     reached = slots.keys.shape[2]
     keys, values = slots.keys + bias_k[:, :reached], slots.values + bias_v[:, :reached]
-    # A slot without a token is nothing, and its bias too: a row of padding alone attends to all of them.
+    # A slot without a token is nothing, and its bias too: a row with only padding attends to all of them.
     return slots._replace(keys=keys, values=zero_padding(values, slots.padding))
