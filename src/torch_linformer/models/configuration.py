@@ -58,7 +58,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         activation_memory: what training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
             ``reversible`` (nothing; another model, which needs ``norm_first``): see
             :class:`torch_linformer.nn.options.StackOptions`. ``memory`` is its former name.
-        chunk_size: positions that inference works on at once, None for all: see :class:`torch_linformer.nn.options.LayerOptions`.
+        chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
 
     Raises:
