@@ -168,7 +168,7 @@ def test_a_document_that_is_too_long_is_refused(build, token_ids):
 @pytest.mark.parametrize("options", [{"use_cache": True}, {"past_key_values": LinformerCache(2)}])
 def test_packed_rows_and_a_cache_exclude_each_other(build, rows, options):
     ids, positions, _ = rows
-    with pytest.raises(ValueError, match=PACKED_ERROR + ", but past_key_values hold one document a row"):
+    with pytest.raises(ValueError, match=PACKED_ERROR + ", but past_key_values hold one document per row"):
         build(LinformerForCausalLM)(ids, position_ids=positions, **options)
 
 
