@@ -23,6 +23,7 @@ CASES = [
     *(pytest.param("pre-norm", {"projection": name}, id=name) for name in ("random", "conv", "mean", "max")),
     *(pytest.param("pre-norm", {"sharing": name}, id=name) for name in ("none", "kv", "layerwise")),
     pytest.param("pre-norm", {"rotary_dim": 2, "num_kv_heads": 2, "gated": True}, id="rotary-grouped-gated"),
+    pytest.param("pre-norm", {"rotary_dim": 2, "sharing": "layerwise"}, id="rotary-layerwise"),
     pytest.param("post-norm", {"k": 0}, id="window-alone"),
 ]
 

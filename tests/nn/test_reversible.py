@@ -368,7 +368,7 @@ def test_a_compiled_training_runs_the_stack_uncompiled(build, gradients):
 
 
 def test_layers_whose_norm_comes_last_are_refused(build):
-    message = "^activation_memory='reversible' needs norm_first=True, got norm_first=False: .* take activation_memory='checkpoint'"
+    message = "^activation_memory='reversible' needs norm_first=True, got .* take activation_memory='checkpoint'"
     with pytest.raises(ValueError, match=message):
         build(norm_first=False)
     with pytest.raises(ValueError, match=message):
