@@ -207,6 +207,20 @@ def test_no_two_files_have_one_name():
     assert {name: found for name, found in alike.items() if not rooms[name] <= mathematics} == {}
 
 
+def test_files_and_constructors_stay_short():
+    """Files of 300 lines, and 40 lines in the body of a constructor, at most."""
+    long = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source, place = path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix()
+        if source.count("\n") > 300:
+            long.append(place)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                lines = node.end_lineno - node.body[0].lineno + 1
+                long += [f"{place}:{node.lineno}"] if lines > 40 else []
+    assert long == []
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_folder_imports_only_what_its_layer_allows(layer):
     files = sorted((PACKAGE / layer).rglob("*.py"))

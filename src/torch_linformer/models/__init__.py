@@ -25,7 +25,7 @@ for _config in (LinformerConfig, LinformerSeq2SeqConfig):
         if _auto_name != "AutoConfig":
             _auto: Any = getattr(transformers, _auto_name)
             _auto.register(_config, globals()[_name])
-            # The Trainer shifts the labels that it smooths for the causal language models of this list alone.
+            # The Trainer shifts the labels that it smooths only for the causal language models in this list.
             _auto._model_mapping._model_mapping[_config.model_type] = _name
 
 __all__ = [

@@ -41,7 +41,7 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:
-    """``kwargs`` that are left for the layers; raises ``ValueError`` where packed rows are told by boundaries alone."""
+    """``kwargs`` for the layers; raises ``ValueError`` where only boundaries tell packed rows apart."""
     boundaries = [name for name in BOUNDARIES if kwargs.get(name) is not None]
     if boundaries and position_ids is None:
         raise ValueError(

@@ -1,86 +1,28 @@
 """The Linformer backbone: embeddings, left-justification of padding, encoder."""
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+from transformers.utils.output_capturing import capture_outputs
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
 from torch_linformer.models.arguments import known_arguments, without_unread
-from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
-from torch_linformer.models.resizing import check_maps, check_new_length
-from torch_linformer.models.stacks import BLOCKS, build_encoder
-from torch_linformer.nn.attention import Attention
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel as LinformerPreTrainedModel
+from torch_linformer.models.resizing import check_new_length
+from torch_linformer.models.stacks import build_encoder
 from torch_linformer.nn.attention.past import positions_after
-from torch_linformer.nn.attention.slots import SLOT_BIASES
-from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
-from torch_linformer.nn.projection import SequenceProjection, resize_maps, resize_rows
+from torch_linformer.nn.projection import resize_rows
 
 
-class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
-    """What every Linformer model shares: loading, initialisation, recording, length."""
-
-    config: LinformerConfig
-    config_class = LinformerConfig
-    base_model_prefix = "linformer"
-    # The losses are means over the batch they are given. Without this line the Trainer takes **kwargs for a promise to
-    # divide by the size of a whole step, and multiplies by processes and accumulated batches.
-    accepts_loss_kwargs = False
-    supports_gradient_checkpointing = True
-    _no_split_modules = BLOCKS
-    # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
-    _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class
-    _supports_sdpa = True
-    _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
-        "hidden_states": GradientCheckpointingLayer,
-        "attentions": OutputRecorder(Attention, index=1),
-    }
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, SequenceProjection) and module.weight is not None:
-            init.normal_(module.weight, mean=0.0, std=module.init_std)
-        if isinstance(module, CausalProjection):
-            init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
-            init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
-            init.constant_(module.score_bias, FIRST_SCORE)
-        if isinstance(module, Attention):
-            for name, parameter in module.named_parameters(recurse=False):
-                if name in SLOT_BIASES:
-                    init.zeros_(parameter)
-
-    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
-        """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
-
-        Learned positions are stretched or kept in the same way; new ones are drawn as at first. A causal model has
-        nothing else that a length limits.
-
-        Raises:
-            ValueError: for an unknown ``mode``, ``max_len`` below ``k``, or a model that reads any length; the model is
-                then as before.
-        """
-        backbone = cast("LinformerModel", self.base_model)
-        backbone.check_resize(max_len, mode)
-        check_maps(backbone, max_len, mode)
-        if any(isinstance(module, SequenceProjection) for module in backbone.encoder.modules()):
-            resize_maps(backbone.encoder, max_len, mode)
-        backbone.resize_positions(max_len, mode)
-
-
-class Prepared(NamedTuple):
+class ForwardCall(NamedTuple):
     """The arguments of a forward pass as the layers take them.
 
     Attributes:
@@ -133,7 +75,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         past_key_values: LinformerCache | None,
         use_cache: bool | None,
         kwargs: dict[str, Any],
-    ) -> "Prepared":
+    ) -> "ForwardCall":
         """These arguments of ``forward``, checked, with one document per row."""
         given = input_ids if inputs_embeds is None else inputs_embeds
         if given is None or (input_ids is not None and inputs_embeds is not None):
@@ -155,9 +97,9 @@ class LinformerBackbone(LinformerPreTrainedModel):
         rows = padding if documents is None else documents
         inputs = (input_ids, token_type_ids, position_ids, inputs_embeds)
         if rows is None or (stays and documents is None):
-            return Prepared(inputs, padding, kwargs, None)
+            return ForwardCall(inputs, padding, kwargs, None)
         moved = tuple(None if x is None else rows.justify(x) for x in inputs)
-        return Prepared(moved, rows.justified, kwargs, rows)
+        return ForwardCall(moved, rows.justified, kwargs, rows)
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -168,7 +110,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
             return None
         if not self.config.causal:
             raise ValueError(
-                "past_key_values needs a causal model: here every token sees those behind it too, and a prefix of keys "
+                "past_key_values needs a causal model: here every token sees those after it too, and a prefix of keys "
                 "and values (prefix tuning) has no place; take prompt tuning or LoRA"
             )
         if self._computes_layers_again():
@@ -247,7 +189,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
 class LinformerModel(LinformerBackbone):
     """The bare model: token ids in, hidden states out.
 
-    Padding may stand on either side, or in the middle: it is recognised by ``attention_mask`` alone and the real
+    Padding may stand on either side, or in the middle: only ``attention_mask`` tells where it is, and the real
     tokens come out as if the row had none.
     """
 
@@ -279,7 +221,7 @@ class LinformerModel(LinformerBackbone):
             position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
                 Rotary positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1: every
                 one follows the one before it or is the lowest of its row) part a packed row into documents, and each
-                comes out as it does alone. Any other positions leave a row one document.
+                comes out as it does in a row of its own. Any other positions leave a row one document.
             inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
             past_key_values: what a causal model has read so far; this call adds its input.
             use_cache: return ``past_key_values``; by default a causal model does unless it is training, or rows are

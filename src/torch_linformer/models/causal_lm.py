@@ -18,7 +18,7 @@ from torch_linformer.models.loss import IGNORED, token_loss
 
 
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
-    """Scores of the vocabulary for the token behind each one, ``(B, N, vocab_size)``.
+    """Scores of the vocabulary for the token after each one, ``(B, N, vocab_size)``.
 
     ``config.causal`` must be True; a ``config.window`` beside the slots serves text well, and with
     ``position_embedding="rotary"`` no input is too long. What ``generate`` keeps between two tokens does not grow.
@@ -59,7 +59,7 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         Args:
             labels: ``(B, N)``, usually ``input_ids``: they are shifted here. −100 takes no part in the loss, the mean
                 cross-entropy in float32; the first token of a packed document needs it.
-            logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+            logits_to_keep: compute the logits of that many last positions, or of these; 0 for all.
             num_items_in_batch: divide the sum of the cross-entropies by this instead of by the labels there are.
             **kwargs: ``shift_labels`` ``(B, N)``, labels that are shifted already, instead of ``labels``; and those of
                 the backbone.

@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import ATTENTIONS
-from torch_linformer.nn.attention.running_means import check_causal_k
+from torch_linformer.nn.attention.causal_slots import check_causal_k
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
     DEFAULT_K,
@@ -58,7 +58,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         activation_memory: what training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
             ``reversible`` (nothing; another model, which needs ``norm_first``): see
             :class:`torch_linformer.nn.options.StackOptions`. ``memory`` is its former name.
-        chunk_size: positions that inference works on at once, None for all: see there.
+        chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
 
     Raises:

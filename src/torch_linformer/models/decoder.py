@@ -109,7 +109,7 @@ class LinformerDecoderModel(LinformerBackbone):
     def _memory(
         self, hidden: Tensor | None, attention_mask: Tensor | None, cache: LinformerCache | None
     ) -> tuple[Tensor | list[KeysAndValues], Padding | None]:
-        """The encoder's output with its padding behind, or what the layers read of it, kept in the cache."""
+        """The encoder's output with its padding last, or what the layers read of it, kept in the cache."""
         if cache is not None and cache.memories is not None:
             return cache.memories, None
         if hidden is None:

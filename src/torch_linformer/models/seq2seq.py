@@ -137,13 +137,13 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
             attention_mask: ``(B, M)``, nonzero at real tokens of the source, on whichever side padding stands.
             decoder_input_ids: ``(B, T)``, the target so far, ``config.decoder_start_token_id`` first; by default
                 made of ``labels``.
-            decoder_attention_mask: ``(B, T)``, nonzero at real tokens. Padding behind a target needs none: nothing
+            decoder_attention_mask: ``(B, T)``, nonzero at real tokens. Padding after a target needs none: nothing
                 before it sees it.
             encoder_outputs: what the encoder gave for this source.
             past_key_values: the target read so far and what is read of the source; this call adds its input.
             labels: ``(B, T)``, not shifted. −100 takes no part in the loss, the mean cross-entropy in float32.
             use_cache: return ``past_key_values``; by default the model does unless it is training.
-            logits_to_keep: compute the logits of so many last positions, or of these; 0 for all.
+            logits_to_keep: compute the logits of that many last positions, or of these; 0 for all.
             num_items_in_batch: divide the sum of the cross-entropies by this instead of by the labels there are.
 
         Raises:

@@ -15,7 +15,7 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def with_attention(model: Model, **changes: Any) -> Model:
-    """A copy of an encoder, head and all, whose attention alone is another.
+    """A copy of an encoder with its head, in which only the attention differs.
 
     Learned maps to slots begin as means of segments of ⌈max_len / k⌉ tokens; K is lowered to the segments there are.
     Positions beyond those of the model repeat them.

@@ -19,42 +19,15 @@ from torch_linformer.nn.projection import SequenceProjection, resize_maps
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention to a memory and feed-forward, each with dropout, a residual and a layer norm.
 
-    Takes any attention modules of this package, the first causal and the second not; parameters are named as in
-    ``torch.nn.TransformerDecoderLayer``.
+    Takes any attentions of this package, the first causal and the second not, then the arguments of
+    :class:`TransformerLayer`; parameters are named as in ``torch.nn.TransformerDecoderLayer``.
     """
 
     multihead_attn: Attention
 
-    def __init__(
-        self,
-        self_attn: Attention,
-        multihead_attn: Attention,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        gated: bool = False,
-        chunk_size: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, self_attn: Attention, multihead_attn: Attention, *layout: Any, **options: Any) -> None:
         assert self_attn.causal and not multihead_attn.causal
-        super().__init__(
-            {"self_attn": self_attn, "multihead_attn": multihead_attn},
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            gated=gated,
-            chunk_size=chunk_size,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__({"self_attn": self_attn, "multihead_attn": multihead_attn}, *layout, **options)
 
     def compress(
         self,
@@ -161,7 +134,7 @@ class LinformerDecoderLayer(DecoderLayer):
     .. math:: x_1 = x + \mathrm{causal}(x), \quad x_2 = x_1 + \mathrm{attend}(x_1, \mathrm{memory}), \quad
         x_3 = x_2 + W_2\, \varphi(W_1 x_2)
 
-    with a layer norm behind each sum (or before each branch, ``norm_first``). The first is causal
+    with a layer norm after each sum (or before each branch, ``norm_first``). The first is causal
     :class:`LinformerAttention`, the second :class:`LinformerAttention` over K slots of the M positions of the memory,
     which :meth:`compress` makes once for all steps of a generation. ``load_state_dict`` takes the weights of torch's
     layer (``strict=False``: only projections and slots are missing), and the layer goes into
@@ -171,7 +144,7 @@ class LinformerDecoderLayer(DecoderLayer):
         d_model: model width C.
         nhead: heads.
         dim_feedforward: width of the feed-forward.
-        dropout: behind both attentions, inside and after the feed-forward, and on the attention weights.
+        dropout: after both attentions, inside and after the feed-forward, and on the attention weights.
         activation: ``relu``, ``gelu``, ``silu`` or a callable.
         layer_norm_eps: of the three norms.
         batch_first: ``(B, N, C)`` inputs; False for ``(N, B, C)``.
@@ -222,12 +195,7 @@ class LinformerDecoderLayer(DecoderLayer):
             LinformerAttention(
                 d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **attention, **of_memory
             ),
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
+            *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
             device=device,
             dtype=dtype,
             **parts.layer,

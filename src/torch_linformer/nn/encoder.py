@@ -132,18 +132,11 @@ class LinformerEncoder(Encoder):
         of_layers, of_shared = split_sharing(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
         layer_class = ReversibleEncoderLayer if parts.activation_memory == "reversible" else EncoderLayer
+        layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
+        of_layer = {**parts.layer, "device": device, "dtype": dtype}
         layers = [
             layer_class(
-                LinformerAttention(d_model, nhead, max_len, layer_k, **attention, **of_layers),
-                dim_feedforward,
-                dropout,
-                activation,
-                layer_norm_eps,
-                norm_first,
-                bias,
-                device=device,
-                dtype=dtype,
-                **parts.layer,
+                LinformerAttention(d_model, nhead, max_len, layer_k, **attention, **of_layers), *layout, **of_layer
             )
             for layer_k in ks
         ]

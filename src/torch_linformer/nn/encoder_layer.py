@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -22,37 +22,12 @@ Streams = tuple[Tensor, Tensor, Tensor]
 class SelfAttentionLayer(TransformerLayer):
     """Self-attention and feed-forward: the two branches of an encoder layer, however they are coupled.
 
-    Takes any attention of this package; parameters are named as in ``torch.nn.TransformerEncoderLayer``.
+    Takes any attention of this package, then the arguments of :class:`TransformerLayer`; parameters are named as in
+    ``torch.nn.TransformerEncoderLayer``.
     """
 
-    def __init__(
-        self,
-        self_attn: Attention,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        gated: bool = False,
-        chunk_size: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(
-            {"self_attn": self_attn},
-            dim_feedforward,
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            gated=gated,
-            chunk_size=chunk_size,
-            device=device,
-            dtype=dtype,
-        )
+    def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
+        super().__init__({"self_attn": self_attn}, *layout, **options)
 
     def attends_of_chunks(
         self, chunks: Chunks, shared_projection: SequenceProjection | None, past: Past | None

@@ -39,17 +39,17 @@ class TransformerLayer(nn.Module):
     def __init__(
         self,
         attentions: Mapping[str, Attention],
-        dim_feedforward: int,
-        dropout: float,
-        activation: str | Activation,
-        layer_norm_eps: float,
-        norm_first: bool,
-        bias: bool,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        norm_first: bool = False,
+        bias: bool = True,
         *,
-        gated: bool,
-        chunk_size: int | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        gated: bool = False,
+        chunk_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_chunk_size(chunk_size)

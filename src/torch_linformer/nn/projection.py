@@ -154,7 +154,7 @@ class SequenceProjection(nn.Module):
     ) -> Tensor | None:
         """Bool ``(B or 1, K)``, True at slots without a real token; None where no slot can be without one.
 
-        With ``all_slots=False`` of those alone that the sequence reaches, as :meth:`forward` gives them.
+        With ``all_slots=False`` only of those that the sequence reaches, as :meth:`forward` gives them.
         """
         length = sequence.shape[-2]
         every = all_slots or torch.compiler.is_compiling()

@@ -4,7 +4,7 @@ Two streams run through the layers. Layer l adds to each what it makes of the ot
 
 .. math:: y_1 = x_1 + f_l(x_2), \\qquad y_2 = x_2 + g_l(y_1),
 
-so :math:`x_2 = y_2 - g_l(y_1)` and :math:`x_1 = y_1 - f_l(x_2)`: the backward pass needs the last streams alone,
+so :math:`x_2 = y_2 - g_l(y_1)` and :math:`x_1 = y_1 - f_l(x_2)`: the backward pass needs only the last streams,
 however many layers there are. Source: arXiv 1707.04585, section 3.1.
 
 The graph is autograd's own, and every parameter a leaf of it; what is not kept are the tensors that its nodes save.
@@ -50,7 +50,7 @@ class Reversal:
         self._stretch: _Stretch | None = None
 
     def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
-        """The streams behind a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim``."""
+        """The streams after a layer, whose second branch takes ``chunk_size`` positions of dimension ``dim``."""
         # A hook may have put other streams in the place of the ones a layer returned.
         if self._stretch is None or not self._stretch.ends_with(streams):
             self._stretch = _Stretch(self._parameters, dim)
@@ -124,7 +124,7 @@ class _Stretch:
         return self.saved.pop(number)
 
     def _go_back_to(self, index: int) -> None:
-        """Undo the steps down to this one; of those behind it nothing is kept."""
+        """Undo the steps down to this one; of those after it nothing is kept."""
         if index >= self.undone:  # a backward pass begins
             if not self._ends_are_unchanged():
                 raise RuntimeError("the streams of a reversible stack have been modified by an inplace operation")

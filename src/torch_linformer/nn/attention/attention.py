@@ -14,11 +14,12 @@ from torch_linformer.nn.attention.checks import (
     check_inputs,
     check_past,
 )
-from torch_linformer.nn.attention.context import Context, at_positions
+from torch_linformer.nn.attention.context import Call, Context, at_positions
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.chunks import Chunks, Gathered, cut, runs_in_chunks
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.options import AttentionOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
@@ -32,8 +33,7 @@ class Attention(nn.Module):
         embed_dim: model width C.
         num_heads: heads H.
         context: what the queries attend to.
-        num_kv_heads: heads of keys and values, H by default; divides H.
-        head_dim: width of one head, C / H by default.
+        options: of which ``num_kv_heads`` and ``head_dim`` are read here.
         dropout: on the attention weights, in training.
         bias: on the four linear maps.
         kdim: width of ``key``, C by default.
@@ -54,9 +54,7 @@ class Attention(nn.Module):
         embed_dim: int,
         num_heads: int,
         context: Context,
-        *,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
+        options: AttentionOptions,
         dropout: float = 0.0,
         bias: bool = True,
         kdim: int | None = None,
@@ -66,19 +64,20 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = options["head_dim"]
+        num_kv_heads = num_heads if options["num_kv_heads"] is None else options["num_kv_heads"]
         check_head_sizes(embed_dim, num_heads, num_kv_heads, head_dim, context.rotary_dim)
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.context, self.dropout, self.batch_first = context, dropout, batch_first
-        factory: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        kv_width = num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, num_heads * self.head_dim, **factory)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, **factory)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, **factory)
-        self.out_proj = nn.Linear(num_heads * self.head_dim, embed_dim, **factory)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        width, kv_width = num_heads * self.head_dim, num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(embed_dim, width, bias, **factory)
+        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, bias, **factory)
+        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, bias, **factory)
+        self.out_proj = nn.Linear(width, embed_dim, bias, **factory)
         self._reset_linear_maps()
-        context.add_parameters(self, device, dtype)
+        context.add_parameters(self, factory)
 
     def reset_parameters(self) -> None:
         self._reset_linear_maps()
@@ -157,13 +156,11 @@ class Attention(nn.Module):
             if padding is not None:
                 queries = self._clean_queries(queries, source, keys, padding)
             context = self.context.read(self, keys, values, padding, shared_projection)
-        weights, output = None, Gathered(queries.shape[1], dim=1)
+        call, weights, output = Call(past, start, need_weights), None, Gathered(queries.shape[1], dim=1)
         for rows in cut(queries.shape[1], self._rows_at_once(queries, need_weights)):
             some = queries if output.is_whole(rows) else queries[:, rows]
             queries_BHND = self.split_heads(run_linear(self.q_proj, some), self.num_heads)
-            attended_BHND, weights = self.context.attend(
-                self, queries_BHND, context, past=past, start=start, need_weights=need_weights
-            )
+            attended_BHND, weights = self.context.attend(self, queries_BHND, context, call)
             output.write(rows, run_linear(self.out_proj, attended_BHND.transpose(1, 2).flatten(2)))
         if weights is not None:
             weights = self._arrange_weights(weights, padding, average_attn_weights, query.dim() == 2)

@@ -1,6 +1,6 @@
 """What the queries of an attention attend to: the part that one attention differs from another in."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
     from torch_linformer.nn.projection import SequenceProjection
 
+Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are wanted
+
 OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that every attention has
+
+
+class Call(NamedTuple):
+    """How a context is attended to in one call; see :meth:`Attention.forward`."""
+
+    past: Past | None
+    start: int
+    need_weights: bool
 
 
 class Context:
@@ -71,10 +81,8 @@ class Context:
         """Whether query i stands at the position of key i, and sees only what is before it, or near."""
         return self.causal
 
-    def add_parameters(
-        self, attention: "Attention", device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
-        """Register maps and parameters on ``attention``, with their first values."""
+    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
+        """Register maps and parameters on ``attention``, with their first values; ``factory`` is device and dtype."""
 
     def reset_parameters(self, attention: "Attention") -> None:
         """Give what :meth:`add_parameters` registered its first values again."""
@@ -109,20 +117,8 @@ class Context:
         keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
         return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.trailing)
 
-    def attend(
-        self,
-        attention: "Attention",
-        queries_BHND: Tensor,
-        context: KeysAndValues,
-        *,
-        past: Past | None,
-        start: int,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Output ``(B, H, N, D)`` and, with ``need_weights``, weights ``(B, H, N, ·)``.
-
-        ``start`` is the position of the first query, which a local window needs.
-        """
+    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+        """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are wanted."""
         raise NotImplementedError
 
 
@@ -133,23 +129,14 @@ class AllPositions(Context):
     options = frozenset()
     no_mask = "it takes the masks that Linformer attention takes"
 
-    def attend(
-        self,
-        attention: "Attention",
-        queries_BHND: Tensor,
-        context: KeysAndValues,
-        *,
-        past: Past | None,
-        start: int,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         return attend(
             queries_BHND,
             context.keys,
             context.values,
             padding_mask=context.padding,
             dropout_p=attention.dropout_p,
-            need_weights=need_weights,
+            need_weights=call.need_weights,
         )
 
 
@@ -164,25 +151,16 @@ class EarlierPositions(Context):
     def __init__(self, rotary_dim: int = 0) -> None:
         self.rotary_dim = rotary_dim
 
-    def attend(
-        self,
-        attention: "Attention",
-        queries_BHND: Tensor,
-        context: KeysAndValues,
-        *,
-        past: Past | None,
-        start: int,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+        past, padding = call.past, context.padding
         queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
-        padding = context.padding
         if past is not None:
             read = FullState(keys, values, padding)
             if isinstance(past.state, FullState):
                 read = past.state.followed_by(keys, values, padding)
             past.state, keys, values, padding = read, read.keys, read.values, read.padding
         return attend_to_past(
-            queries, keys, values, padding_mask=padding, dropout_p=attention.dropout_p, need_weights=need_weights
+            queries, keys, values, padding_mask=padding, dropout_p=attention.dropout_p, need_weights=call.need_weights
         )
 
 

@@ -15,7 +15,7 @@ class KeysAndValues(NamedTuple):
         values: likewise.
         padding: which of them get no attention, bool ``(B or 1, ·)``.
         near: the positions themselves where there is a local window beside the slots.
-        num_slots: K, where they are slots: of which they may be the first ones alone, those that a sequence reaches.
+        num_slots: K, where they are slots; they may be only the first ones, those that a sequence reaches.
     """
 
     keys: Tensor

@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from torch_linformer.nn.attention.attention import Attention
+from torch_linformer.nn.attention.causal_slots import CausalSlots
 from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
-from torch_linformer.nn.attention.running_means import RunningMeans
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
 from torch_linformer.nn.projection import SequenceProjection
 
 ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
-    "linformer": {False: Slots, True: RunningMeans},
+    "linformer": {False: Slots, True: CausalSlots},
     "full": {False: AllPositions, True: EarlierPositions},
 }
 """The context that each kind of attention has, not causal and causal."""
@@ -88,21 +88,8 @@ class LinformerAttention(Attention):
             )
         context: Context = Slots(max_len, k, chosen)
         if chosen["causal"]:
-            context = RunningMeans(max_len, k, chosen["window"], chosen["rotary_dim"])
-        super().__init__(
-            embed_dim,
-            num_heads,
-            context,
-            num_kv_heads=chosen["num_kv_heads"],
-            head_dim=chosen["head_dim"],
-            dropout=dropout,
-            bias=bias,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+            context = CausalSlots(max_len, k, chosen["window"], chosen["rotary_dim"])
+        super().__init__(embed_dim, num_heads, context, chosen, dropout, bias, kdim, vdim, batch_first, device, dtype)
         for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v"):
             if not hasattr(self, name):  # of the other kind of slots
                 setattr(self, name, None)
@@ -131,17 +118,5 @@ class FullAttention(Attention):
     ) -> None:
         chosen = complete(options, self)
         ATTENTIONS["full"][chosen["causal"]].check_options(chosen)
-        super().__init__(
-            embed_dim,
-            num_heads,
-            EarlierPositions(chosen["rotary_dim"]) if chosen["causal"] else AllPositions(),
-            num_kv_heads=chosen["num_kv_heads"],
-            head_dim=chosen["head_dim"],
-            dropout=dropout,
-            bias=bias,
-            kdim=kdim,
-            vdim=vdim,
-            batch_first=batch_first,
-            device=device,
-            dtype=dtype,
-        )
+        context = EarlierPositions(chosen["rotary_dim"]) if chosen["causal"] else AllPositions()
+        super().__init__(embed_dim, num_heads, context, chosen, dropout, bias, kdim, vdim, batch_first, device, dtype)

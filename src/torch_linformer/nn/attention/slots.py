@@ -9,9 +9,8 @@ from torch.nn import functional as F
 from torch_linformer.functional.attention import attend, repeat_heads
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
-from torch_linformer.nn.attention.context import Context
+from torch_linformer.nn.attention.context import Attended, Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import DEFAULTS, DENSE, PARAMETERLESS, AttentionOptions
@@ -61,9 +60,7 @@ class Slots(Context):
     def is_aligned(self) -> bool:
         return self.window is not None
 
-    def add_parameters(
-        self, attention: "Attention", device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
+    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
         attention.register_module("proj_k", None)
         attention.register_module("proj_v", None)
         if self.projection is not None:
@@ -71,15 +68,14 @@ class Slots(Context):
                 "projection": self.projection,
                 "num_heads": attention.num_kv_heads if self.sharing == "none" else None,
                 "length_scaling": self.length_scaling,
-                "device": device,
-                "dtype": dtype,
+                **factory,
             }
             attention.proj_k = SequenceProjection(self.max_len, self.k, **options)
             if self.sharing != "kv" and self.projection not in PARAMETERLESS:
                 attention.proj_v = SequenceProjection(self.max_len, self.k, **options)
         for name in SLOT_BIASES:
             shape = attention.num_kv_heads, self.k, attention.head_dim
-            bias_HKD = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)) if self.has_bias else None
+            bias_HKD = nn.Parameter(torch.zeros(shape, **factory)) if self.has_bias else None
             attention.register_parameter(name, bias_HKD)
 
     def reset_parameters(self, attention: "Attention") -> None:
@@ -140,16 +136,7 @@ class Slots(Context):
             keys, values = _heads_of_slots(attention, keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
         return _reached_slots(keys, values, proj_k, chunks.sequence, chunks.padding, near)
 
-    def attend(
-        self,
-        attention: "Attention",
-        queries_BHND: Tensor,
-        context: KeysAndValues,
-        *,
-        past: Past | None,
-        start: int,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         if self.has_bias:
             context = _with_bias(attention, context)
         keys, values, slot_padding, near, _ = context
@@ -160,12 +147,12 @@ class Slots(Context):
                 values,
                 padding_mask=slot_padding,
                 dropout_p=attention.dropout_p,
-                need_weights=need_weights,
+                need_weights=call.need_weights,
             )
         else:
             assert self.window is not None
             heads, reach = attention.num_heads, self.window // 2
-            first, last = max(0, start - reach), start + queries_BHND.shape[2] + reach
+            first, last = max(0, call.start - reach), call.start + queries_BHND.shape[2] + reach
             near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
             output, weights = attend_with_window(
                 queries_BHND,
@@ -176,9 +163,9 @@ class Slots(Context):
                 reach,
                 slot_padding=slot_padding,
                 key_padding=None if near.padding is None else near.padding[:, first:last],
-                offset=start - first,
+                offset=call.start - first,
                 dropout_p=attention.dropout_p,
-                need_weights=need_weights,
+                need_weights=call.need_weights,
             )
         return output, None if weights is None else context.over_all_slots(weights)
 
@@ -268,5 +255,5 @@ def _with_bias(attention: "Attention", slots: KeysAndValues) -> KeysAndValues:
     bias_k, bias_v = cast(Tensor, attention.slot_bias_k), cast(Tensor, attention.slot_bias_v)
     reached = slots.keys.shape[2]
     keys, values = slots.keys + bias_k[:, :reached], slots.values + bias_v[:, :reached]
-    # A slot without a token is nothing, and its bias too: a row of padding alone attends to all of them.
+    # A slot without a token is nothing, and its bias too: a row with only padding attends to all of them.
     return slots._replace(keys=keys, values=zero_padding(values, slots.padding))

@@ -1,21 +1,20 @@
 """The context of causal Linformer attention: slots that are running means of what came before."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import Tensor
 
 from torch_linformer.functional.causal import attend_causally
-from torch_linformer.nn.attention.context import Context, at_positions
+from torch_linformer.nn.attention.context import Attended, Call, Context, at_positions
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import FullState, Past
+from torch_linformer.nn.attention.past import FullState
 from torch_linformer.nn.causal_projection import CausalProjection
 
 if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
 
 
-class RunningMeans(Context):
+class CausalSlots(Context):
     """K running means of the tokens up to the query's own, and with a ``window`` the last tokens themselves.
 
     Adds ``running``, a :class:`CausalProjection`, or None with ``k=0``.
@@ -35,28 +34,18 @@ class RunningMeans(Context):
     def is_ordered(self) -> bool:
         return self.window is not None  # running means count the real tokens themselves
 
-    def add_parameters(
-        self, attention: "Attention", device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
+    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
         attention.register_module("running", None)
         if self.k > 0:
             heads, width = attention.num_heads, attention.head_dim
-            attention.running = CausalProjection(self.k, heads, width, self.max_len, device=device, dtype=dtype)
+            attention.running = CausalProjection(self.k, heads, width, self.max_len, **factory)
 
     def reset_parameters(self, attention: "Attention") -> None:
         if attention.running is not None:
             cast(CausalProjection, attention.running).reset_parameters()
 
-    def attend(
-        self,
-        attention: "Attention",
-        queries_BHND: Tensor,
-        context: KeysAndValues,
-        *,
-        past: Past | None,
-        start: int,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+        past = call.past
         queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
         before = None if past is None else past.state
         assert not isinstance(before, FullState)
@@ -72,7 +61,7 @@ class RunningMeans(Context):
             padding_mask=context.padding,
             state=before,
             dropout_p=attention.dropout_p,
-            need_weights=need_weights,
+            need_weights=call.need_weights,
         )
         if past is not None:
             past.state = state

@@ -1,0 +1,70 @@
+"""What every Linformer model shares: loading, initialization, recording, length."""
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils.output_capturing import OutputRecorder
+
+from torch_linformer.models.auto import NotCopied
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.resizing import check_maps
+from torch_linformer.models.stacks import BLOCKS
+from torch_linformer.nn.attention import Attention
+from torch_linformer.nn.attention.slots import SLOT_BIASES
+from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
+from torch_linformer.nn.projection import SequenceProjection, resize_maps
+
+
+class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
+    """What every Linformer model shares: loading, initialisation, recording, length."""
+
+    config: LinformerConfig
+    config_class = LinformerConfig
+    base_model_prefix = "linformer"
+    # The losses are means over the batch they are given. Without this line the Trainer takes **kwargs for a promise to
+    # divide by the size of a whole step, and multiplies by processes and accumulated batches.
+    accepts_loss_kwargs = False
+    supports_gradient_checkpointing = True
+    _no_split_modules = BLOCKS
+    # A stack hands its map to every layer: Accelerate would move it, weights and all, to where each layer is.
+    _skip_keys_device_placement = ["shared_projection"]  # noqa: RUF012 - transformers reads it from the class
+    _supports_sdpa = True
+    _can_record_outputs = {  # noqa: RUF012 - transformers reads it from the class
+        "hidden_states": GradientCheckpointingLayer,
+        "attentions": OutputRecorder(Attention, index=1),
+    }
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, SequenceProjection) and module.weight is not None:
+            init.normal_(module.weight, mean=0.0, std=module.init_std)
+        if isinstance(module, CausalProjection):
+            init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
+            init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
+            init.constant_(module.score_bias, FIRST_SCORE)
+        if isinstance(module, Attention):
+            for name, parameter in module.named_parameters(recurse=False):
+                if name in SLOT_BIASES:
+                    init.zeros_(parameter)
+
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.
+
+        Learned positions are stretched or kept in the same way; new ones are drawn as at first. A causal model has
+        nothing else that a length limits.
+
+        Raises:
+            ValueError: for an unknown ``mode``, ``max_len`` below ``k``, or a model that reads any length; the model is
+                then as before.
+        """
+        backbone: Any = self.base_model
+        backbone.check_resize(max_len, mode)
+        check_maps(backbone, max_len, mode)
+        if any(isinstance(module, SequenceProjection) for module in backbone.encoder.modules()):
+            resize_maps(backbone.encoder, max_len, mode)
+        backbone.resize_positions(max_len, mode)
