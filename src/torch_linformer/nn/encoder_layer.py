@@ -227,7 +227,7 @@ class LinformerEncoderLayer(EncoderLayer):
         dtype: torch.dtype | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        parts = split_options(options, dropout)
+        parts = split_options(options, dropout, self)
         attention = LinformerAttention(
             d_model,
             nhead,
