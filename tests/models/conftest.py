@@ -43,7 +43,8 @@ def build(tiny):
     def build_model(model_class, *, dtype=torch.float64, **fields):
         torch.manual_seed(0)
         if model_class is LinformerForCausalLM:
-            fields = {"causal": True, "window": 5, **fields}
+            window = {} if fields.get("attention") == "full" else {"window": 5}
+            fields = {"causal": True, **window, **fields}
         model = model_class(tiny(**fields)).to(dtype).eval()
         with torch.no_grad():
             for parameter in model.parameters():

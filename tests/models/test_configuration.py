@@ -1,5 +1,7 @@
 """What a configuration refuses, and what it hands on to the model."""
 
+import json
+
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq
         ("sharing", "none, headwise, kv, layerwise"),
         ("position_embedding", "learned, sinusoidal, rotary, none"),
         ("pooling", "mean, cls, last, max, mean_max"),
-        ("memory", "none, checkpoint, reversible"),
+        ("activation_memory", "none, checkpoint, reversible"),
     ],
 )
 def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
@@ -23,6 +25,94 @@ def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
     for choice in choices.split(", "):
         config = tiny(norm_first=True, causal=choice == "rotary", **{field: choice})
         assert getattr(config, field) == choice
+
+
+CAUSAL_TEXT = "causal attention, whose slots are running means"
+
+
+@pytest.mark.parametrize(
+    ("fields", "option", "attention", "default"),
+    [
+        ({"causal": True, "projection": "mean"}, "projection='mean'", CAUSAL_TEXT, "'linear'"),
+        ({"causal": True, "sharing": "kv"}, "sharing='kv'", CAUSAL_TEXT, "'headwise'"),
+        ({"causal": True, "length_scaling": False}, "length_scaling=False", CAUSAL_TEXT, "True"),
+        ({"causal": True, "slot_bias": True}, "slot_bias=True", CAUSAL_TEXT, "False"),
+        ({"attention": "full", "projection": "conv"}, "projection='conv'", "ordinary attention", "'linear'"),
+        ({"attention": "full", "sharing": "layerwise"}, "sharing='layerwise'", "ordinary attention", "'headwise'"),
+        ({"attention": "full", "length_scaling": False}, "length_scaling=False", "ordinary attention", "True"),
+        ({"attention": "full", "slot_bias": True}, "slot_bias=True", "ordinary attention", "False"),
+        ({"attention": "full", "window": 5}, "window=5", "ordinary attention", "None"),
+        ({"attention": "full", "window": 5, "causal": True}, "window=5", "ordinary causal attention", "None"),
+        ({"projection": "mean", "sharing": "none"}, "sharing='none'", "slots .* by projection='mean'", "'headwise'"),
+        ({"projection": "max", "sharing": "layerwise"}, "sharing='layerwise'", "slots .*='max'", "'headwise'"),
+        ({"projection": "max", "length_scaling": False}, "length_scaling=False", "slots .*='max'", "True"),
+        ({"projection": "conv", "length_scaling": False}, "length_scaling=False", "slots .*='conv'", "True"),
+    ],
+)
+def test_an_option_that_the_attention_does_not_have_is_refused(tiny, fields, option, attention, default):
+    with pytest.raises(ValueError, match=f"^{option} has no effect on {attention}: leave it at {default}$"):
+        tiny(**fields)
+
+
+@pytest.mark.parametrize(
+    ("saved", "kept"),
+    [
+        ({"attention": "full", "projection": "mean", "window": 5, "slot_bias": True}, {}),
+        ({"causal": True, "sharing": "kv", "length_scaling": False, "window": 5}, {"window": 5}),
+        ({"projection": "max", "sharing": "none", "length_scaling": False, "slot_bias": True}, {"slot_bias": True}),
+        ({"projection": "conv", "sharing": "none", "length_scaling": False}, {"sharing": "none"}),
+    ],
+    ids=str,
+)
+def test_options_that_were_saved_without_being_used_are_left_out(tiny, tmp_path, saved, kept):
+    of_attention = {name: value for name, value in saved.items() if name in ("attention", "causal", "projection")}
+    if saved.get("attention") == "full":
+        del of_attention["projection"]
+    expected = tiny(**of_attention, **kept).to_dict()
+    fields = {**tiny().to_dict(), **saved}
+    assert LinformerConfig.from_dict(fields).to_dict() == expected
+    assert fields == {**tiny().to_dict(), **saved}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert LinformerModel(LinformerConfig.from_pretrained(tmp_path)).config.window == kept.get("window")
+
+
+def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_path):
+    build(LinformerModel, window=5, sharing="kv", projection="random", length_scaling=False).save_pretrained(tmp_path)
+    full = LinformerModel.from_pretrained(tmp_path, attention="full").config
+    assert (full.attention, full.window, full.sharing, full.projection) == ("full", None, "headwise", "linear")
+    mean = LinformerModel.from_pretrained(tmp_path, projection="mean", k=3).config
+    assert (mean.projection, mean.k, mean.window, mean.sharing, mean.length_scaling) == ("mean", 3, 5, "headwise", True)
+    with pytest.raises(ValueError, match=r"^window=4 has no effect on ordinary attention"):
+        LinformerConfig.from_pretrained(tmp_path, attention="full", window=4)
+    with pytest.raises(ValueError, match=r"^k must lie between 1 and max_position_embeddings = 29, got 30$"):
+        LinformerConfig.from_pretrained(tmp_path, k=30)
+    with pytest.raises(ValueError, match=r"^attention must be one of linformer, full, got 'Full'$"):
+        LinformerConfig.from_pretrained(tmp_path, attention="Full")
+
+
+def former_name():
+    return pytest.warns(FutureWarning, match=r"^memory of a LinformerConfig is now activation_memory; ")
+
+
+def test_memory_is_the_former_name_of_activation_memory(build, tiny, tmp_path):
+    with former_name():
+        config = tiny(memory="checkpoint")
+    assert config.activation_memory == "checkpoint"
+    with former_name():
+        assert config.memory == "checkpoint"
+    with former_name():
+        config.memory = "none"
+    assert config.activation_memory == "none"
+    (tmp_path / "config.json").write_text(json.dumps({**tiny().to_diff_dict(), "memory": "checkpoint"}))
+    with former_name():
+        config = LinformerConfig.from_pretrained(tmp_path)
+    assert config.activation_memory == "checkpoint" and "memory" not in config.to_dict()
+    build(LinformerModel).save_pretrained(tmp_path)
+    with former_name():
+        assert LinformerModel.from_pretrained(tmp_path, memory="checkpoint").encoder.activation_memory == "checkpoint"
+    with former_name():
+        parts = LinformerSeq2SeqConfig(decoder={"memory": "checkpoint"}, bos_token_id=1)
+    assert parts.decoder.activation_memory == "checkpoint"
 
 
 @pytest.mark.parametrize("k", [0, -1, 30, [3, 30], [0, 3]])
@@ -94,7 +184,16 @@ def test_nothing_is_shared_between_configurations(tiny):
     assert first.to_dict() != second.to_dict()
 
 
-def test_round_trip_through_a_folder(tiny, tmp_path):
+@pytest.mark.parametrize(
+    "attention",
+    [
+        {"sharing": "none", "projection": "conv", "window": 6, "slot_bias": True},
+        {"sharing": "layerwise", "projection": "random", "length_scaling": False, "k": 3},
+        {"attention": "full"},
+    ],
+    ids=str,
+)
+def test_round_trip_through_a_folder(tiny, tmp_path, attention):
     fields = {
         "num_key_value_heads": 1,
         "hidden_act": "silu",
@@ -106,15 +205,10 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "pad_token_id": 3,
         "tie_word_embeddings": False,
         "k": [3, 7],
-        "sharing": "none",
-        "projection": "conv",
-        "length_scaling": False,
-        "attention": "full",
         "position_embedding": "sinusoidal",
         "pooling": "mean_max",
         "classifier_hidden_act": "tanh",
         "head_dim": 7,
-        "slot_bias": True,
         "embedding_norm": False,
         "norm_first": True,
         "final_norm": False,
@@ -125,6 +219,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path):
         "class_weights": [1.0, 2.5, 0.1],
         "id2label": {0: "sport", 1: "économie", 2: "文化"},
         "label2id": {"sport": 0, "économie": 1, "文化": 2},
+        **attention,
     }
     config = tiny(**fields)
     config.save_pretrained(tmp_path)

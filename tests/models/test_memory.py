@@ -1,4 +1,4 @@
-"""``memory`` and ``chunk_size`` of a configuration: the same results, recorded, saved and resized as ever."""
+"""``activation_memory`` and ``chunk_size``: the same results, recorded, saved and resized as ever."""
 
 import pytest
 import torch
@@ -60,11 +60,11 @@ def test_hidden_states_of_reversible_layers_are_the_means_of_their_streams(build
 
 @pytest.mark.parametrize("switched", [False, True], ids=["", "gradient-checkpointing"])
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
-@pytest.mark.parametrize("attention", ["linformer", "full"])
-def test_training_is_what_it_is_with_everything_kept(build, token_ids, attention, memory, switched):
+@pytest.mark.parametrize("kind", [{"sharing": "layerwise"}, {"attention": "full"}], ids=["linformer", "full"])
+def test_training_is_what_it_is_with_everything_kept(build, token_ids, kind, memory, switched):
     # Weights that are recorded are dropped by other random numbers than those that are not.
     dropout = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.25 if memory == "checkpoint" else 0.0}
-    fields = {"attention": attention, "norm_first": True, "sharing": "layerwise", **dropout}
+    fields = {**kind, "norm_first": True, **dropout}
     model = build(LinformerForSequenceClassification, activation_memory=memory, **fields).train()
     ids, calls = token_ids(3, 11), []
     if memory == "checkpoint":
@@ -124,8 +124,8 @@ def test_saved_loaded_and_resized(build, token_ids, tmp_path, attention):
     ids = token_ids(3, 11)
     model.save_pretrained(tmp_path)
     loaded = LinformerModel.from_pretrained(tmp_path)
-    assert (loaded.config.memory, loaded.config.chunk_size) == ("reversible", 4)
-    assert loaded.encoder.memory == "reversible" and loaded.encoder.chunk_size == 4
+    assert (loaded.config.activation_memory, loaded.config.chunk_size) == ("reversible", 4)
+    assert loaded.encoder.activation_memory == "reversible" and loaded.encoder.chunk_size == 4
     assert_close(loaded(ids).last_hidden_state, model(ids).last_hidden_state)
     loaded.resize_max_len(41, mode="keep")
     assert_close(loaded(ids).last_hidden_state, model(ids).last_hidden_state)
@@ -148,7 +148,7 @@ def test_an_exported_reversible_model_computes_the_same(build, token_ids):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"activation_memory": "reversible"}, r"^memory='reversible' needs norm_first=True, got norm_first=False"),
+        ({"activation_memory": "reversible"}, "^activation_memory='reversible' needs norm_first=True, got norm_f"),
         ({"chunk_size": 0}, r"^chunk_size must be at least 1, or None for the whole sequence at once, got 0$"),
     ],
 )

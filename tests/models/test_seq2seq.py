@@ -36,7 +36,7 @@ LAYOUTS = {
     "linformer": {},
     "rotary": {"decoder": {"position_embedding": "rotary", "norm_first": True}, "memory_sharing": "layerwise"},
     "mean": {"memory_projection": "mean", "memory_k": [2, 3, 4]},
-    "full": {"decoder": {"attention": "full"}, "encoder": {"attention": "full"}},
+    "full": {"decoder": {"attention": "full", "window": None}, "encoder": {"attention": "full"}},
 }
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 both = pytest.mark.parametrize("layout", ["linformer", "full"])
@@ -573,11 +573,17 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
         ({"decoder": 3}, "decoder must be a LinformerConfig or a dict of its fields, got int"),
         (
             {"decoder": {"activation_memory": "reversible", "norm_first": True}},
-            "memory of a decoder must be one of none, check",
+            "^activation_memory='reversible' belongs to encoders: take 'checkpoint' for a decoder$",
         ),
         ({"memory_k": 30, "encoder": {"max_position_embeddings": 29, "k": 7}}, "max_position_embeddings = 29, got 30"),
         ({"memory_k": [3, 0]}, "memory_k must lie between 1 and the encoder's max_position_embeddings = 4096, got 0"),
         ({"memory_projection": "fourier"}, "memory_projection must be one of linear, random, conv, mean, max, got 'f"),
+        (
+            {"memory_projection": "mean", "memory_sharing": "kv"},
+            "^memory_sharing='kv' has no effect on slots of the whole sequence by projection='mean': leave it at 'he",
+        ),
+        ({"decoder": {"attention": "full", "window": 3}}, "^window=3 has no effect on ordinary causal attention: "),
+        ({"decoder": {"sharing": "kv"}}, "^sharing='kv' has no effect on causal attention, whose slots are running "),
         ({"memory_sharing": "heads"}, "memory_sharing must be one of none, headwise, kv, layerwise, got 'heads'"),
         (
             {"encoder": {"hidden_size": 96}},
@@ -594,6 +600,27 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
 def test_configurations_of_no_model_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         LinformerSeq2SeqConfig(**fields)
+
+
+def test_options_that_were_saved_without_being_used_are_left_out(tiny):
+    sides = {"encoder": {"projection": "mean", "sharing": "kv"}, "decoder": {"causal": True, "sharing": "none"}}
+    saved = {**sides, "memory_projection": "mean", "memory_sharing": "layerwise", "bos_token_id": START}
+    config = LinformerSeq2SeqConfig.from_dict(saved)
+    assert (config.encoder.sharing, config.decoder.sharing, config.memory_sharing) == ("headwise",) * 3
+    assert (config.encoder.projection, config.memory_projection) == ("mean", "mean")
+    assert sides["encoder"]["sharing"] == "kv" and saved["memory_sharing"] == "layerwise"
+
+
+def test_a_saved_model_is_opened_with_changes(make, source, target, tmp_path):
+    make(memory_sharing="kv").save_pretrained(tmp_path)
+    open_with = LinformerForConditionalGeneration.from_pretrained
+    full = open_with(tmp_path, decoder={"attention": "full"})
+    assert full.config.decoder.attention == "full" and full.config.decoder.window is None
+    assert full(source, labels=target).loss.isfinite()
+    mean = open_with(tmp_path, memory_projection="mean").config
+    assert (mean.memory_projection, mean.memory_sharing, mean.decoder.window) == ("mean", "headwise", 3)
+    with pytest.raises(ValueError, match=r"^memory_k must lie between 1 and .* = 29, got 30$"):
+        open_with(tmp_path, memory_k=30)
 
 
 def test_what_a_model_cannot_read_is_refused(make, source, target):

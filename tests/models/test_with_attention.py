@@ -86,6 +86,28 @@ def test_a_window_of_all_tokens_and_slots_of_all_of_them_again(imported, batch):
     assert errors[1] < errors[0] / 2
 
 
+def test_options_that_the_new_attention_does_not_have_are_left_behind():
+    torch.manual_seed(0)
+    model = LinformerModel(LinformerConfig(**SIZES, sharing="kv", window=3, slot_bias=True, length_scaling=False))
+    full = with_attention(model, attention="full").config
+    assert (full.window, full.sharing, full.slot_bias, full.length_scaling) == (None, "headwise", False, True)
+    mean = with_attention(model, projection="mean").config
+    assert (mean.window, mean.sharing, mean.slot_bias, mean.length_scaling) == (3, "headwise", True, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "full", "window": 4}, "^window=4 has no effect on ordinary attention: leave it at None$"),
+        ({"projection": "mean", "sharing": "kv"}, "^sharing='kv' has no effect on slots of the whole sequence by pro"),
+        ({"attention": "fast"}, "^attention must be one of linformer, full, got 'fast'$"),
+    ],
+)
+def test_options_that_the_new_attention_does_not_have_are_refused_when_given(imported, changes, message):
+    with pytest.raises(ValueError, match=message):
+        with_attention(imported, **changes)
+
+
 def test_segment_means_written_out():
     third, half = 1 / 3, 1 / 2
     expected = [[third, 0], [third, 0], [third, 0], [0, half], [0, half]]

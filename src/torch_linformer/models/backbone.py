@@ -17,9 +17,12 @@ from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel as LinformerPreTrainedModel
 from torch_linformer.models.resizing import check_new_length
 from torch_linformer.models.stacks import build_encoder
+from torch_linformer.models.typed import typed
 from torch_linformer.nn.attention.past import positions_after
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.projection import resize_rows
+
+Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 class ForwardCall(NamedTuple):
@@ -32,7 +35,7 @@ class ForwardCall(NamedTuple):
         rows: how tokens were moved to these rows; None if they were not.
     """
 
-    inputs: tuple[Tensor | None, ...]
+    inputs: Inputs
     padding: Padding | None
     options: dict[str, Any]
     rows: Padding | PackedRows | None
@@ -99,7 +102,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         if rows is None or (stays and documents is None):
             return ForwardCall(inputs, padding, kwargs, None)
         moved = tuple(None if x is None else rows.justify(x) for x in inputs)
-        return ForwardCall(moved, rows.justified, kwargs, rows)
+        return ForwardCall(cast(Inputs, moved), rows.justified, kwargs, rows)
 
     def _cache(self, past_key_values: LinformerCache | None, use_cache: bool | None) -> LinformerCache | None:
         """The past to go on from, a new one if there is none but one is wanted, or None."""
@@ -198,7 +201,7 @@ class LinformerModel(LinformerBackbone):
         self.encoder = build_encoder(config)
         self.post_init()
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -252,8 +255,8 @@ class LinformerModel(LinformerBackbone):
         outputs = self._run(*call.inputs, call.padding, **call.options)
         return cast(BaseModelOutputWithPast, call.put_back(outputs, self.config.attention == "full"))
 
-    @merge_with_config_defaults
-    @capture_outputs
+    @typed(merge_with_config_defaults)
+    @typed(capture_outputs)
     def _run(
         self,
         input_ids: Tensor | None,

@@ -15,6 +15,7 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.heads import LinformerLMHead, VocabularyScores
 from torch_linformer.models.loss import IGNORED, token_loss
+from torch_linformer.models.typed import typed
 
 
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -38,7 +39,7 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         self.lm_head = LinformerLMHead(config)
         self.post_init()
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments("shift_labels")  # by name it would be a label of which the Trainer asks for every batch
     def forward(
         self,

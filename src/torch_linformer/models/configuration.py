@@ -2,8 +2,10 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Literal, Self
 
+from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from torch_linformer.models.auto import OpenedByAutoClasses
@@ -29,6 +31,8 @@ CHOICES: dict[str, Any] = {
 
 FIELDS = ("projection", "sharing", "length_scaling", "causal", "window", "slot_bias")
 """The options of attention that a configuration has under the same name."""
+
+FORMER_NAME = "memory of a LinformerConfig is now activation_memory; the old name will be removed"
 
 
 class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
@@ -112,12 +116,17 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """As in transformers; options that older versions saved without using them are left out."""
-        return super().from_dict(without_unused_options(config_dict), **kwargs)
+        """As in transformers, except that ``kwargs`` are checked together with the rest.
+
+        Saved options that the attention does not have are left out: older versions saved options without using them,
+        and ``kwargs`` may ask for other attention.
+        """
+        changes = take_fields(cls, kwargs)
+        return super().from_dict(with_changes(config_dict, changes), **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
         if "memory" in kwargs:
-            warnings.warn("memory of a LinformerConfig is now activation_memory", FutureWarning, stacklevel=3)
+            warnings.warn(FORMER_NAME, FutureWarning, stacklevel=3)
             self.activation_memory = kwargs.pop("memory")
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
@@ -161,6 +170,17 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         return {"num_key_value_heads": None} if one_each and "num_key_value_heads" not in changes else {}
 
     @property
+    def memory(self) -> str:
+        """The former name of ``activation_memory``."""
+        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=4)  # past the __getattribute__ of transformers
+        return self.activation_memory
+
+    @memory.setter
+    def memory(self, value: str) -> None:
+        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=4)
+        self.activation_memory = value
+
+    @property
     def rotary_dim(self) -> int:
         """Channels of each head that rotary positions turn, an even number."""
         if self.position_embedding != "rotary":
@@ -190,9 +210,17 @@ def attention_options(config: LinformerConfig) -> AttentionOptions:
     }
 
 
-def without_unused_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """``fields`` of a configuration without the options that its attention does not have."""
-    options = AttentionOptions(**{**DEFAULTS, **{name: fields[name] for name in FIELDS if name in fields}})  # type: ignore[typeddict-item]
-    context = ATTENTIONS[fields.get("attention", "linformer")][bool(options["causal"])]
-    unused = context.unused_options(options)
-    return {name: value for name, value in fields.items() if name not in unused}
+def take_fields(config_class: type[PreTrainedConfig], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Move the fields that ``config_class`` adds out of ``kwargs``, which transformers would set without a check."""
+    names = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+    return {name: kwargs.pop(name) for name in names & kwargs.keys()}
+
+
+def with_changes(saved: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration with ``changes``, without ``saved`` options that its attention does not have."""
+    changed = {**saved, **changes}
+    options = AttentionOptions(**{**DEFAULTS, **{name: changed[name] for name in FIELDS if name in changed}})  # type: ignore[typeddict-item]
+    attention = changed.get("attention", "linformer")
+    check_choice("attention", attention, CHOICES["attention"])
+    unused = ATTENTIONS[attention][bool(options["causal"])].unused_options(options)
+    return {name: value for name, value in changed.items() if name in changes or name not in unused}

@@ -16,6 +16,7 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.models.stacks import build_decoder
+from torch_linformer.models.typed import typed
 from torch_linformer.nn.attention import Attention, KeysAndValues
 
 
@@ -45,7 +46,7 @@ class LinformerDecoderModel(LinformerBackbone):
         self.check_resize(max_len, mode)
         self.resize_positions(max_len, mode)
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,
@@ -78,8 +79,8 @@ class LinformerDecoderModel(LinformerBackbone):
         square = self.config.attention == "full"
         return cast(BaseModelOutputWithPastAndCrossAttentions, call.put_back(outputs, square))
 
-    @merge_with_config_defaults
-    @capture_outputs
+    @typed(merge_with_config_defaults)
+    @typed(capture_outputs)
     def _run(
         self,
         input_ids: Tensor | None,

@@ -38,9 +38,12 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         "attentions": OutputRecorder(Attention, index=1),
     }
 
+    def post_init(self) -> None:
+        super().post_init()  # type: ignore[no-untyped-call]
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, SequenceProjection) and module.weight is not None:
             init.normal_(module.weight, mean=0.0, std=module.init_std)
         if isinstance(module, CausalProjection):

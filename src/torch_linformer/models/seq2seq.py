@@ -17,6 +17,7 @@ from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.resizing import check_maps, check_new_length
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
+from torch_linformer.models.typed import typed
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
@@ -31,6 +32,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
 
     config: LinformerSeq2SeqConfig  # type: ignore[assignment]  # the one model whose configuration holds two
     config_class = LinformerSeq2SeqConfig  # type: ignore[assignment]
+    lm_head: nn.Linear
     _tied_weights_keys = {  # noqa: RUF012 - transformers reads it from the class
         "lm_head.weight": "decoder.embeddings.word_embeddings.weight"
     }
@@ -108,7 +110,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         """As transformers' ``generate``. ``labels`` are not read: Seq2SeqTrainer hands them on where it evaluates."""
         return GenerationMixin.generate(cast(Any, self), *args, **kwargs)
 
-    @can_return_tuple
+    @typed(can_return_tuple)
     @known_arguments()
     def forward(
         self,

@@ -3,7 +3,7 @@
 from typing import Any, Self, cast
 
 from torch_linformer.models.auto import OpenedByAutoClasses
-from torch_linformer.models.configuration import LinformerConfig, without_unused_options
+from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.options import (
@@ -66,12 +66,14 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """As in transformers; options that older versions saved without using them are left out."""
-        fields = dict(config_dict)
+        """As :meth:`LinformerConfig.from_dict`; ``kwargs`` may hold some fields of a part: ``decoder={"k": 64}``."""
+        changes = take_fields(cls, kwargs)
+        fields = {**config_dict, **changes}
         for part in ("encoder", "decoder"):
-            if isinstance(fields.get(part), dict):
-                fields[part] = without_unused_options(fields[part])
-        if fields.get("memory_projection") in PARAMETERLESS:
+            saved = config_dict.get(part)
+            if isinstance(saved, dict) and isinstance(fields[part], dict):
+                fields[part] = with_changes(saved, changes.get(part, {}))
+        if fields.get("memory_projection") in PARAMETERLESS and "memory_sharing" not in changes:
             fields.pop("memory_sharing", None)
         return super().from_dict(fields, **kwargs)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_linformer.models.backbone import LinformerPreTrainedModel
-from torch_linformer.models.configuration import LinformerConfig, without_unused_options
+from torch_linformer.models.configuration import LinformerConfig, with_changes
 from torch_linformer.nn.projection import SequenceProjection
 
 Model = TypeVar("Model", bound=LinformerPreTrainedModel)
@@ -30,8 +30,7 @@ def with_attention(model: Model, **changes: Any) -> Model:
     """
     if model.config.causal:
         raise ValueError("a causal model has no slots of a whole sequence: only encoders can change their attention")
-    fields = {**without_unused_options({**model.config.to_diff_dict(), **changes}), **changes}
-    config = LinformerConfig(**fields)
+    config = LinformerConfig(**with_changes(model.config.to_diff_dict(), changes))
     if config.attention == "linformer":
         config.k = [segments(config.max_position_embeddings, k) for k in _each(config)]
         if len(set(config.k)) == 1:
