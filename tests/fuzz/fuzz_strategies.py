@@ -61,8 +61,9 @@ def slots_of(draw, length, sharings, name="max_len", k="k"):
     longest = max(length, 1) + draw(st.sampled_from([0, 1, 4]))
     options = {name: longest, k: draw(st.integers(1, min(longest, 7)))}
     options["projection"] = draw(st.sampled_from(PROJECTIONS))
-    options["sharing"] = draw(st.sampled_from(sharings))
-    if draw(st.booleans()):
+    if options["projection"] not in ("mean", "max"):
+        options["sharing"] = draw(st.sampled_from(sharings))
+    if options["projection"] in ("linear", "random") and draw(st.booleans()):
         options["length_scaling"] = False
     return options
 
@@ -119,7 +120,7 @@ def attentions(draw, causal, lengths=SHORT):
         options |= draw(st.sampled_from([{}, {"kdim": 3, "vdim": 2}]))
     if not causal:
         options |= draw(slots_of(length_read, ("none", "headwise", "kv")))
-    return AttentionCase("LinformerAttention", options, rows, query=query, activation_memory=memory, **common)
+    return AttentionCase("LinformerAttention", options, rows, query=query, memory=memory, **common)
 
 
 @st.composite
@@ -165,11 +166,12 @@ def decoders(draw, lengths=SHORT):
     options |= draw(running_slots()) | draw(slots_of(of_memory, sharings, "memory_len", "memory_k"))
     options |= {} if draw(st.booleans()) else {"memory_dim": 3}
     if stacked:
-        options |= {"num_layers": 2 if length < 60 else 1, "memory": draw(st.sampled_from(["none", "checkpoint"]))}
+        options |= {"num_layers": 2 if length < 60 else 1}
+        options |= {"activation_memory": draw(st.sampled_from(["none", "checkpoint"]))}
         options |= {} if draw(st.booleans()) else {"final_norm": False}
     name = "LinformerDecoder" if stacked else "LinformerDecoderLayer"
     rows, memory = draw(rows_of(batch, length)), draw(rows_of(batch, of_memory))
-    return DecoderCase(name, options, rows, activation_memory=memory, **common)
+    return DecoderCase(name, options, rows, memory=memory, **common)
 
 
 # One strategy for each way through the code: Hypothesis draws them evenly, but not what it draws within one.

@@ -144,7 +144,7 @@ def causal_attention(module, query, key, value):
     outputs, weights_of_slots = [], []
     for head in range(module.num_heads):
         of = head // (module.num_heads // module.num_kv_heads)
-        one, keys = (rotate(x, module.rotary_dim) for x in (queries[head], all_keys[of]))
+        one, keys = (rotate(x, module.context.rotary_dim) for x in (queries[head], all_keys[of]))
         decay, weights, bias = keys.new_zeros(0), keys.new_zeros(len(keys), 0), keys.new_zeros(0)
         if module.running is not None:
             decay = torch.exp(-module.running.log_time[head]).clamp(max=0.5)
@@ -178,7 +178,7 @@ def encoder_layer(layer, x, shared=None):
 
 
 def encoder(model, x):
-    if model.memory == "reversible":
+    if model.activation_memory == "reversible":
         first = second = x
         for layer in model.layers:
             first = first + self_attention(layer.self_attn, layer_norm(second, layer.norm1), model.shared_projection)

@@ -1,11 +1,17 @@
 """The literal definition of the modules, and what else their tests share."""
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from torch_linformer.functional import reference
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)  # what tests of this folder share
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, SHARINGS, owned_maps
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, SequenceProjection
+from torch_linformer.nn.attention.slots import Slots
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
-SHARINGS = ("none", "headwise", "kv")
 DOUBLE = {"dtype": torch.float64}
 
 
@@ -36,8 +36,7 @@ def assert_is_the_definition(module, inputs, mask, gradients, literal_attention,
     [(4, True), (4, False), (2, True), (1, True)],
     ids=["multi-head", "no-bias", "grouped-query", "multi-query"],
 )
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_output_weights_and_gradients_are_those_of_the_definition(
     gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads, bias
 ):
@@ -74,8 +73,7 @@ def test_definition_without_length_scaling(gradients, literal_attention, randomi
 
 
 @pytest.mark.parametrize("aliased", ["self-attention", "one-memory", "value-apart"])
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_definition_where_one_tensor_plays_several_parts(
     gradients, literal_attention, randomize, projection, sharing, aliased
 ):
@@ -95,7 +93,7 @@ def in_order(monkeypatch):
 
     def run(compress_first, function):
         with monkeypatch.context() as patch:
-            patch.setattr(LinformerAttention, "_compresses_first", lambda *_: compress_first)
+            patch.setattr(Slots, "_compresses_first", lambda *_: compress_first)
             return function()
 
     return run
@@ -104,8 +102,9 @@ def in_order(monkeypatch):
 @pytest.mark.parametrize("length", [2, 11])
 @pytest.mark.parametrize("num_kv_heads", [4, 1], ids=["multi-head", "multi-query"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no-bias"])
-@pytest.mark.parametrize("sharing", ["headwise", "kv"])
-@pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean"])
+@pytest.mark.parametrize(
+    ("projection", "sharing"), owned_maps(("linear", "random", "conv", "mean"), ("headwise", "kv"))
+)
 def test_both_orders_of_the_products_agree(
     gradients, in_order, randomize, trailing_padding, projection, sharing, bias, num_kv_heads, length
 ):
@@ -238,8 +237,7 @@ def test_batch_second_and_no_batch_are_the_same_attention(trailing_padding):
 
 
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch-first", "batch-second"])
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_rows_of_a_batch_do_not_see_each_other(trailing_padding, projection, sharing, batch_first):
     options = {"projection": projection, "sharing": sharing, "batch_first": batch_first}
     module = LinformerAttention(12, 4, 11, 3, **options, **DOUBLE)
@@ -259,8 +257,7 @@ def test_rows_of_a_batch_do_not_see_each_other(trailing_padding, projection, sha
     assert_close(attend(rows[order], mask[order]), output[order])
 
 
-@pytest.mark.parametrize("sharing", ["none", "kv"])
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_gradcheck(trailing_padding, projection, sharing):
     module = LinformerAttention(4, 2, 5, 2, projection=projection, sharing=sharing, **DOUBLE)
     names, parameters = zip(*module.named_parameters(), strict=True)

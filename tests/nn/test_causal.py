@@ -86,7 +86,7 @@ def attend_literally(module, x, padding=None):
             positions = torch.arange(x.shape[1]).unsqueeze(0)
             if padding is not None:
                 positions = torch.tensor([[int((~padding[row, :n]).sum()) for n in range(x.shape[1])]])
-            heads = rotate(heads.unsqueeze(0), positions, module.rotary_dim).squeeze(0)
+            heads = rotate(heads.unsqueeze(0), positions, module.context.rotary_dim).squeeze(0)
         return torch.stack([heads[head * number // 4] for head in range(4)]).unsqueeze(0)
 
     outputs = []
@@ -395,7 +395,6 @@ STACKS = {
     "post-norm": {"norm_first": False},
     "window-alone": {"k": 0},
     "k-a-layer": {"k": [5, 3]},
-    "layerwise": {"sharing": "layerwise"},
     "reversible": {"activation_memory": "reversible"},
     "checkpoint": {"activation_memory": "checkpoint"},
     "chunks": {"chunk_size": 4},
@@ -455,7 +454,7 @@ def test_saving_memory_changes_no_gradient(gradients, randomize, trailing_paddin
     actual = model(x, src_key_padding_mask=mask)
     found = gradients(actual, wanted)
     if memory == "checkpoint":
-        model.memory = "none"
+        model.activation_memory = "none"
         expected = model(x, src_key_padding_mask=mask)
     else:
         expected = model(x, src_key_padding_mask=mask, need_layers=True)
@@ -506,7 +505,8 @@ def test_a_causal_mask_is_taken_and_any_other_is_refused(chunk_size):
     x, model, one = draw(2, LENGTH, WIDTH), encoder(chunk_size=chunk_size), layer("rotary", chunk_size=chunk_size)
     message = re.escape(
         f"LinformerAttention cannot apply an attn_mask of shape ({LENGTH}, {LENGTH}), causal or other: a slot mixes "
-        "all positions, so no score belongs to one (query, key) pair; pass is_causal=True for the causal mask"
+        "all positions up to the query's own, so no score belongs to one (query, key) pair; "
+        "pass is_causal=True for the causal mask"
     )
     with torch.no_grad():
         assert torch.equal(model(x, mask=triangle, is_causal=True), model(x))
@@ -618,15 +618,6 @@ def linformer_encoder(**options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"causal": True, "projection": "conv"},
-            "projection='conv' mixes a whole sequence; with causal=True slots are running means: leave projection at "
-            "its default",
-        ),
-        (
-            {"causal": True, "slot_bias": True},
-            "slot_bias=True belongs to slots of a whole sequence: leave it out with causal=True",
-        ),
         ({"causal": True, "k": -1}, "k must be at least 0 and max_len at least 1, got -1 and 13"),
         ({"causal": True, "max_len": 0}, "k must be at least 0 and max_len at least 1, got 5 and 0"),
         ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
@@ -639,7 +630,6 @@ def linformer_encoder(**options):
         ),
         ({"causal": True, "rotary_dim": 4}, "rotary_dim must be even and lie between 0 and head_dim = 3, got 4"),
         ({"causal": True, "rotary_dim": -2}, "rotary_dim must be even and lie between 0 and head_dim = 3, got -2"),
-        ({"rotary_dim": 2}, "rotary_dim=2 needs causal=True: slots of a whole sequence stand at no position"),
     ],
 )
 def test_arguments_out_of_range_are_named(build, options, message):
@@ -680,7 +670,7 @@ def test_full_attention_of_the_first_rows_is_torchs():
 
 def test_a_past_of_attention_that_is_not_causal():
     x = torch.randn(2, 5, 24)
-    with pytest.raises(ValueError, match="past belongs to causal attention: here every position sees those behind it"):
+    with pytest.raises(ValueError, match="past belongs to causal attention: here every position sees those after it"):
         LinformerAttention(24, 3, 16, 4)(x, x, x, past=Past())
 
 

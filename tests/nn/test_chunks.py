@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, owned_maps
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -10,21 +11,19 @@ from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEn
 from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.chunks import Gathered
 from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
 
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6
 DOUBLE = {"dtype": torch.float64}
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SHARINGS = ("none", "headwise", "kv", "layerwise")
 
 
 def full_stack(activation_memory="none", chunk_size=None, norm_first=False, **options):
-    layers = (
-        EncoderLayer(FullAttention(WIDTH, 4), 17, 0.0, norm_first=norm_first, chunk_size=chunk_size) for _ in range(2)
-    )
+    layer = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
+    layers = (layer(FullAttention(WIDTH, 4), 17, 0.0, norm_first=norm_first, chunk_size=chunk_size) for _ in range(2))
     norm = torch.nn.LayerNorm(WIDTH) if norm_first else None
-    return Encoder(layers, norm, activation_memory=memory, chunk_size=chunk_size).double()
+    return Encoder(layers, norm, activation_memory=activation_memory, chunk_size=chunk_size).double()
 
 
 def stack(**options):
@@ -46,8 +45,7 @@ def pair(randomize):
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=SHARINGS))
 @torch.no_grad()
 def test_inference_in_chunks_is_inference(pair, trailing_padding, projection, sharing, norm_first):
     src, mask = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
@@ -68,14 +66,13 @@ def test_either_order_of_the_products_runs_in_chunks(pair, trailing_padding, opt
     src, mask = torch.randn(2, length, WIDTH, **DOUBLE), trailing_padding([length, 13], length)
     whole, chunked = pair(chunk_size=11, norm_first=True, max_len=max_len, k=29 if max_len < 100 else 3, **options)
     attention = whole.layers[0].self_attn
-    orders = attention._compresses_first(attention.proj_k, attention.proj_v, length, True)
+    orders = attention.context._compresses_first(attention, attention.proj_k, attention.proj_v, length, True)
     assert orders == (max_len > 100)
     assert_close(chunked(src), whole(src))
     assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
 
 
-@pytest.mark.parametrize("projection", PROJECTIONS)
-@pytest.mark.parametrize("sharing", ["none", "headwise"])
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=("none", "headwise")))
 @torch.no_grad()
 def test_beside_a_window_chunks_cost_no_more(pair, trailing_padding, projection, sharing):
     src, mask = torch.randn(4, LENGTH, WIDTH, **DOUBLE), trailing_padding([23, 13, 1, 0], LENGTH)
@@ -143,7 +140,9 @@ def test_sums_over_many_chunks_do_not_round_to_half_precision():
     torch.nn.init.ones_(layer.norm1.bias)
     torch.nn.init.zeros_(layer.norm1.weight)
     found = []
-    attention.register_forward_pre_hook(lambda module, args: found.append(args[1].values))
+    attention.register_forward_pre_hook(
+        lambda module, args, options: found.append(options["key"].values), with_kwargs=True
+    )
     layer(torch.randn(1, 4099, 8).bfloat16())
     # A bfloat16 sum of ones stops at 256.
     expected = attention.v_proj(torch.full((1, 1, 8), 4099.0).bfloat16())

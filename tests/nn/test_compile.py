@@ -58,7 +58,8 @@ def padding(trailing_padding, batch, length):
         ("linear", "none", "padded"),
         ("random", "layerwise", "padded"),
         ("conv", "none", "padded"),
-        ("max", "kv", "padded"),
+        ("conv", "kv", "padded"),
+        ("max", "headwise", "padded"),
     ],
 )
 def test_one_compiled_graph_serves_every_batch_and_length(gradients, trailing_padding, projection, sharing, rows):

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from map_choices import owned_maps
 from torch import nn
 from torch.testing import assert_close
 
@@ -22,6 +23,7 @@ CASES = [
     *(pytest.param("pre-norm", {"projection": name}, id=name) for name in ("random", "conv", "mean", "max")),
     *(pytest.param("pre-norm", {"sharing": name}, id=name) for name in ("none", "kv", "layerwise")),
     pytest.param("pre-norm", {"rotary_dim": 2, "num_kv_heads": 2, "gated": True}, id="rotary-grouped-gated"),
+    pytest.param("pre-norm", {"rotary_dim": 2, "sharing": "layerwise"}, id="rotary-layerwise"),
     pytest.param("post-norm", {"k": 0}, id="window-alone"),
 ]
 
@@ -36,7 +38,7 @@ def full_layer(**options):
 def build(kind, **options):
     """Two layers."""
     if kind == "full":
-        stack = {name: options.pop(name) for name in ("memory",) if name in options}
+        stack = {name: options.pop(name) for name in ("activation_memory",) if name in options}
         return Decoder([full_layer(**options) for _ in range(2)], **stack)
     return LinformerDecoder(WIDTH, HEADS, 2, 17, 0.0, norm_first=kind == "pre-norm", **{**SIZES, **options})
 
@@ -54,8 +56,7 @@ def masks(trailing_padding):
     }
 
 
-@pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean", "max", "full"])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
+@pytest.mark.parametrize(("projection", "sharing"), [*owned_maps(), ("full", None)])
 def test_attending_to_what_was_compressed_is_attending_to_the_memory(trailing_padding, randomize, projection, sharing):
     sizes = {"kdim": 7, "vdim": 7, "num_kv_heads": 2, **DOUBLE}
     if projection == "full":
@@ -307,8 +308,8 @@ def test_chunks_change_nothing(randomize, gradients, masks, kind, chunk_size):
 
 def test_inference_in_chunks_feeds_no_more_than_a_chunk_forward(monkeypatch):
     decoder, seen = build("pre-norm", chunk_size=4), []
-    plain = DecoderLayer._feed_forward
-    monkeypatch.setattr(DecoderLayer, "_feed_forward", lambda self, x: seen.append(x.shape[1]) or plain(self, x))
+    plain = DecoderLayer.feed_forward
+    monkeypatch.setattr(DecoderLayer, "feed_forward", lambda self, x: seen.append(x.shape[1]) or plain(self, x))
     with torch.no_grad():
         decoder(*inputs())
     assert seen == [4, 4, 3] * 2
@@ -318,7 +319,7 @@ def test_inference_in_chunks_feeds_no_more_than_a_chunk_forward(monkeypatch):
 def test_checkpoints_change_no_number(gradients, masks, kind):
     plain = build(kind, dropout=0.1) if kind == "full" else build(kind, attention_dropout=0.1)
     saving = copy.deepcopy(plain)
-    saving.memory = "checkpoint"
+    saving.activation_memory = "checkpoint"
     results, (tgt, memory) = [], (x.requires_grad_() for x in inputs(4))
     for decoder in (plain, saving):
         torch.manual_seed(1)
@@ -343,7 +344,7 @@ def test_checkpoints_keep_the_input_of_each_layer_alone():
 def test_a_past_under_checkpoints_is_read_once(gradients, kind):
     plain, (tgt, memory) = build(kind), inputs()
     saving = copy.deepcopy(plain)
-    saving.memory = "checkpoint"
+    saving.activation_memory = "checkpoint"
     found = []
     for decoder in (plain, saving):
         pasts = [Past(), Past()]
@@ -483,7 +484,10 @@ def test_arguments_out_of_range_are_named(make, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activation_memory": "reversible"}, "memory of a decoder must be one of none, checkpoint, got 'reversible'"),
+        (
+            {"activation_memory": "reversible"},
+            "activation_memory='reversible' belongs to encoders: take 'checkpoint' for a decoder",
+        ),
         ({"k": [1, 2, 3]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
         ({"memory_k": [1]}, r"memory_k must be one number or one a layer \(2\), got 1 numbers"),
         ({"memory_k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, owned_maps
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -16,7 +17,6 @@ from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SIZES = {"max_len": 13, "k": 5}
 
 
@@ -133,7 +133,10 @@ def build_all(**placement):
         [
             *(SequenceProjection(projection=kind, num_heads=3, **options) for kind in PROJECTIONS),
             FullAttention(12, 4, **placement),
-            *(LinformerAttention(12, 4, projection=kind, sharing="none", **options) for kind in PROJECTIONS),
+            *(
+                LinformerAttention(12, 4, projection=kind, sharing=sharing, **options)
+                for kind, sharing in owned_maps(sharings=("none", "headwise"))
+            ),
             LinformerEncoderLayer(12, 4, 17, gated=True, projection="random", **options),
             LinformerEncoder(12, 4, 2, 17, norm_first=True, gated=True, **options),
             LinformerEncoder(12, 4, 2, 17, sharing="layerwise", projection="random", **options),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import (
@@ -11,7 +12,6 @@ from torch_linformer.nn import (
     SequenceProjection,
 )
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 SHARINGS = ("none", "headwise", "kv", "layerwise")
 MODES = ("interpolate", "keep")
 DOUBLE = {"dtype": torch.float64}
@@ -31,8 +31,7 @@ def test_every_length_up_to_max_len_works_and_one_more_is_refused(projection):
         module(torch.randn(2, 14, 12, **DOUBLE))
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=SHARINGS))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("new", [5, 13, 19, 26])
 def test_resized_models_take_the_new_length_and_no_more(trailing_padding, sharing, projection, mode, new):

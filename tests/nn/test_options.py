@@ -1,6 +1,7 @@
 """Options of attentions, layers and stacks: declared once, and refused where nothing would read them."""
 
 import inspect
+import re
 
 import pytest
 
@@ -13,7 +14,7 @@ from torch_linformer.nn import (
     LinformerEncoder,
     LinformerEncoderLayer,
 )
-from torch_linformer.nn.attention import ATTENTIONS
+from torch_linformer.nn.attention import ATTENTIONS, FullAttention
 from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions
 
 MODULES = [LinformerAttention, LinformerEncoderLayer, LinformerEncoder, LinformerDecoderLayer, LinformerDecoder]
@@ -42,3 +43,135 @@ def test_a_configuration_has_the_same_defaults():
     config = LinformerConfig()
     assert config.k == DEFAULT_K
     assert {name: getattr(config, name) for name in FIELDS} == {name: DEFAULTS[name] for name in FIELDS}
+
+
+def attention(**options):
+    return LinformerAttention(12, 4, 13, 5, **options)
+
+
+def encoder_layer(**options):
+    return LinformerEncoderLayer(12, 4, max_len=13, k=5, **options)
+
+
+def encoder(**options):
+    return LinformerEncoder(12, 4, 2, max_len=13, k=5, **options)
+
+
+def decoder_layer(**options):
+    return LinformerDecoderLayer(12, 4, max_len=13, k=5, **options)
+
+
+def decoder(**options):
+    return LinformerDecoder(12, 4, 2, max_len=13, k=5, **options)
+
+
+def full_attention(**options):
+    return FullAttention(12, 4, **options)
+
+
+RUNNING = "causal attention, whose slots are running means"
+CAUSAL = [
+    ({"projection": "conv"}, "projection='conv'", RUNNING, "'linear'"),
+    ({"sharing": "kv"}, "sharing='kv'", RUNNING, "'headwise'"),
+    ({"sharing": "layerwise"}, "sharing='layerwise'", RUNNING, "'headwise'"),
+    ({"length_scaling": False}, "length_scaling=False", RUNNING, "True"),
+    ({"slot_bias": True}, "slot_bias=True", RUNNING, "False"),
+]
+OF_MAPS = [
+    *(
+        ({"projection": pooling, "sharing": sharing}, f"sharing={sharing!r}", f"projection={pooling!r}", "'headwise'")
+        for pooling in ("mean", "max")
+        for sharing in ("none", "kv", "layerwise")
+    ),
+    *(
+        ({"projection": without, "length_scaling": False}, "length_scaling=False", f"projection={without!r}", "True")
+        for without in ("mean", "max", "conv")
+    ),
+]
+NOT_CAUSAL = [({"rotary_dim": 2}, "rotary_dim=2", "projection='linear'", "0")]
+
+
+def message_of(option, context, default):
+    context = context if context.startswith(("causal", "ordinary")) else f"slots of the whole sequence by {context}"
+    return f"^{re.escape(f'{option} has no effect on {context}: leave it at {default}')}$"
+
+
+@pytest.mark.parametrize("build", [attention, encoder_layer, encoder])
+@pytest.mark.parametrize(
+    ("options", "option", "context", "default"),
+    [*OF_MAPS, *NOT_CAUSAL, *(({"causal": True, **options}, *words) for options, *words in CAUSAL)],
+    ids=str,
+)
+def test_an_option_that_the_slots_do_not_have_is_refused(build, options, option, context, default):
+    with pytest.raises(ValueError, match=message_of(option, context, default)):
+        build(**options)
+
+
+@pytest.mark.parametrize("build", [decoder_layer, decoder])
+@pytest.mark.parametrize(("options", "option", "context", "default"), OF_MAPS, ids=str)
+def test_an_option_that_the_map_of_a_memory_does_not_have_is_refused(build, options, option, context, default):
+    with pytest.raises(ValueError, match=message_of(option, context, default)):
+        build(**options)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("options", "default"),
+    [
+        ({"window": 4}, "None"),
+        ({"projection": "mean"}, "'linear'"),
+        ({"sharing": "kv"}, "'headwise'"),
+        ({"length_scaling": False}, "True"),
+        ({"slot_bias": True}, "False"),
+        ({"rotary_dim": 2}, "0"),
+    ],
+    ids=str,
+)
+def test_ordinary_attention_has_only_heads_and_causal_it_turns_by_position(causal, options, default):
+    if causal and "rotary_dim" in options:
+        assert full_attention(causal=True, **options).context.rotary_dim == 2
+        return
+    ((name, value),) = options.items()
+    context = "ordinary causal attention" if causal else "ordinary attention"
+    with pytest.raises(ValueError, match=message_of(f"{name}={value!r}", context, default)):
+        full_attention(causal=causal, **options)
+
+
+@pytest.mark.parametrize("build", [attention, encoder_layer, encoder, decoder_layer, decoder, full_attention])
+def test_what_is_no_option_is_named_with_the_module_that_got_it(build):
+    name = type(build()).__name__
+    others = ["windows", "projection_dim"]
+    others += ["attention_dropout", "gated", "chunk_size"] if build in (attention, full_attention) else []
+    others += [] if build in (encoder, decoder) else ["final_norm", "activation_memory", "memory"]
+    for other in others:
+        with pytest.raises(TypeError, match=f"^{name} got an unexpected keyword argument '{other}'$"):
+            build(**{other: 1})
+
+
+@pytest.mark.parametrize("build", [decoder_layer, decoder])
+@pytest.mark.parametrize("name", ["causal", "slot_bias"])
+def test_what_a_decoder_is_in_any_case_is_no_option(build, name):
+    with pytest.raises(TypeError, match=f"^a decoder layer takes no {name}: its self-attention is causal, its memory"):
+        build(**{name: True})
+
+
+@pytest.mark.parametrize("build", [encoder, decoder])
+def test_the_former_name_of_activation_memory_is_read_with_a_warning(build):
+    with pytest.warns(FutureWarning, match=r"^memory= is now activation_memory= .* will be removed$") as warned:
+        model = build(memory="checkpoint")
+    assert model.activation_memory == "checkpoint"
+    assert warned[0].filename == __file__  # who wrote the old name
+    with pytest.raises(TypeError, match=r"^memory is the former name of activation_memory: give only"):
+        build(memory="checkpoint", activation_memory="checkpoint")
+
+
+def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
+    options = {"num_kv_heads": 2, "head_dim": 6, "window": 3, "rotary_dim": 4, "attention_dropout": 0.25}
+    of_map = {"projection": "random", "sharing": "none", "length_scaling": False}
+    for layer in (decoder_layer(**options, **of_map), decoder(**options, **of_map).layers[1]):
+        target, memory = layer.self_attn, layer.multihead_attn
+        assert [(x.num_kv_heads, x.head_dim, x.dropout) for x in (target, memory)] == [(2, 6, 0.25)] * 2
+        assert (target.causal, target.window, target.context.rotary_dim) == (True, 3, 4)
+        assert (memory.causal, memory.window, memory.context.rotary_dim) == (False, None, 0)
+        maps = memory.proj_k, memory.proj_v
+        assert [(x.projection, x.num_heads, x.length_scaling) for x in maps] == [("random", 2, False)] * 2

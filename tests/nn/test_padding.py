@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, SHARINGS, owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
-SHARINGS = ("none", "headwise", "kv")
 WINDOWED = ("conv", "mean", "max")
 SIZES = {"max_len": 13, "k": 5, "dtype": torch.float64}
 WIDTH, LENGTH, LENGTHS = 12, 11, (11, 7, 1, 0)
@@ -37,8 +36,7 @@ def build(subject, **options):
 CASES = [
     pytest.param(subject, {"projection": projection, "sharing": sharing}, id=f"{subject}-{projection}-{sharing}")
     for subject in ("attention", "post-norm-layer", "pre-norm-layer", "stack")
-    for projection in PROJECTIONS
-    for sharing in (*SHARINGS, *(["layerwise"] if subject == "stack" else []))
+    for projection, sharing in owned_maps(sharings=(*SHARINGS, "layerwise") if subject == "stack" else SHARINGS)
     if subject in ("attention", "stack") or sharing == "headwise"
 ]
 
@@ -149,8 +147,7 @@ def test_what_stands_at_padding_reaches_neither_outputs_nor_gradients(gradients,
         assert torch.equal(actual, expected)
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_padding_of_a_memory_is_exact_whatever_the_queries(gradients, mask, projection, sharing):
     module = LinformerAttention(WIDTH, 4, projection=projection, sharing=sharing, **SIZES)
     query = torch.randn(4, 3, WIDTH, dtype=torch.float64)
@@ -204,8 +201,7 @@ def test_a_fully_padded_row_attends_to_nothing(projection):
     assert_close(output, module.out_proj.bias.expand_as(output))
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", WINDOWED)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(WINDOWED))
 @pytest.mark.parametrize("how", ["padded", "short"])
 def test_slots_of_padding_alone_get_no_attention(trailing_padding, projection, sharing, how):
     module = LinformerAttention(WIDTH, 4, projection=projection, sharing=sharing, **SIZES)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from map_choices import PROJECTIONS, owned_maps
 from torch import nn
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
+from torch_linformer.nn.attention.slots import Slots
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 LOW = [torch.bfloat16, torch.float16]
 
 
@@ -79,8 +80,7 @@ def test_maxima_that_stand_apart_err_no_more_than_twice_as_much_as_ordinary_atte
 
 @pytest.mark.parametrize("how", ["cast", "autocast"])
 @pytest.mark.parametrize("dtype", LOW, ids=["bfloat16", "float16"])
-@pytest.mark.parametrize("sharing", ["headwise", "kv"])
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=("headwise", "kv")))
 def test_error_stays_within_twice_that_of_the_plain_order(
     gradients, monkeypatch, trailing_padding, projection, sharing, dtype, how
 ):
@@ -93,7 +93,7 @@ def test_error_stays_within_twice_that_of_the_plain_order(
         module, x = module.to(dtype), x.to(dtype)
     autocast = dtype if how == "autocast" else None
     fast = run(module, x, mask, gradients, autocast)
-    monkeypatch.setattr(LinformerAttention, "_compresses_first", lambda *_: False)
+    monkeypatch.setattr(Slots, "_compresses_first", lambda *_: False)
     plain = run(module, x, mask, gradients, autocast)
     exact = run(module.double(), x.double(), mask, gradients)
     for truth, naive, actual in zip(exact, plain, fast, strict=True):
@@ -115,8 +115,7 @@ def test_padding_is_exact_in_low_precision_too(trailing_padding, projection, dty
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_autocast_runs_forward_and_backward(trailing_padding, projection, sharing, need_weights):
     module = LinformerAttention(16, 2, 13, 5, projection=projection, sharing=sharing)
     x = torch.randn(3, 11, 16, requires_grad=True)

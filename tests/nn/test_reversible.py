@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch_linformer.nn import LinformerEncoder
 from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
 
 WIDTH, LENGTH = 12, 11
 SIZES = {"max_len": 13, "k": 5, "norm_first": True}
@@ -62,7 +62,8 @@ def results(run, src, model, gradients):
         {"dropout": 0.25, "chunk_size": 64},
         {"chunk_size": 3},
         {"sharing": "none", "projection": "conv", "gated": True},
-        {"sharing": "kv", "projection": "max"},
+        {"sharing": "kv", "projection": "random"},
+        {"projection": "max"},
         {"sharing": "layerwise", "dropout": 0.25, "num_kv_heads": 1},
     ],
     ids=str,
@@ -103,7 +104,7 @@ def test_batch_second_and_unbatched(build, gradients):
 
 
 def test_full_attention_reverses_too(randomize, gradients):
-    layers = (EncoderLayer(FullAttention(WIDTH, 4), 17, 0.25, norm_first=True) for _ in range(3))
+    layers = (ReversibleEncoderLayer(FullAttention(WIDTH, 4), 17, 0.25, norm_first=True) for _ in range(3))
     model = randomize(Encoder(layers, torch.nn.LayerNorm(WIDTH), activation_memory="reversible")).double()
     src = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
     expected = results(lambda x: keep_everything(model, x), src, model, gradients)
@@ -336,7 +337,9 @@ def test_a_layer_that_is_not_the_same_when_computed_again_is_noticed(build):
     model.layers[1].linear1.register_forward_hook(
         lambda module, args, output: (calls.append(1), output if len(calls) == 1 else output.exp())[1]
     )
-    with pytest.raises(RuntimeError, match=r"did something else when it was computed again.* take memory='none'"):
+    with pytest.raises(
+        RuntimeError, match=r"did something else when it was computed again.* take activation_memory='none'"
+    ):
         model(torch.randn(2, LENGTH, WIDTH)).sum().backward()
 
 
@@ -365,13 +368,15 @@ def test_a_compiled_training_runs_the_stack_uncompiled(build, gradients):
 
 
 def test_layers_whose_norm_comes_last_are_refused(build):
-    message = "^memory='reversible' needs norm_first=True, got norm_first=False: .* take memory='checkpoint'"
+    message = "^activation_memory='reversible' needs norm_first=True, got .* take activation_memory='checkpoint'"
     with pytest.raises(ValueError, match=message):
         build(norm_first=False)
     with pytest.raises(ValueError, match=message):
         Encoder([EncoderLayer(FullAttention(WIDTH, 4), 17)], activation_memory="reversible")
-    with pytest.raises(ValueError, match=r"^memory must be one of none, checkpoint, reversible, got 'reverse'$"):
-        build(memory="reverse")
+    with pytest.raises(
+        ValueError, match=r"^activation_memory must be one of none, checkpoint, reversible, got 'reverse'$"
+    ):
+        build(activation_memory="reverse")
 
 
 def test_the_feed_forward_is_asked_for_nothing_twice_in_a_backward_pass(build):

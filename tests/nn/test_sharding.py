@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerEncoder
+from torch_linformer.nn.layer import TransformerLayer
 
 # FSDP2 warns of what linear maps return in float64.
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
@@ -39,8 +40,8 @@ def each(*kinds):
 
 WAYS = {
     "maps": each(nn.Linear),
-    "layers": each(LinformerEncoder.layer_class),
-    "layers and maps": each(LinformerEncoder.layer_class, nn.Linear, nn.LayerNorm),
+    "layers": each(TransformerLayer),
+    "layers and maps": each(TransformerLayer, nn.Linear, nn.LayerNorm),
 }
 
 

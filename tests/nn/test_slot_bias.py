@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from map_choices import owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
@@ -14,8 +15,7 @@ def names_of(module):
 
 
 @pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
-@pytest.mark.parametrize("projection", ["linear", "conv", "mean", "max"])
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(("linear", "conv", "mean", "max")))
 def test_output_weights_and_gradients_are_those_of_the_definition(
     gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads
 ):
@@ -43,7 +43,7 @@ def test_both_orders_of_the_products_agree(gradients, randomize, trailing_paddin
     mask = trailing_padding([47, 13], 47)
     orders, found = [], []
     for module in (first, plain):
-        orders.append(module._compresses_first(module.proj_k, module.proj_v, x.shape[1], True))
+        orders.append(module.context._compresses_first(module, module.proj_k, module.proj_v, x.shape[1], True))
         output, _ = module(x, x, x, mask)
         found.append([output, *gradients(output, [x, module.slot_bias_k, module.slot_bias_v, module.k_proj.bias])])
     assert orders == [True, False]

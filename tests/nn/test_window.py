@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from map_choices import SHARINGS, owned_maps
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -9,8 +10,6 @@ from torch_linformer.functional import reference
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
-SHARINGS = ("none", "headwise", "kv")
 DOUBLE = {"dtype": torch.float64}
 LENGTH = 7
 
@@ -46,8 +45,7 @@ def attend_literally(module, literal_slots, query, key, value, padding):
 
 
 @pytest.mark.parametrize("num_kv_heads", [4, 2], ids=["multi-head", "grouped-query"])
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_output_and_gradients_are_those_of_the_definition(
     gradients, literal_slots, randomize, trailing_padding, projection, sharing, num_kv_heads
 ):
@@ -75,8 +73,7 @@ def test_queries_stand_at_their_own_number_in_another_sequence(literal_slots, ra
     assert_close(actual, attend_literally(module, literal_slots, query, memory, memory, None))
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_padded_rows_are_what_each_would_be_alone(gradients, trailing_padding, projection, sharing):
     options = {"projection": projection, "sharing": sharing, "window": 4, "max_len": 13, "k": 5}
     module = LinformerEncoderLayer(12, 4, 17, 0.0, **options, **DOUBLE)
@@ -92,10 +89,8 @@ def test_padded_rows_are_what_each_would_be_alone(gradients, trailing_padding, p
         assert_close(output[row, :length], module(x[row : row + 1, :length])[0])
 
 
-@pytest.mark.parametrize(
-    ("sharing", "norm_first"), [("none", True), ("headwise", False), ("kv", False), ("layerwise", True)]
-)
-@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=(*SHARINGS, "layerwise")))
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 def test_inference_in_chunks_is_the_whole(trailing_padding, projection, sharing, norm_first):
     options = {"projection": projection, "sharing": sharing, "window": 6, "max_len": 13, "k": 5}
     model = LinformerEncoder(12, 4, 2, 17, 0.0, norm_first=norm_first, **options, **DOUBLE)
@@ -121,7 +116,7 @@ def test_saving_memory_changes_no_gradient(gradients, memory):
     actual = model(x)
     found = gradients(actual, wanted)
     if memory == "checkpoint":
-        model.memory = "none"
+        model.activation_memory = "none"
     expected = model(x, need_layers=True)
     assert_close(actual, expected)
     assert_close(found, gradients(expected, wanted))

@@ -186,7 +186,7 @@ class LinformerDecoderLayer(DecoderLayer):
         **options: Unpack[LayerOptions],
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
-        parts = split_options(options, dropout)
+        parts = split_options(options, dropout, self)
         of_target, of_memory = split_attentions(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
         slots = memory_slots(k, memory_k, memory_len)

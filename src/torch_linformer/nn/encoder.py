@@ -12,7 +12,7 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
-from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_options
+from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.projection import SequenceProjection, resize_maps
 from torch_linformer.nn.reversible import Reversal, can_reverse
@@ -127,11 +127,11 @@ class LinformerEncoder(Encoder):
         dtype: torch.dtype | None = None,
         **options: Unpack[StackOptions],
     ) -> None:
-        parts = split_options(options, dropout)
+        parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
         ks, shared = k_per_layer(k, num_layers, parts.attention.get("sharing")), None
         of_layers, of_shared = split_sharing(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
-        layer_class = ReversibleEncoderLayer if parts.activation_memory == "reversible" else EncoderLayer
+        layer_class = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
         of_layer = {**parts.layer, "device": device, "dtype": dtype}
         layers = [
@@ -140,11 +140,11 @@ class LinformerEncoder(Encoder):
             )
             for layer_k in ks
         ]
-        norm = final_norm(norm_first and parts.final_norm, d_model, layer_norm_eps, bias, device, dtype)
+        norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
         if of_shared is not None:
             shared = SequenceProjection(max_len, ks[0], **of_shared, device=device, dtype=dtype)
         of_stack: dict[str, Any] = {
-            "activation_memory": parts.activation_memory,
+            "activation_memory": activation_memory,
             "chunk_size": parts.layer["chunk_size"],
         }
         super().__init__(layers, norm, shared, **of_stack)

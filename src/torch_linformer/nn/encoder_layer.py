@@ -42,7 +42,7 @@ class SelfAttentionLayer(TransformerLayer):
             return lambda chunk: [partial(self.self_attn, key_padding_mask=chunks.padding_of(chunk), past=after)]
         norm = self.norm(1) if self.norm_first else None
         context = self.self_attn.compress_chunks(chunks, norm, shared_projection)
-        return lambda chunk: [partial(self.self_attn, key=context, start=chunk.start)]
+        return lambda chunk: [partial(self.self_attn, key=context, past=past, start=chunk.start)]
 
 
 class EncoderLayer(SelfAttentionLayer):
@@ -227,7 +227,7 @@ class LinformerEncoderLayer(EncoderLayer):
         dtype: torch.dtype | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        parts = split_options(options, dropout)
+        parts = split_options(options, dropout, self)
         attention = LinformerAttention(
             d_model,
             nhead,

@@ -95,22 +95,31 @@ class StackOptions(LayerOptions, total=False):
 
 
 class Parts(NamedTuple):
-    """The options of a layer or a stack, by who takes them.
+    """The options of a layer, by who takes them.
 
     Attributes:
-        attention: those of the attention, its ``dropout`` among them; and whatever is no option, which it refuses.
+        attention: those of the attention, its ``dropout`` among them.
         layer: those of the layer.
-        final_norm: as in :class:`StackOptions`; so is ``activation_memory``.
     """
 
     attention: dict[str, Any]
     layer: dict[str, Any]
-    final_norm: bool
-    activation_memory: ActivationMemory
 
 
-def split_options(options: Mapping[str, Any], dropout: float) -> Parts:
-    """``options`` of a layer or a stack whose branches have ``dropout``."""
+def split_options(options: Mapping[str, Any], dropout: float, owner: object) -> Parts:
+    """``options`` of a layer whose branches have ``dropout``; raises ``TypeError`` for what is no option of it."""
+    rest = dict(options)
+    attention_dropout = rest.pop("attention_dropout", None)
+    layer = {"gated": rest.pop("gated", False), "chunk_size": rest.pop("chunk_size", None)}
+    check_names(rest, owner)
+    rest["dropout"] = dropout if attention_dropout is None else attention_dropout
+    return Parts(rest, layer)
+
+
+def split_stack_options(
+    options: Mapping[str, Any], dropout: float, owner: object
+) -> tuple[Parts, bool, ActivationMemory]:
+    """Those of the layers of a stack, as :func:`split_options`; and ``final_norm`` and ``activation_memory``."""
     rest = dict(options)
     if "memory" in rest:
         if "activation_memory" in rest:
@@ -118,11 +127,8 @@ def split_options(options: Mapping[str, Any], dropout: float) -> Parts:
         message = "memory= is now activation_memory= (a memory is what a decoder reads); the old name will be removed"
         warnings.warn(message, FutureWarning, stacklevel=3)
         rest["activation_memory"] = rest.pop("memory")
-    attention_dropout = rest.pop("attention_dropout", None)
-    layer = {"gated": rest.pop("gated", False), "chunk_size": rest.pop("chunk_size", None)}
     final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
-    rest["dropout"] = dropout if attention_dropout is None else attention_dropout
-    return Parts(rest, layer, final_norm, activation_memory)
+    return split_options(rest, dropout, owner), final_norm, activation_memory
 
 
 def complete(options: Mapping[str, Any], owner: object) -> AttentionOptions:
@@ -132,12 +138,17 @@ def complete(options: Mapping[str, Any], owner: object) -> AttentionOptions:
         TypeError: for an argument that is no option.
         ValueError: for a value outside its choices or its range.
     """
-    unknown = sorted(options.keys() - DEFAULTS.keys())
-    if unknown:
-        raise TypeError(f"{type(owner).__name__} got an unexpected keyword argument {unknown[0]!r}")
+    check_names(options, owner)
     chosen = AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
     check_values(chosen)
     return chosen
+
+
+def check_names(options: Mapping[str, Any], owner: object) -> None:
+    """Raise ``TypeError``, as Python does, for an argument of ``owner`` that is no option of an attention."""
+    unknown = sorted(options.keys() - DEFAULTS.keys())
+    if unknown:
+        raise TypeError(f"{type(owner).__name__} got an unexpected keyword argument {unknown[0]!r}")
 
 
 def check_values(options: AttentionOptions) -> None:

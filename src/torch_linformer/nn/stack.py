@@ -12,7 +12,7 @@ from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.options import DEFAULTS, ActivationMemory, check_activation_memory, complete
+from torch_linformer.nn.options import DEFAULTS, ActivationMemory, AttentionOptions, check_activation_memory, complete
 from torch_linformer.nn.projection import SequenceProjection
 
 
@@ -95,10 +95,10 @@ def split_sharing(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     chosen = complete({name: value for name, value in options.items() if name in DEFAULTS}, None)
     if chosen["sharing"] != "layerwise" or chosen["causal"]:  # which the attention refuses
         return dict(options), None
-    Slots.check_options(chosen)
-    of_shared = {"projection": chosen["projection"], "length_scaling": chosen["length_scaling"]}
+    of_shared = AttentionOptions(projection=chosen["projection"], length_scaling=chosen["length_scaling"])
+    Slots.check_options({**DEFAULTS, **of_shared, "sharing": "layerwise"})  # the others are for the attentions to check
     rest = {name: value for name, value in options.items() if name not in ("sharing", "length_scaling")}
-    return {**rest, "projection": None}, of_shared
+    return {**rest, "projection": None}, {**of_shared}
 
 
 def final_norm(
