@@ -67,15 +67,19 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
         """As :meth:`LinformerConfig.from_dict`; ``kwargs`` may hold some fields of a part: ``decoder={"k": 64}``."""
+        changed_parts = {part: kwargs.pop(part) for part in ("encoder", "decoder") if part in kwargs}
         changes = take_fields(cls, kwargs)
         fields = {**config_dict, **changes}
         for part in ("encoder", "decoder"):
             saved = config_dict.get(part)
-            if isinstance(saved, dict) and isinstance(fields[part], dict):
-                fields[part] = with_changes(saved, changes.get(part, {}))
+            if isinstance(saved, dict):
+                fields[part] = with_changes(saved, {})
+                if isinstance(changed_parts.get(part), dict):
+                    changed_parts[part] = LinformerConfig(**with_changes(saved, changed_parts[part]))
         if fields.get("memory_projection") in PARAMETERLESS and "memory_sharing" not in changes:
             fields.pop("memory_sharing", None)
-        return super().from_dict(fields, **kwargs)
+        # Transformers exchanges parts afterwards: one may then have a vocabulary that the other does not.
+        return super().from_dict(fields, **kwargs, **changed_parts)
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in OF_THE_PARTS:
