@@ -91,7 +91,7 @@ def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_p
 
 
 def former_name():
-    return pytest.warns(FutureWarning, match=r"^memory of a LinformerConfig is now activation_memory; ")
+    return pytest.warns(FutureWarning, match=r"^memory is now activation_memory ")
 
 
 def test_memory_is_the_former_name_of_activation_memory(build, tiny, tmp_path):

@@ -15,6 +15,7 @@ from torch_linformer.nn import (
     LinformerEncoderLayer,
 )
 from torch_linformer.nn.attention import ATTENTIONS, FullAttention
+from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions
 
 MODULES = [LinformerAttention, LinformerEncoderLayer, LinformerEncoder, LinformerDecoderLayer, LinformerDecoder]
@@ -157,7 +158,7 @@ def test_what_a_decoder_is_in_any_case_is_no_option(build, name):
 
 @pytest.mark.parametrize("build", [encoder, decoder])
 def test_the_former_name_of_activation_memory_is_read_with_a_warning(build):
-    with pytest.warns(FutureWarning, match=r"^memory= is now activation_memory= .* will be removed$") as warned:
+    with pytest.warns(FutureWarning, match=r"^memory is now activation_memory .* will be removed$") as warned:
         model = build(memory="checkpoint")
     assert model.activation_memory == "checkpoint"
     assert warned[0].filename == __file__  # who wrote the old name
@@ -175,3 +176,19 @@ def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
         assert (memory.causal, memory.window, memory.context.rotary_dim) == (False, None, 0)
         maps = memory.proj_k, memory.proj_v
         assert [(x.projection, x.num_heads, x.length_scaling) for x in maps] == [("random", 2, False)] * 2
+
+
+def test_the_former_name_is_read_and_set_on_a_stack_too():
+    encoder = LinformerEncoder(8, 2, 1, 8, max_len=8, k=4, activation_memory="checkpoint")
+    with pytest.warns(FutureWarning, match="^memory is now activation_memory") as warned:
+        assert encoder.memory == "checkpoint"
+    assert warned[0].filename == __file__
+    with pytest.warns(FutureWarning, match="^memory is now activation_memory"):
+        encoder.memory = "none"
+    assert encoder.activation_memory == "none"
+
+
+def test_layers_of_the_other_kind_are_refused():
+    encoder = LinformerEncoder(8, 2, 1, 8, norm_first=True, max_len=8, k=4)
+    with pytest.raises(ValueError, match=r"^activation_memory='reversible' needs layers of ReversibleEncoderLayer$"):
+        Encoder(encoder.layers, activation_memory="reversible")

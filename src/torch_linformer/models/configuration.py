@@ -16,6 +16,7 @@ from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
     DEFAULT_K,
     DEFAULTS,
+    FORMER_NAME,
     AttentionOptions,
     check_activation_memory,
     check_choice,
@@ -31,8 +32,6 @@ CHOICES: dict[str, Any] = {
 
 FIELDS = ("projection", "sharing", "length_scaling", "causal", "window", "slot_bias")
 """The options of attention that a configuration has under the same name."""
-
-FORMER_NAME = "memory of a LinformerConfig is now activation_memory; the old name will be removed"
 
 
 class LinformerConfig(OpenedByAutoClasses, OverriddenByText):

@@ -1,6 +1,6 @@
 """The transformer encoder over Linformer attention, with the signature of ``torch.nn``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -11,7 +11,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
-from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
+from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.projection import SequenceProjection, resize_maps
@@ -23,7 +23,17 @@ class Encoder(Stack):
     """A stack of :class:`EncoderLayer`, or with ``activation_memory="reversible"`` of :class:`ReversibleEncoderLayer`.
 
     Args as in :class:`Stack`.
+
+    Raises:
+        ValueError: for layers of the other kind.
     """
+
+    def __init__(self, layers: Iterable[SelfAttentionLayer], *args: Any, **options: Any) -> None:
+        super().__init__(layers, *args, **options)
+        reversible = self.activation_memory == "reversible"
+        wanted = ReversibleEncoderLayer if reversible else EncoderLayer
+        if not all(isinstance(layer, wanted) for layer in self.layers):
+            raise ValueError(f"activation_memory={self.activation_memory!r} needs layers of {wanted.__name__}")
 
     def forward(
         self,

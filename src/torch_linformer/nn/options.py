@@ -13,6 +13,7 @@ ActivationMemory = Literal["none", "checkpoint", "reversible"]
 DENSE = ("linear", "random")
 PARAMETERLESS = ("mean", "max")
 DEFAULT_K = 256
+FORMER_NAME = "memory is now activation_memory (a memory is what a decoder reads); the old name will be removed"
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -124,8 +125,7 @@ def split_stack_options(
     if "memory" in rest:
         if "activation_memory" in rest:
             raise TypeError("memory is the former name of activation_memory: give only activation_memory")
-        message = "memory= is now activation_memory= (a memory is what a decoder reads); the old name will be removed"
-        warnings.warn(message, FutureWarning, stacklevel=3)
+        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=3)
         rest["activation_memory"] = rest.pop("memory")
     final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
     return split_options(rest, dropout, owner), final_norm, activation_memory

@@ -1,5 +1,6 @@
 """A stack of layers: what encoders and decoders share."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -12,7 +13,14 @@ from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.options import DEFAULTS, ActivationMemory, AttentionOptions, check_activation_memory, complete
+from torch_linformer.nn.options import (
+    DEFAULTS,
+    FORMER_NAME,
+    ActivationMemory,
+    AttentionOptions,
+    check_activation_memory,
+    complete,
+)
 from torch_linformer.nn.projection import SequenceProjection
 
 
@@ -43,6 +51,17 @@ class Stack(nn.Module):
         self.activation_memory, self.chunk_size = activation_memory, chunk_size
         check_chunk_size(chunk_size)
         check_activation_memory(activation_memory, all(layer.norm_first for layer in self.each_layer()))
+
+    @property
+    def memory(self) -> ActivationMemory:
+        """The former name of ``activation_memory``."""
+        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=2)
+        return self.activation_memory
+
+    @memory.setter
+    def memory(self, value: ActivationMemory) -> None:
+        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=2)
+        self.activation_memory = value
 
     def each_layer(self) -> Iterator[TransformerLayer]:
         """The layers, from the first to the last."""

@@ -50,7 +50,8 @@ class Slots(Context):
 
     @classmethod
     def describe(cls, options: AttentionOptions) -> str:
-        return f"{cls.name} by projection={options['projection']!r}"
+        projection = options["projection"]
+        return cls.name if projection is None else f"{cls.name} by projection={projection!r}"
 
     @property
     def is_ordered(self) -> bool:
