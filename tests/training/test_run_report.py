@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from torch_linformer.adaptation.adaptation_report import _cost_table
+from torch_linformer.adaptation.adaptation_report import _costs
 from torch_linformer.training.run_report import compare_costs
 from torch_linformer.training.step_costs import StepCost
 
@@ -31,13 +31,13 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run
     )
     row = ["this model beside it", *compare_costs(ours, full)]
     page = html.unescape((classifier_run.folder / "report.html").read_text(encoding="utf-8"))
-    for text in (classifier_run.shown, page[page.index("Beside full attention") :]):
+    for text in (classifier_run.shown, page[page.index("A training step beside full attention") :]):
         places = [text.index(cell) for cell in row]
         assert places == sorted(places)
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    table = _cost_table({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
+    table = _costs({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 

@@ -383,7 +383,7 @@ def test_models_of_several_layers_train_and_load(train_quickly, monkeypatch, tmp
     three_layers = dataclasses.replace(SIZES["tiny"], hidden_size=12, layers=3, heads=2, feed_forward=10)
     monkeypatch.setitem(SIZES, "tiny", three_layers)
     shown = train_quickly(tmp_path / "run", **{"max_steps": 3, **options})
-    assert "held-out documents, scored once" in shown
+    assert "Held-out documents, scored once" in shown
     model_class = AutoModelForMaskedLM if options.get("task") == "mlm" else AutoModelForSequenceClassification
     model, report = model_class.from_pretrained(tmp_path / "run", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]

@@ -10,8 +10,8 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from torch_linformer.reporting.drawing import BLUE, ORANGE, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
-# Beside the first two: clear on white and on black, and no two of one lightness side by side.
-COLOURS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
+# After the first two: clear on white and on black, and no two neighbors of one lightness.
+COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
 MARKERS = "osD^vPX*"
 _HEIGHT = 400
 
@@ -38,7 +38,7 @@ class LogLogChart:
     """Lines on two logarithmic axes; x is marked where there are points.
 
     Attributes:
-        title: stands above, and describes the figure to who cannot see it.
+        title: stands above, and describes the figure to those who cannot see it.
         x_label: of the x axis.
         y_label: of the y axis.
         y_format: writes the numbers of the y axis.
@@ -62,7 +62,7 @@ class LogLogChart:
     def _draw(self, figure: Figure) -> None:
         axes = figure.subplots()
         for number, line in enumerate(self.lines):
-            _draw_line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+            _draw_line(axes, line, COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
@@ -79,13 +79,13 @@ class LogLogChart:
             figure.legend(loc="outside lower left", ncols=2)
 
 
-def _draw_line(axes: Axes, line: Line, colour: str, marker: str) -> None:
+def _draw_line(axes: Axes, line: Line, color: str, marker: str) -> None:
     width = 3.0 if line.thick else 1.6
-    axes.plot(*_columns(line.points), color=colour, marker=marker, linewidth=width, label=line.name)
+    axes.plot(*_columns(line.points), color=color, marker=marker, linewidth=width, label=line.name)
     if line.estimated:
         onwards = [*line.points[-1:], *line.estimated]
-        axes.plot(*_columns(onwards), color=colour, linewidth=width, linestyle=(0, (2, 2)))
-        axes.plot(*_columns(line.estimated), color=colour, marker=marker, linestyle="", markerfacecolor="none")
+        axes.plot(*_columns(onwards), color=color, linewidth=width, linestyle=(0, (2, 2)))
+        axes.plot(*_columns(line.estimated), color=color, marker=marker, linestyle="", markerfacecolor="none")
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
@@ -101,17 +102,31 @@ def format_cell(value: object) -> str:
     return str(value)
 
 
-def right_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Say which columns of formatted cells hold numbers; the first never does, it names the row."""
+@dataclass(frozen=True)
+class FormattedTable:
+    """A table as it is written anywhere: all cells are text, and columns of numbers stand to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[bool]
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> FormattedTable:
+    """Cells formatted by `format_cell`; the first column is never one of numbers, it names the row.
+
+    Raises:
+        ValueError: a row has not one cell a column.
+    """
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"every row needs {len(columns)} cells, one a column, got {len(row)}: {list(row)!r}")
+    cells = [[format_cell(value) for value in row] for row in rows]
 
     def is_number(column: int) -> bool:
-        cells = [row[column] for row in rows if row[column] != MISSING]
-        return bool(cells) and all(map(_is_number, cells))
+        known = [row[column] for row in cells if row[column] != MISSING]
+        return bool(known) and all(map(_is_number, known))
 
-    return [column > 0 and is_number(column) for column in range(len(columns))]
+    return FormattedTable(columns, cells, [column > 0 and is_number(column) for column in range(len(columns))])
 
 
 def _is_number(cell: str) -> bool:
@@ -126,13 +141,13 @@ def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
         columns: one heading a column.
         rows: cells, formatted by `format_cell`; one a column.
     """
-    cells = [[format_cell(value) for value in row] for row in rows]
+    found = format_table(columns, rows)
     table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
-    for number, (heading, right) in enumerate(zip(columns, right_aligned(columns, cells), strict=True)):
+    for number, (heading, right) in enumerate(zip(columns, found.right, strict=True)):
         # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
-        column = [row[number] for row in cells]
+        column = [row[number] for row in found.rows]
         widest = max(map(len, column), default=None) if right or all(map(_is_number, column)) else None
         table.add_column(Text(heading), justify="right" if right else "left", min_width=widest)
-    for row in cells:
+    for row in found.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -1,13 +1,11 @@
 """Figures of a spectrum: the paper's Figure 1."""
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from torch_linformer.analysis.spectra.spectrum import Spectrum
-from torch_linformer.reporting.drawing import BLUE, INK, draw_figure, render_png, render_svg
+from torch_linformer.reporting.drawing import BLUE, INK, draw_cells, draw_figure, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
 _WIDTH = 980  # two panels side by side, in CSS pixels
@@ -17,19 +15,16 @@ _MOST_NUMBERED_HEADS = 16  # beyond these a number does not fit into a cell
 def plot_spectrum(spectrum: Spectrum, *, index: int | None = None) -> Figure:
     """Draw a spectrum as the paper's Figure 1.
 
-    Left the normalised cumulative singular value of every layer, mean over its heads, against the index; right that of
-    every layer and head at one index.
+    On the left is the normalised cumulative singular value of every layer, mean over its heads, against the index; on
+    the right that of every layer and head at one index.
 
     Args:
         spectrum: what :func:`torch_linformer.analysis.measure_spectrum` found.
         index: how many of the largest singular values the right side sums; a quarter of the length by default, which
             is the paper's 128 of 512.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
-        ValueError: so many singular values were not computed.
+        ValueError: fewer singular values were computed.
     """
     index = default_index(spectrum) if index is None else index
     spectrum.cumulative_at(index)
@@ -88,18 +83,12 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
 
 def _draw_heads(axes: Axes, spectrum: Spectrum, index: int) -> None:
     values = spectrum.cumulative_at(index).tolist()
-    flat = [value for row in values for value in row]
-    lowest, highest = min(flat), max(flat)
+    cells = {(head, layer): value for layer, row in enumerate(values, 1) for head, value in enumerate(row, 1)}
+    lowest, highest = min(cells.values()), max(cells.values())
     spread = max(highest - lowest, 1e-9)
-    squares, colours = [], []
-    for layer, row in enumerate(values):
-        for head, value in enumerate(row):
-            squares.append(Rectangle((head + 0.53, layer + 0.53), 0.94, 0.94))
-            colours.append((BLUE, 0.06 + 0.69 * (value - lowest) / spread))
-            if len(row) <= _MOST_NUMBERED_HEADS:
-                text = f"{value:.2f}".removeprefix("0")
-                axes.text(head + 1, layer + 1, text, ha="center", va="center_baseline", size=9)
-    axes.add_collection(PatchCollection(squares, facecolors=colours, linewidths=0))
+    numbered = len(values[0]) <= _MOST_NUMBERED_HEADS
+    texts = {place: f"{value:.2f}".removeprefix("0") for place, value in cells.items() if numbered}
+    draw_cells(axes, {place: (value - lowest) / spread for place, value in cells.items()}, texts)
     axes.set(
         title=f"Heads at index {format_count(index)}: {lowest:.2f} to {highest:.2f}",
         xlabel="head",
@@ -109,6 +98,3 @@ def _draw_heads(axes: Axes, spectrum: Spectrum, index: int) -> None:
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.tick_params(length=0)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)

@@ -71,8 +71,8 @@ def run_spectrum(
         index=index,
     )
     with new_folder(output) as folder:
-        write_spectrum_report(folder, run)
-    show_spectra(run, output, screen)
+        report = write_spectrum_report(folder, run)
+    show_spectra(report, output, screen)
 
 
 def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:
