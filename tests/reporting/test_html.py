@@ -141,7 +141,7 @@ def blended(colour, opacity, ground):
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast_is_enough(theme):
-    style = resources.files("torch_linformer").joinpath("reporting/templates/page.css").read_text(encoding="utf-8")
+    style = resources.files("torch_linformer").joinpath("reporting/template_files/page.css").read_text(encoding="utf-8")
     colours = {name: re.findall(rf"--{name}: (#\w+);", style)[theme] for name in ("paper", "ink", "muted", "wash")}
     assert contrast(colours["ink"], colours["paper"]) >= 7
     assert contrast(colours["ink"], colours["wash"]) >= 7

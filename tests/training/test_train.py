@@ -104,7 +104,7 @@ def test_the_report_lists_the_options_that_meant_something(classifier_run, maske
 
 def test_the_report_is_one_file_and_holds_the_command(classifier_run):
     report = (classifier_run.folder / "report.html").read_text(encoding="utf-8")
-    assert html.escape("linformer train --data 'a b.csv' <&>", quote=False) in report.replace("&#x27;", "'")
+    assert "linformer train --data 'a b.csv' &lt;&amp;&gt;" in report.replace("&#39;", "'")
     assert not re.search(r"<script|<link|<iframe|@import", report)
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', report)
     for heading in ("Data", "Learning curve", "Confusion matrix", "Length of the training documents", "Settings"):

@@ -1,11 +1,12 @@
 """What a finished adaptation leaves: the model folder, its card, ``adaptation.json``, ``report.html`` and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
 from torch_linformer.errors import flag
@@ -20,7 +21,8 @@ from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
-from torch_linformer.training.run_report import compare_costs, cost_cells, machine_and_versions, model_card
+from torch_linformer.reporting.templates import render_template
+from torch_linformer.training.run_report import compare_costs, cost_cells, machine_and_versions
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -94,15 +96,11 @@ class Adapted:
             lead=f"{self.source.path} with {attention_of(self.model.config)}, for {self.longest:,} tokens; distilled "
             f"in {format_duration(self.spent.seconds)} on {format_count(self.texts[0])} texts without labels.",
             headlines=[
-                Headline(name=str(title), value=end, note=f"before training {start}")
-                for title, start, end in _score_rows(objective.titles, self.start, self.end)
+                Headline(title, format_score(self.end[name]), f"before training {format_score(self.start[name])}")
+                for name, title in objective.titles.items()
+                if name in self.start
             ],
-            sections=[
-                _scores(self),
-                Section(heading="Distillation", figure=curve),
-                *([_tradeoff(self)] if self.tradeoff else []),
-                _costs(self.costs),
-            ],
+            sections=[_scores(self), Section("Distillation", figure=curve), *_tradeoff(self), _costs(self.costs)],
             settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -135,12 +133,12 @@ def score_line(titles: Mapping[str, str], scores: Mapping[str, float]) -> str:
     return ", ".join(f"{title} {format_score(scores[name])}" for name, title in titles.items() if name in scores)
 
 
-def _score_rows(titles: Mapping[str, str], *columns: Mapping[str, float]) -> list[tuple[str | None, ...]]:
-    """A row for each score that the first column has: without labels some are missing."""
+def _score_rows(adapted: Adapted, columns: Iterable[Mapping[str, float]]) -> list[tuple[object, ...]]:
+    """A row for each score that there is: without labels some are missing."""
     return [
         (title, *(format_score(scores[name]) if name in scores else None for scores in columns))
-        for name, title in titles.items()
-        if name in columns[0]
+        for name, title in adapted.source.objective.titles.items()
+        if name in adapted.end
     ]
 
 
@@ -149,28 +147,26 @@ def _scores(adapted: Adapted) -> Section:
     if adapted.original:  # it has scores of its own where it has a head
         columns["the original itself"] = adapted.original
     return Section(
-        heading=f"{adapted.texts[1]} texts held out, beside the original",
+        f"{adapted.texts[1]} texts held out, beside the original",
         text="Neighbors are those among these texts, by similarity of the embeddings.",
         columns=("", *columns),
-        rows=_score_rows(adapted.source.objective.titles, *columns.values()),
+        rows=_score_rows(adapted, columns.values()),
     )
 
 
-def _tradeoff(adapted: Adapted) -> Section:
+def _tradeoff(adapted: Adapted) -> list[Section]:
     """A column a K, because a classifier has more scores than a terminal has room for columns."""
-    each_k = adapted.tradeoff
-    speeds, memories = zip(*(cost_cells(each.cost) for each in each_k), strict=True)
-    return Section(
-        heading="The same weights with other K",
-        text="Means of segments have no weights that depend on K. Scores are those on the texts for validation, "
-        "speed and memory those of a forward pass of one text of full length.",
-        columns=("K", *(format_count(each.k) for each in each_k)),
-        rows=[
-            *_score_rows(adapted.source.objective.titles, *(each.scores for each in each_k)),
-            (f"tokens/s of {format_count(adapted.longest)}", *speeds),
-            ("MB", *memories),
-        ],
+    if not adapted.tradeoff:
+        return []
+    scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
+    speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
+    text = (
+        "Means of segments have no weights that depend on K. Scores are those on the texts for validation, speed and "
+        "memory those of a forward pass of one text of full length."
     )
+    columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
+    rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
+    return [Section("The same weights with other K", text=text, columns=columns, rows=rows)]
 
 
 def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Section:
@@ -180,7 +176,7 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
         faster, more = compare_costs(ours, full)
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
     return Section(
-        heading="Cost of a forward pass",
+        "Cost of a forward pass",
         text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
         "process of its own; peak memory is what the pass takes beyond parameters and text.",
         columns=(
@@ -197,23 +193,18 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
 
 
 def _model_card(adapted: Adapted) -> str:
-    scores, auto = _scores(adapted), adapted.source.objective.auto_class
-    library, imports, model_class = "transformers", f"from transformers import {auto}", f"{auto}.from_pretrained"
-    if adapted.source.sentences:
-        library, model_class = "sentence-transformers", "SentenceTransformer"
-        imports = "from sentence_transformers import SentenceTransformer"
-    return model_card(
-        {"library_name": library},
-        f"{Path(adapted.source.path).name}, adapted",
-        f"""{adapted.source.path} with linear attention: {attention_of(adapted.model.config)}, {adapted.longest:,} \
-tokens at once.
-Made by `{adapted.command or "torch_linformer"}`.
-
-On {adapted.texts[1]} texts held out:
-
-{markdown_table(scores.columns, scores.rows)}
-""",
-        f"""{imports}
-
-model = {model_class}("PATH OF THIS FOLDER")""",
+    scores = _scores(adapted)
+    return render_template(
+        "adaptation/model_card.md",
+        version=torch_linformer.__version__,
+        title=adapted.report.title,
+        source=adapted.source.path,
+        attention=attention_of(adapted.model.config),
+        length=format_count(adapted.longest),
+        command=adapted.command or "torch_linformer",
+        texts=adapted.texts[1],
+        scores=markdown_table(scores.columns, scores.rows),
+        warnings=(),
+        sentences=adapted.source.sentences,
+        auto_class=adapted.source.objective.auto_class,
     )

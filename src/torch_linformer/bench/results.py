@@ -14,13 +14,7 @@ RESULTS_FILE = "results.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a suite is run.
-
-    Attributes:
-        grid: what was chosen of the suite.
-        repeat: timed rounds of each contender in each case.
-        threads: CPU threads.
-    """
+    """How a suite is run: what was chosen of it, timed rounds of each contender in each case, and CPU threads."""
 
     grid: Grid
     repeat: int
@@ -30,7 +24,7 @@ class Settings:
         """The settings as the command's options; an empty one is the suite's own choice."""
         values = {**asdict(self.grid), "repeat": self.repeat, "threads": self.threads}
         values["k"] = values.pop("ks")
-        return {f"--{name}": _spell(value) for name, value in sorted(values.items())}
+        return {f"--{name}": _as_option(value) for name, value in sorted(values.items())}
 
 
 @dataclass(kw_only=True)
@@ -117,7 +111,7 @@ def _row(entry: dict[str, Any]) -> Measurement:
     return Measurement(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
 
 
-def _spell(value: object) -> str:
+def _as_option(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -5,6 +5,7 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -14,30 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 BLUE, ORANGE = "#1a80bb", "#d55e00"  # distinct for every kind of color vision, and clear on white and on black
-INK = "#010203"  # stands for the color of the surrounding text until the figure is written
+INK = "#010203"  # in figures.mplstyle too: stands for the color of the surrounding text until a figure is written
 WIDTH = 720  # of a figure, in CSS pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 _SVG = "{http://www.w3.org/2000/svg}"
-_STYLE: dict[Any, Any] = {
-    "figure.dpi": 72,  # so that one unit of the SVG is one pixel of the page
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 12),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "legend.frameon"), False),
-    "text.parse_math": False,  # a label with a dollar in it is a label
-    "axes.linewidth": 0.8,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelpad": 6,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": INK,
-    "grid.alpha": 0.16,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "ytick.major.size": 0,
-    "svg.fonttype": "none",
-}
+_STYLE = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
 
 Draw = Callable[[Figure], None]
 
@@ -81,7 +63,7 @@ def draw_cells(axes: Axes, shares: Mapping[tuple[int, int], float], texts: Mappi
 
 @contextmanager
 def _drawn(draw: Draw, height: float, width: float, style: dict[Any, Any]) -> Iterator[Figure]:
-    with matplotlib.rc_context({**_STYLE, **style}), warnings.catch_warnings():
+    with matplotlib.rc_context(dict(_STYLE) | style), warnings.catch_warnings():
         # Matplotlib's font only measures the text; the browser's fonts, which have the glyph, draw it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -90,7 +72,7 @@ def _drawn(draw: Draw, height: float, width: float, style: dict[Any, Any]) -> It
 
 
 def _inline(svg: str, description: str) -> str:
-    """Make matplotlib's SVG file part of a page: the page's ink, no global style, and a description."""
+    """Make matplotlib's SVG file part of a page: with the page's ink and a description, without a global style."""
     root = ElementTree.fromstring(svg)
     for element in list(root.iter()):
         for style in element.findall(f"{_SVG}style"):  # it would restyle everything else on the page

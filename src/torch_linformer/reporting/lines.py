@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator
 
 from torch_linformer.reporting.drawing import BLUE, ORANGE, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
@@ -35,14 +36,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLogChart:
-    """Lines on two logarithmic axes; x is marked where there are points.
+    """Lines, in the order of the legend, on two logarithmic axes; x is marked where there are points.
 
-    Attributes:
-        title: stands above, and describes the figure to those who cannot see it.
-        x_label: of the x axis.
-        y_label: of the y axis.
-        y_format: writes the numbers of the y axis.
-        lines: in the order of the legend.
+    The title and the labels of the axes also describe the figure to those who cannot see it.
     """
 
     title: str
@@ -67,26 +63,22 @@ class LogLogChart:
         axes.set_yscale("log")
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         marked = sorted({x for line in self.lines for x, _ in (*line.points, *line.estimated)})
-        axes.xaxis.set_major_locator(FixedLocator(marked))
-        axes.xaxis.set_major_formatter(lambda value, _: format_count(value))
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(marked, [format_count(x) for x in marked])
+        axes.set_xticks([], minor=True)
         heights = [y for line in self.lines for _, y in (*line.points, *line.estimated)]
         few_decades = bool(heights) and max(heights) < 30 * min(heights)
         axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few_decades else (1.0, 3.0)))
         axes.yaxis.set_major_formatter(lambda value, _: self.y_format(value))
-        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_yticks([], minor=True)
         if self.lines:
             figure.legend(loc="outside lower left", ncols=2)
 
 
 def _draw_line(axes: Axes, line: Line, color: str, marker: str) -> None:
     width = 3.0 if line.thick else 1.6
-    axes.plot(*_columns(line.points), color=color, marker=marker, linewidth=width, label=line.name)
+    axes.plot(*np.reshape(line.points, (-1, 2)).T, color=color, marker=marker, linewidth=width, label=line.name)
     if line.estimated:
         onwards = [*line.points[-1:], *line.estimated]
-        axes.plot(*_columns(onwards), color=color, linewidth=width, linestyle=(0, (2, 2)))
-        axes.plot(*_columns(line.estimated), color=color, marker=marker, linestyle="", markerfacecolor="none")
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
+        axes.plot(*np.reshape(onwards, (-1, 2)).T, color=color, linewidth=width, linestyle=(0, (2, 2)))
+        points = np.reshape(line.estimated, (-1, 2)).T
+        axes.plot(*points, color=color, marker=marker, linestyle="", markerfacecolor="none")

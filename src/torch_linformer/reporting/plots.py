@@ -1,7 +1,6 @@
-"""Figures of a report as inline SVG: text stays text, and the ink follows the page, light or dark.
+"""Figures of a report as `<svg>` elements: text stays text, and the ink follows the page, light or dark.
 
-Every function returns one `<svg>` element, well-formed by itself, that goes into HTML as it is. What is drawn
-is bounded (lines are thinned, the rarest labels left out), so a long run makes no larger a page.
+What is drawn is bounded (lines are thinned, the rarest labels left out): the page of a long run is no larger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +21,11 @@ MAX_POINTS = 400  # half a page's width shows no more of a line
 def learning_curve(
     history: Sequence[Mapping[str, object]], metric: str | None = None, *, larger_is_better: bool = True
 ) -> str:
-    """Draw training and validation loss over steps, and a validation metric beside them.
+    """Draw training and validation loss over steps, and beside them a validation metric with its best marked.
 
     Args:
-        history: the log of a run, one mapping an entry, keyed as `Trainer.state.log_history` is: `step` with
-            `loss`, or with `eval_loss` and other `eval_` values. An entry without a value is passed over.
-        metric: key of the metric to draw, such as `"eval_accuracy"`; its best is marked.
+        history: entries as in `Trainer.state.log_history`: `step` with `loss`, or with `eval_loss` and other values.
+        metric: key of the metric to draw, such as `"eval_accuracy"`.
         larger_is_better: which end of it is the best.
     """
     losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
@@ -49,13 +47,9 @@ def learning_curve(
 
 
 def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Draw a confusion matrix: rows are true labels, columns predicted ones, color the share of the row.
+    """Draw how many documents of a label (a row) were predicted as which (a column); colors are shares of the row.
 
-    Counts stand in the cells for at most 25 labels; beyond 50 labels the 50 most frequent are drawn.
-
-    Args:
-        matrix: counts, `matrix[i][j]` documents of label i that were predicted as label j.
-        labels: their names, in the same order.
+    Up to 25 labels have their counts in the cells; beyond 50 labels the 50 most frequent are drawn.
     """
     counts = np.asarray(matrix, dtype=np.int64)
     if not len(labels) or counts.shape != (len(labels), len(labels)):
@@ -84,17 +78,11 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
 
 
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
-    """Draw how long the documents are, in tokens on a logarithmic axis, and what lies beyond `max_length`.
-
-    Args:
-        lengths: tokens in each document, before anything is cut.
-        max_length: the most tokens the model reads; every bar lies wholly on one side of it.
-    """
+    """Draw the lengths of whole documents, in tokens on a logarithmic axis; no bar crosses `max_length`."""
     tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     if not tokens.size or max_length < 1:
-        raise ValueError(
-            f"length_histogram needs lengths and max_length >= 1, got {tokens.size} lengths and {max_length}"
-        )
+        found = f"{tokens.size} lengths and {max_length}"
+        raise ValueError(f"length_histogram needs lengths and max_length >= 1, got {found}")
     longer = format_percent(float(np.mean(tokens > max_length)))
     beyond = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
     documents, limit = format_count(tokens.size), format_count(max_length)

@@ -1,27 +1,21 @@
 """One report for every command, which a terminal, a Markdown file and a page each show in their own way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Headline:
-    """One of the numbers at the head of a report.
-
-    Attributes:
-        name: what was measured, such as `"accuracy"`.
-        value: the number, formatted by `format_cell` unless it is text already.
-        note: what to compare it with, a line each, such as `"majority 31.2 %\\nTF-IDF 90.6 %"`.
-    """
+    """One of the numbers at the head of a report: what was measured, how much, and lines of what to compare it with."""
 
     name: str
     value: object
     note: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
-    """One section of a report, shown in this order: heading, text, verdict, facts, table, figure, caption.
+    """One section of a report, shown in this order.
 
     Attributes:
         heading: its title.
@@ -29,13 +23,14 @@ class Section:
         verdict: what follows from the section, or makes it doubtful, in a line or a few.
         facts: names and values.
         columns: headings of the table; without any there is no table.
-        rows: cells of the table, formatted by `format_cell` unless they are text; the first names its row.
+        rows: cells of the table; the first names its row.
         figure: an `<svg>` element, such as those of `torch_linformer.reporting.plots`; only a page shows it.
         caption: a sentence under the figure.
         detail: whether a terminal leaves the whole section out.
     """
 
     heading: str
+    _: KW_ONLY
     text: str = ""
     verdict: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -52,13 +47,11 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a command found, and how.
+    """What a command found, and how. Every value is formatted by `format_cell`, unless it is text already.
 
     Attributes:
-        title: heading of the report, and name of its tab.
         lead: one or more paragraphs under the title.
         headlines: the few numbers that most readers come for.
-        sections: what follows them, in order.
         settings: the options of the command.
         machine: the machine, and the versions of what ran.
         command: the exact command that led here.

@@ -1,6 +1,5 @@
 """What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and tables."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,13 +28,12 @@ from torch_linformer.reporting.tables import (
     format_percent,
     format_score,
 )
+from torch_linformer.reporting.templates import render_template
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-
-PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"
 
 FLOORS = {
     "tfidf": "TF-IDF + logistic regression",
@@ -130,14 +128,13 @@ def _headlines(outcome: Outcome) -> list[Headline]:
     """The scores with those of the floors, and the speed."""
     headlines = []
     for key in outcome.task.headline:
-        floors = [
-            f"{FLOORS[name]} {format_score(floor[key])}" for name, floor in outcome.floors.items() if key in floor
-        ]
-        headlines.append(Headline(name=_title(key), value=format_score(outcome.scores[key]), note="\n".join(floors)))
+        floors = {FLOORS[floor]: scores[key] for floor, scores in outcome.floors.items() if key in scores}
+        note = "\n".join(f"{floor} {format_score(score)}" for floor, score in floors.items())
+        headlines.append(Headline(_title(key), format_score(outcome.scores[key]), note))
     ours, full = outcome.costs
     if ours:
         beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
-        headlines.append(Headline(name="tokens/s", value=format_count(ours.tokens_per_second), note=beside))
+        headlines.append(Headline("tokens/s", format_count(ours.tokens_per_second), beside))
     return headlines
 
 
@@ -147,21 +144,20 @@ def _title(score: str) -> str:
 
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
+    task, best = outcome.task, outcome.task.best_metric
     model = "full attention" if outcome.full_attention else "Linformer"
     scores = {model: outcome.scores, **{FLOORS[floor]: found for floor, found in outcome.floors.items()}}
-    task, best = outcome.task, outcome.task.best_metric
-    sign = 1 if task.larger_is_better else -1
-    ahead = [
-        name for name, found in scores.items() if best in found and sign * (found[best] - outcome.scores[best]) > 0
+    ahead = [name for name, found in scores.items() if best in found and found[best] != outcome.scores[best]]
+    ahead = [name for name in ahead if (scores[name][best] > outcome.scores[best]) == task.larger_is_better]
+    rows = [
+        (name, *(format_score(found[key]) if key in found else None for key in task.headline))
+        for name, found in scores.items()
     ]
     return Section(
-        heading="Held-out documents, scored once",
+        "Held-out documents, scored once",
         verdict=f"Better by {_title(best)} than this model: {', '.join(ahead)}." if ahead else "",
         columns=("", *map(_title, task.headline)),
-        rows=[
-            (name, *(format_score(found[key]) if key in found else None for key in task.headline))
-            for name, found in scores.items()
-        ],
+        rows=rows,
     )
 
 
@@ -171,7 +167,7 @@ def _costs(outcome: Outcome) -> Section:
     if ours and full:
         rows.append(("this model beside it", *compare_costs(ours, full)))
     return Section(
-        heading="A training step beside full attention",
+        "A training step beside full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
         "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
         columns=("", "tokens/s", "peak memory, MB"),
@@ -197,60 +193,40 @@ def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, st
 
 
 def _data(outcome: Outcome) -> list[Section]:
+    splits, task = outcome.splits, outcome.task
+    lengths = length_histogram(outcome.num_tokens.tolist(), outcome.settings.length)
+    curve = learning_curve(outcome.history, f"eval_{task.best_metric}", larger_is_better=task.larger_is_better)
+    notes, warnings = "\n\n".join(splits.notes), "\n".join(splits.warnings)
+    cut = "Tokens of whole documents; the line is what the model reads at once."
+    kept = "The weights that were best on the validation documents are the ones kept."
     return [
-        Section(
-            heading="Data",
-            text="\n\n".join(outcome.splits.notes),
-            verdict="\n".join(outcome.splits.warnings),
-            facts=outcome.metrics["documents"],
-            detail=True,
-        ),
-        Section(
-            heading="Length of the training documents",
-            figure=length_histogram(outcome.num_tokens.tolist(), outcome.settings.length),
-            caption="Tokens of whole documents; the line is what the model reads at once.",
-        ),
-        Section(
-            heading="Learning curve",
-            figure=learning_curve(
-                outcome.history,
-                f"eval_{outcome.task.best_metric}",
-                larger_is_better=outcome.task.larger_is_better,
-            ),
-            caption="The weights that were best on the validation documents are the ones kept.",
-        ),
+        Section("Data", text=notes, verdict=warnings, facts=outcome.metrics["documents"], detail=True),
+        Section("Length of the training documents", figure=lengths, caption=cut),
+        Section("Learning curve", figure=curve, caption=kept),
     ]
 
 
 def _labels(outcome: Outcome) -> list[Section]:
-    sections = []
-    if "confusion_matrix" in outcome.scores:
-        sections.append(
-            Section(
-                heading="Confusion matrix",
-                figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.splits.names),
-                caption="Held-out documents: a row is a true label, a column what was predicted.",
-            )
-        )
-    if "per_label" in outcome.scores:
-        columns = ("label", "precision", "recall", "F1", "support")
+    sections, scores = [], outcome.scores
+    if "confusion_matrix" in scores:
+        matrix = confusion_matrix(scores["confusion_matrix"], outcome.splits.names)
+        caption = "Held-out documents: a row is a true label, a column what was predicted."
+        sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
+    if "per_label" in scores:
+        shares = ("precision", "recall", "f1")
         rows = [
-            (row["label"], *(format_percent(row[key.lower()]) for key in columns[1:4]), row["support"])
-            for row in outcome.scores["per_label"]
+            (row["label"], *(format_percent(row[share]) for share in shares), row["support"])
+            for row in scores["per_label"]
         ]
-        sections.append(Section(heading="Labels", columns=columns, rows=rows, detail=True))
+        columns = ("label", "precision", "recall", "F1", "support")
+        sections.append(Section("Labels", columns=columns, rows=rows, detail=True))
     return sections
 
 
-def _settings(outcome: Outcome) -> dict[str, str]:
-    settings = outcome.settings
-    given = {name: value for name, value in asdict(settings).items() if value is not None and settings.applies(name)}
-    return {
-        **{flag(name): str(value) for name, value in given.items()},
-        "K": str(reader_config(outcome.model.config).k),
-        "device": outcome.device,
-        "precision": outcome.precision,
-    }
+def _settings(outcome: Outcome) -> dict[str, object]:
+    given = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
+    found = {"K": str(reader_config(outcome.model.config).k), "device": outcome.device, "precision": outcome.precision}
+    return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
 
 
 def machine_and_versions(device: str) -> dict[str, str]:
@@ -260,42 +236,18 @@ def machine_and_versions(device: str) -> dict[str, str]:
 
 
 def _model_card(outcome: Outcome) -> str:
-    scores, config = _scores(outcome), reader_config(outcome.model.config)
-    model_class = f"torch_linformer.{type(outcome.model).__name__}"
-    warnings = "".join(f"\n{warning}\n" for warning in outcome.splits.warnings)
-    return model_card(
-        {"library_name": "transformers", "pipeline_tag": outcome.task.pipeline_tag},
-        outcome.settings.data,
-        f"""A {config.attention} model of {outcome.model.num_parameters():,} parameters that reads
-{outcome.settings.length:,} tokens at once, trained by `{outcome.command or "torch_linformer"}`.
-
-Scores on {len(outcome.splits.test):,} held-out documents:
-
-{markdown_table(scores.columns, scores.rows)}
-{warnings}""",
-        f"""from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("PATH OF THIS FOLDER")
-model = {model_class}.from_pretrained("PATH OF THIS FOLDER")
-{outcome.task.usage}""",
+    scores = _scores(outcome)
+    return render_template(
+        "training/model_card.md",
+        version=torch_linformer.__version__,
+        title=outcome.settings.data,
+        task=outcome.task,
+        attention=reader_config(outcome.model.config).attention,
+        parameters=format_count(outcome.model.num_parameters()),
+        length=format_count(outcome.settings.length),
+        command=outcome.command or "torch_linformer",
+        documents=format_count(len(outcome.splits.test)),
+        scores=markdown_table(scores.columns, scores.rows),
+        warnings=outcome.splits.warnings,
+        model_class=type(outcome.model).__name__,
     )
-
-
-def model_card(tags: Mapping[str, str], title: str, text: str, code: str) -> str:
-    """The card of a model that a command made: its tags for the hub, its text, and the code that uses it."""
-    lines = "\n".join(f"{name}: {value}" for name, value in tags.items())
-    return f"""---
-{lines}
-tags: [linformer, long-documents]
----
-
-# {title}
-
-{text}
-```python
-import torch_linformer
-{code}
-```
-
-Made with torch-linformer {torch_linformer.__version__}. Source of the method: {PAPER}.
-"""

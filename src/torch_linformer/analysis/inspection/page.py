@@ -49,8 +49,9 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     library = bokehjs_path().joinpath("js", "bokeh.min.js").read_text(encoding="utf-8")
     folder = resources.files(torch_linformer).joinpath(FILES)
     script = "\n".join(['"use strict";', *(folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)])
+    headlines = _headlines(answer)
     return render_html(
-        Report(title=visible(f"Inside {model}"), lead=_lead(inspection, visible(source)), headlines=_headlines(answer)),
+        Report(title=visible(f"Inside {model}"), lead=_lead(inspection, visible(source)), headlines=headlines),
         f"{FILES}/page.html",
         _policy(library, script),
         version=torch_linformer.__version__,
@@ -67,7 +68,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         window=any(layer.reach for layer in layers),
         slot_bias=inspection.config.slot_bias,
         same=all(layer.proj_k is layer.proj_v for layer in layers),
-        labels=[headline.name for headline in _headlines(answer)],
+        labels=[headline.name for headline in headlines],
         steps=STEPS,
         sums=_sums(answer) if answer else "",
     )

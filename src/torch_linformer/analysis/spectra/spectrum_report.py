@@ -1,8 +1,8 @@
 """What ``linformer spectrum`` leaves in its folder: ``spectrum.json``, the figures as PNG, and ``report.html``."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.reporting.files import write_bytes, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.report import Headline, Report, Section
-from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import MISSING, format_count, format_percent, format_ratio
 
 SPECTRUM_FILE = "spectrum.json"
@@ -45,92 +44,58 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpectrumRun:
-    """Everything a run has found, and how.
+def write_spectrum_report(
+    folder: Path,
+    spectra: Sequence[Spectrum],
+    shorter: Sequence[int],
+    facts: Mapping[str, Any],
+    *,
+    device: str,
+    index: int | None,
+) -> Report:
+    """Fill the folder, where every file appears whole; returns what the page shows.
 
-    Attributes:
-        model: its name or folder, as given.
-        data: where the documents came from, as given.
-        command: the exact command.
-        device: where it was computed.
-        settings: the options, as text.
-        spectra: a spectrum for each length.
+    Args:
+        folder: what to fill.
+        spectra: one for each length.
         shorter: for each of them, how many documents were too short.
+        facts: ``model``, ``data``, ``command`` and ``settings``, as given.
+        device: where the spectra were computed.
         index: at which singular value heads are compared; None for a quarter of each length.
     """
-
-    model: str
-    data: str
-    command: str
-    device: str
-    settings: Mapping[str, str]
-    spectra: Sequence[Spectrum]
-    shorter: Sequence[int]
-    index: int | None = None
-
-    def index_of(self, spectrum: Spectrum) -> int:
-        """The index that heads are compared at."""
-        return default_index(spectrum) if self.index is None else self.index
-
-
-def write_spectrum_report(folder: Path, run: SpectrumRun) -> Report:
-    """Fill the folder, where every file appears whole; returns what the page shows."""
-    for spectrum in run.spectra:
-        write_bytes(folder / f"spectrum-{spectrum.length}.png", spectrum_png(spectrum, run.index_of(spectrum)))
-    record = _record(run)
+    machine = {**machine_facts(device), **package_versions(_PACKAGES)}
+    record = {**facts, "date": date.today().isoformat(), "machine": machine}
+    record["architecture"], record["spectra"] = asdict(spectra[0].architecture), []
+    headlines, sections = [], []
+    for spectrum, too_short in zip(spectra, shorter, strict=True):
+        at = default_index(spectrum) if index is None else index
+        advice = {str(level): suggest_k(spectrum, level) for level in LEVELS}
+        suggested = {level: each.as_record() for level, each in advice.items()}
+        record["spectra"].append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
+        headlines.append(_headline(spectrum, at))
+        sections += _sections(spectrum, at, too_short, advice.values())
+        write_bytes(folder / f"spectrum-{spectrum.length}.png", spectrum_png(spectrum, at))
     write_text(folder / SPECTRUM_FILE, json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     report = Report(
-        title=f"The spectrum of attention in {Path(run.model).name}",
-        lead=f"On documents of {run.data}, {record['date']}.",
-        headlines=[_headline(spectrum, run.index_of(spectrum)) for spectrum in run.spectra],
-        sections=[
-            section
-            for spectrum, shorter in zip(run.spectra, run.shorter, strict=True)
-            for section in _sections(spectrum, run.index_of(spectrum), shorter)
-        ],
-        settings=run.settings,
-        machine=record["machine"],
-        command=run.command,
+        title=f"The spectrum of attention in {Path(facts['model']).name}",
+        lead=f"On documents of {facts['data']}, {record['date']}.",
+        headlines=headlines,
+        sections=sections,
+        settings=facts["settings"],
+        machine=machine,
+        command=facts["command"],
     )
     write_text(folder / "report.html", render_html(report))
     return report
 
 
-def show_spectra(report: Report, output: Path, screen: Screen) -> None:
-    """The tables at the end of a run, and where everything is."""
-    screen.report(report)
-    screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
-    screen.say(f"to train with the K of 95 %:  linformer train --k @{output / SPECTRUM_FILE} --max-length …")
-
-
-def _record(run: SpectrumRun) -> dict[str, Any]:
-    spectra = [
-        {
-            **spectrum.as_record(),
-            "shorter_documents": shorter,
-            "suggested_k": {str(level): suggest_k(spectrum, level).as_record() for level in LEVELS},
-        }
-        for spectrum, shorter in zip(run.spectra, run.shorter, strict=True)
-    ]
-    return {
-        **{name: getattr(run, name) for name in ("model", "data", "command", "settings")},
-        "date": date.today().isoformat(),
-        "machine": {**machine_facts(run.device), **package_versions(_PACKAGES)},
-        "architecture": asdict(run.spectra[0].architecture),
-        "spectra": spectra,
-    }
-
-
 def _headline(spectrum: Spectrum, index: int) -> Headline:
-    return Headline(
-        name=f"first {format_count(index)} of {format_count(spectrum.length)} singular values",
-        value=format_percent(float(spectrum.cumulative_at(index).mean())),
-        note="of the sum of all, mean over heads",
-    )
+    name = f"first {format_count(index)} of {format_count(spectrum.length)} singular values"
+    share = format_percent(float(spectrum.cumulative_at(index).mean()))
+    return Headline(name, share, "of the sum of all, mean over heads")
 
 
-def _sections(spectrum: Spectrum, index: int, shorter: int) -> list[Section]:
+def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Advice]) -> list[Section]:
     tokens = f"{format_count(spectrum.length)} tokens"
     text = f"{format_count(spectrum.documents)} documents; {format_count(shorter)} that were met are shorter."
     if spectrum.method == "randomised":
@@ -141,12 +106,12 @@ def _sections(spectrum: Spectrum, index: int, shorter: int) -> list[Section]:
             "never too small."
         )
     return [
-        Section(heading=tokens, text=text, figure=spectrum_svg(spectrum, index), caption=_FIGURE),
+        Section(tokens, text=text, figure=spectrum_svg(spectrum, index), caption=_FIGURE),
         Section(
-            heading=f"K that keeps the energy, {tokens}",
+            f"K that keeps the energy, {tokens}",
             text=_ADVICE,
             columns=("energy", "ε", "K of the layers", "Theorem 2", "multiplications", "memory"),
-            rows=[_advice_row(spectrum, suggest_k(spectrum, level)) for level in LEVELS],
+            rows=[_advice_row(spectrum, each) for each in advice],
         ),
         *_errors(spectrum, tokens),
     ]
@@ -179,7 +144,7 @@ def _errors(spectrum: Spectrum, tokens: str) -> list[Section]:
     kinds = [kind for kind in _KINDS if kind in found.errors]
     return [
         Section(
-            heading=f"‖P̃V − PV‖ / ‖PV‖ of low-rank outputs, {tokens}",
+            f"‖P̃V − PV‖ / ‖PV‖ of low-rank outputs, {tokens}",
             text=f"{_ERRORS} Fitted on {format_count(found.fitted_on)} documents, measured on "
             f"{format_count(found.measured_on)} others.",
             columns=("slots", *(_KINDS[kind] for kind in kinds)),

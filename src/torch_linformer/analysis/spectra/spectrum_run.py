@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_linformer.analysis.spectra.several_lengths import measure_lengths
-from torch_linformer.analysis.spectra.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
+from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import load_documents
@@ -54,25 +54,20 @@ def run_spectrum(
         )
     except ValueError as error:
         raise InputError(f"{model}: {error}") from None
-    run = SpectrumRun(
-        model=model,
-        data=data,
-        command=command,
-        device=device,
-        settings={
-            "--length": ",".join(map(str, lengths)),
-            "--documents": str(documents),
-            "--exact-up-to": str(exact_up_to),
-            "--rank": str(rank),
-            "--seed": str(seed),
-        },
-        spectra=spectra,
-        shorter=[group.shorter for group in drawn],
-        index=index,
-    )
+    settings = {
+        "--length": ",".join(map(str, lengths)),
+        "--documents": str(documents),
+        "--exact-up-to": str(exact_up_to),
+        "--rank": str(rank),
+        "--seed": str(seed),
+    }
+    facts = {"model": model, "data": data, "command": command, "settings": settings}
+    shorter = [group.shorter for group in drawn]
     with new_folder(output) as folder:
-        report = write_spectrum_report(folder, run)
-    show_spectra(report, output, screen)
+        report = write_spectrum_report(folder, spectra, shorter, facts, device=device, index=index)
+    screen.report(report)
+    screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
+    screen.say(f"to train with the K of 95 %:  linformer train --k @{output / SPECTRUM_FILE} --max-length …")
 
 
 def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:
