@@ -1,5 +1,4 @@
 import dataclasses
-import html
 import io
 import json
 import math

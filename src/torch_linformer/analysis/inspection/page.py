@@ -44,7 +44,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     import bokeh
     from bokeh.util.paths import bokehjs_path
 
-    answer, layers = inspection.answer, list(inspection.layers.values())
+    answer, layers = inspection.answer, inspection.layers.values()
     packed, figures = pack_layers(inspection.layers, most_bytes), _figures(inspection)
     library = bokehjs_path().joinpath("js", "bokeh.min.js").read_text(encoding="utf-8")
     folder = resources.files(torch_linformer).joinpath(FILES)
@@ -61,12 +61,10 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         data=_json(_data(inspection, packed, figures)),
         figures=figures,
         block=packed["block"],
-        layers=list(inspection.layers),
-        heads=inspection.config.num_attention_heads,
-        tokens=len(inspection.tokens),
+        inspection=inspection,
+        config=inspection.config,
         slots=max(layer.num_slots for layer in layers),
         window=any(layer.reach for layer in layers),
-        slot_bias=inspection.config.slot_bias,
         same=all(layer.proj_k is layer.proj_v for layer in layers),
         labels=[headline.name for headline in headlines],
         steps=STEPS,
@@ -102,14 +100,12 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
 def _figures(inspection: Inspection) -> dict[str, Any]:
     from torch_linformer.analysis.inspection.page_figures import map_figure, profile_figure
 
-    layers, length = inspection.layers.values(), len(inspection.tokens)
-    first = next(iter(layers))
-    columns = first.weights.shape[2]
+    first, length = next(iter(inspection.layers.values())), len(inspection.tokens)
     figures = {}
     if first.has_token_map:
         figures["tokens"] = map_figure("tokens", ("token drawn on", length), ("token", length))
     if first.num_slots:
-        figures["slots"] = map_figure("slots", ("slot", columns), ("token", length))
+        figures["slots"] = map_figure("slots", ("slot", first.weights.shape[2]), ("token", length))
     if first.proj_v is not None:
         figures["projection"] = map_figure("projection", ("position", length), ("slot", first.num_slots))
         figures["profile"] = profile_figure("profile", length)

@@ -64,7 +64,7 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
     layers = spectrum.cumulative.mean(dim=1)
     indices = range(1, layers.shape[-1] + 1)
     for number, curve in enumerate(layers.tolist()):
-        # From pale at the first layer to full at the last: an order is read without a legend of dozens of lines.
+        # From pale at the first layer to full at the last, which spares a legend of dozens of lines.
         depth = number / max(1, len(layers) - 1)
         named = number in (0, len(layers) - 1)
         name = f"layer {number + 1}" if named else None
