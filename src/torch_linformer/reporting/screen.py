@@ -34,7 +34,7 @@ class Screen:
             if section.columns:
                 self.table(section.heading, section.columns, section.rows)
             if section.verdict:
-                self.say(section.verdict)
+                self.say(f"{section.verdict}\n")
 
     def start_bar(self, *columns: ProgressColumn, total: int, completed: int) -> None:
         """A bar of these columns, one of which may show ``task.fields[line]``; nothing where there is no terminal."""

@@ -45,11 +45,10 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     from bokeh.util.paths import bokehjs_path
 
     answer, layers = inspection.answer, inspection.layers.values()
-    packed, figures = pack_layers(inspection.layers, most_bytes), _figures(inspection)
+    packed, figures, headlines = pack_layers(inspection.layers, most_bytes), _figures(inspection), _headlines(answer)
     library = bokehjs_path().joinpath("js", "bokeh.min.js").read_text(encoding="utf-8")
     folder = resources.files(torch_linformer).joinpath(FILES)
     script = "\n".join(['"use strict";', *(folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)])
-    headlines = _headlines(answer)
     return render_html(
         Report(title=visible(f"Inside {model}"), lead=_lead(inspection, visible(source)), headlines=headlines),
         f"{FILES}/page.html",
@@ -62,7 +61,6 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         figures=figures,
         block=packed["block"],
         inspection=inspection,
-        config=inspection.config,
         slots=max(layer.num_slots for layer in layers),
         window=any(layer.reach for layer in layers),
         same=all(layer.proj_k is layer.proj_v for layer in layers),

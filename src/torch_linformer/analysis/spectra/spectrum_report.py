@@ -10,14 +10,12 @@ from typing import Any
 from torch_linformer.analysis.spectra.advice import LEVELS, Advice, suggest_k
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_plots import default_index, spectrum_png, spectrum_svg
-from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.reporting.files import write_bytes, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_percent, format_ratio
 
 SPECTRUM_FILE = "spectrum.json"
-_PACKAGES = ("torch-linformer", "torch", "transformers")
 
 _FIGURE = (
     "Left: the share that the largest singular values of the context mapping P have in the sum of all, mean over the "
@@ -45,44 +43,36 @@ _KINDS = {
 
 
 def write_spectrum_report(
-    folder: Path,
-    spectra: Sequence[Spectrum],
-    shorter: Sequence[int],
-    facts: Mapping[str, Any],
-    *,
-    device: str,
-    index: int | None,
+    folder: Path, spectra: Sequence[Spectrum], short: Sequence[int], facts: Mapping[str, Any], index: int | None
 ) -> Report:
     """Fill the folder, where every file appears whole; returns what the page shows.
 
     Args:
         folder: what to fill.
         spectra: one for each length.
-        shorter: for each of them, how many documents were too short.
-        facts: ``model``, ``data``, ``command`` and ``settings``, as given.
-        device: where the spectra were computed.
+        short: documents that were too short, for each length.
+        facts: ``model``, ``data``, ``command`` and ``settings``, as given, and the ``machine``.
         index: at which singular value heads are compared; None for a quarter of each length.
     """
-    machine = {**machine_facts(device), **package_versions(_PACKAGES)}
-    record = {**facts, "date": date.today().isoformat(), "machine": machine}
-    record["architecture"], record["spectra"] = asdict(spectra[0].architecture), []
-    headlines, sections = [], []
-    for spectrum, too_short in zip(spectra, shorter, strict=True):
+    today, records, headlines, sections = date.today().isoformat(), [], [], []
+    for spectrum, too_short in zip(spectra, short, strict=True):
         at = default_index(spectrum) if index is None else index
         advice = {str(level): suggest_k(spectrum, level) for level in LEVELS}
         suggested = {level: each.as_record() for level, each in advice.items()}
-        record["spectra"].append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
+        records.append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
         headlines.append(_headline(spectrum, at))
         sections += _sections(spectrum, at, too_short, advice.values())
         write_bytes(folder / f"spectrum-{spectrum.length}.png", spectrum_png(spectrum, at))
+    architecture = asdict(spectra[0].architecture)
+    record = {**facts, "date": today, "architecture": architecture, "spectra": records}
     write_text(folder / SPECTRUM_FILE, json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     report = Report(
         title=f"The spectrum of attention in {Path(facts['model']).name}",
-        lead=f"On documents of {facts['data']}, {record['date']}.",
+        lead=f"On documents of {facts['data']}, {today}.",
         headlines=headlines,
         sections=sections,
         settings=facts["settings"],
-        machine=machine,
+        machine=facts["machine"],
         command=facts["command"],
     )
     write_text(folder / "report.html", render_html(report))

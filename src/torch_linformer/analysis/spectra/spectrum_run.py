@@ -10,6 +10,7 @@ from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
+from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
@@ -61,10 +62,11 @@ def run_spectrum(
         "--rank": str(rank),
         "--seed": str(seed),
     }
-    facts = {"model": model, "data": data, "command": command, "settings": settings}
+    machine = {**machine_facts(device), **package_versions(("torch-linformer", "torch", "transformers"))}
+    facts = {"model": model, "data": data, "command": command, "settings": settings, "machine": machine}
     shorter = [group.shorter for group in drawn]
     with new_folder(output) as folder:
-        report = write_spectrum_report(folder, spectra, shorter, facts, device=device, index=index)
+        report = write_spectrum_report(folder, spectra, shorter, facts, index)
     screen.report(report)
     screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
     screen.say(f"to train with the K of 95 %:  linformer train --k @{output / SPECTRUM_FILE} --max-length …")
