@@ -97,7 +97,7 @@ def test_any_text_makes_a_page_that_can_be_written(read_page, text):
     read_page(page)
 
 
-def test_numbers_stand_right():
+def test_numbers_are_aligned_to_the_right():
     page = page_of(Section(heading="h", columns=("a", "b"), rows=[("x", 1399)]))
     assert '<th scope="col" class="number">b</th>' in page
     assert '<td class="number">1,399</td>' in page
@@ -121,8 +121,8 @@ def test_a_figure_must_be_svg():
         Section(heading="h", figure='<img src="x">')
 
 
-def luminance(colour):
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -132,9 +132,9 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def blended(colour, opacity, ground):
+def blended(color, opacity, ground):
     channels = [
-        round(opacity * int(colour[at : at + 2], 16) + (1 - opacity) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
+        round(opacity * int(color[at : at + 2], 16) + (1 - opacity) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
     ]
     return "#" + "".join(f"{channel:02x}" for channel in channels)
 
@@ -142,9 +142,9 @@ def blended(colour, opacity, ground):
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast_is_enough(theme):
     style = resources.files("torch_linformer").joinpath("reporting/template_files/page.css").read_text(encoding="utf-8")
-    colours = {name: re.findall(rf"--{name}: (#\w+);", style)[theme] for name in ("paper", "ink", "muted", "wash")}
-    assert contrast(colours["ink"], colours["paper"]) >= 7
-    assert contrast(colours["ink"], colours["wash"]) >= 7
-    assert contrast(colours["muted"], colours["paper"]) >= 4.5
-    assert contrast(colours["ink"], blended(plots.BLUE, 0.75, colours["paper"])) >= 4.5  # a full cell of a matrix
-    assert min(contrast(colour, colours["paper"]) for colour in (plots.BLUE, plots.ORANGE)) >= 3
+    colors = {name: re.findall(rf"--{name}: (#\w+);", style)[theme] for name in ("paper", "ink", "muted", "wash")}
+    assert contrast(colors["ink"], colors["paper"]) >= 7
+    assert contrast(colors["ink"], colors["wash"]) >= 7
+    assert contrast(colors["muted"], colors["paper"]) >= 4.5
+    assert contrast(colors["ink"], blended(plots.BLUE, 0.75, colors["paper"])) >= 4.5  # a full cell of a matrix
+    assert min(contrast(color, colors["paper"]) for color in (plots.BLUE, plots.ORANGE)) >= 3

@@ -18,6 +18,6 @@ def render_html(
         report: what is shown.
         template: path within the package; it extends `reporting/template_files/page.html`.
         policy: Content-Security-Policy of the page.
-        context: what else the template asks for.
+        context: what else the template uses.
     """
     return render_template(template, report=report, policy=policy, max_rows=MAX_ROWS, **context)

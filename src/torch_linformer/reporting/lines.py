@@ -25,7 +25,7 @@ class Line:
         name: what the legend calls it.
         points: measured (x, y), both positive, from left to right.
         estimated: further points that nobody measured: dashed, with hollow marks.
-        thick: drawn to stand out.
+        thick: whether it is drawn thick.
     """
 
     name: str

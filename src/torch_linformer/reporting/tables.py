@@ -101,7 +101,7 @@ def format_cell(value: object) -> str:
 
 @dataclass(frozen=True)
 class FormattedTable:
-    """A table as it is written anywhere: all cells are text, and columns of numbers stand to the right."""
+    """A table ready to be written: all cells are text, and columns of numbers are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]

@@ -15,7 +15,7 @@ _MOST_NUMBERED_HEADS = 16  # beyond these a number does not fit into a cell
 def plot_spectrum(spectrum: Spectrum, *, index: int | None = None) -> Figure:
     """Draw a spectrum as the paper's Figure 1.
 
-    On the left is the normalised cumulative singular value of every layer, mean over its heads, against the index; on
+    On the left is the normalized cumulative singular value of every layer, mean over its heads, against the index; on
     the right that of every layer and head at one index.
 
     Args:
@@ -39,7 +39,7 @@ def default_index(spectrum: Spectrum) -> int:
 def spectrum_svg(spectrum: Spectrum, index: int) -> str:
     """:func:`plot_spectrum` as an ``<svg>`` element."""
     description = (
-        f"Normalised cumulative singular values of {format_count(spectrum.architecture.layers)} layers on documents of "
+        f"Normalized cumulative singular values of {format_count(spectrum.architecture.layers)} layers on documents of "
         f"{format_count(spectrum.length)} tokens, and of every head at index {format_count(index)}"
     )
     return render_svg(lambda figure: _draw(figure, spectrum, index), description, _height(spectrum), _WIDTH)
@@ -73,7 +73,7 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
     axes.set(
         title=f"Layers, N = {format_count(spectrum.length)}",
         xlabel="index of the singular value",
-        ylabel="normalised cumulative singular value",
+        ylabel="normalized cumulative singular value",
         ylim=(0, 1.02),
         xlim=(0, layers.shape[-1]),
     )
