@@ -58,7 +58,8 @@ def test_wheel_holds_the_package_and_no_more(built):
     }
     assert "torch_linformer/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
+    files = (path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*") if path.is_file())
+    sources = {file.as_posix() for file in files if "__pycache__" not in file.parts}  # templates and scripts too
     assert sources <= set(names)
 
     assert "License-Expression: MIT" in metadata
@@ -126,7 +127,7 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 """
 HF_EXTRA = ["safetensors", "tokenizers", "transformers"]
-TRAIN_EXTRA = [*HF_EXTRA, "accelerate", "datasets", "matplotlib", "rich", "sklearn", "typer"]
+TRAIN_EXTRA = [*HF_EXTRA, "accelerate", "datasets", "jinja2", "matplotlib", "rich", "sklearn", "typer"]
 
 
 def run_without(missing: list[str], code: str, cwd: Path) -> subprocess.CompletedProcess[str]:

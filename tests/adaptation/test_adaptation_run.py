@@ -180,7 +180,7 @@ def test_the_same_weights_are_compared_with_other_k(finished):
     best = max(entry["eval_cosine"] for entry in finished.result["history"] if "eval_cosine" in entry)
     assert rows[2]["scores"]["cosine"] == pytest.approx(best, abs=1e-6)
     assert len({row["scores"]["cosine"] for row in rows}) == 5
-    assert "the same weights with other K" in finished.shown
+    assert "The same weights with other K" in finished.shown
     assert "The same weights with other K" in (finished.folder / "report.html").read_text()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torch_linformer.bench.suite import Case, Contender, Suite, Summary, Workload
-from torch_linformer.reporting.html import Headline, Section
+from torch_linformer.reporting.report import Headline, Section
 
 WIDTH = 6
 MEGABYTE = 1_000_000

@@ -56,7 +56,7 @@ def test_a_file_from_before_there_were_caches_is_loaded(tmp_path):
     assert Results.load(file).rows == [dataclasses.replace(row, cache=None) for row in ROWS]
 
 
-def test_rows_stand_in_the_order_of_the_cases_and_the_rest_is_missing():
+def test_rows_are_in_the_order_of_the_cases_and_the_rest_is_missing():
     found = results()
     for row in reversed(ROWS):
         found.add(row, ORDER)

@@ -1,65 +1,55 @@
 """A report is one safe, self-contained and readable file."""
 
 import re
+from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_linformer.reporting import html, plots
-from torch_linformer.reporting.html import Headline, Section, render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Headline, Report, Section
 
 NASTY = "<script>alert(1)</script>\"'&"
 
 
+def page_of(*sections, **parts):
+    return render_html(Report(title="t", sections=sections, **parts))
+
+
 def report():
-    return render_report(
-        "Which package?",
-        [
-            Section(heading="Data", text="One.\n\nTwo.", columns=("Split", "Documents"), rows=[("train", 1189)]),
-            Section(heading="Lengths", figure=plots.length_histogram([5, 700], 512), caption="Dashed."),
-            Section(heading="Matrix", figure=plots.confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"])),
-            Section(heading="Curve", figure=plots.learning_curve([{"step": 1, "loss": 2.0}])),
-        ],
-        "linformer train corpus --seed 7",
-        lead="A small run.",
-        headlines=[
-            Headline(name="accuracy", value="91.6 %", note="majority 48.0 %"),
-            Headline(name="steps", value=1800),
-        ],
+    return render_html(
+        Report(
+            title="Which package?",
+            lead="A small run.",
+            headlines=[
+                Headline(name="accuracy", value="91.6 %", note="majority 48.0 %"),
+                Headline(name="steps", value=1800),
+            ],
+            sections=[
+                Section(heading="Data", text="One.\n\nTwo.", columns=("Split", "Documents"), rows=[("train", 1189)]),
+                Section(heading="Doubts", verdict="None is left.", facts={"asked": 2500}),
+                Section(heading="Lengths", figure=plots.length_histogram([5, 700], 512), caption="Dashed."),
+                Section(heading="Matrix", figure=plots.confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"])),
+                Section(heading="Curve", figure=plots.learning_curve([{"step": 1, "loss": 2.0}])),
+            ],
+            settings={"--seed": "7"},
+            machine={"processor": "abacus"},
+            command="linformer train corpus --seed 7",
+        )
     )
 
 
 def test_everything_is_on_the_page_in_order(read_page):
     text = [part.strip() for part in read_page(report()).text]
-    wanted = [
-        "Which package?",
-        "A small run.",
-        "accuracy",
-        "91.6 %",
-        "majority 48.0 %",
-        "steps",
-        "1,800",
-        "Data",
-        "One.",
-    ]
-    wanted += [
-        "Two.",
-        "Split",
-        "Documents",
-        "train",
-        "1,189",
-        "Lengths",
-        "Dashed.",
-        "Matrix",
-        "Curve",
-        "Command",
-    ]
-    wanted.append("linformer train corpus --seed 7")
-    assert [part for part in text if part in wanted] == [
-        "Which package?",
-        *wanted,
-    ]  # the title of the tab comes first
+    wanted = ["Which package?", "A small run.", "accuracy", "91.6 %", "majority 48.0 %", "steps", "1,800"]
+    wanted += ["Data", "One.", "Two.", "Split", "Documents", "train", "1,189"]
+    wanted += ["Doubts", "None is left.", "asked", "2,500", "Lengths", "Dashed.", "Matrix", "Curve"]
+    wanted += ["Settings", "--seed", "7", "Machine and versions", "processor", "abacus"]
+    wanted += ["Command", "linformer train corpus --seed 7"]
+    title_of_the_tab = "Which package?"
+    assert [part for part in text if part in wanted] == [title_of_the_tab, *wanted]
 
 
 def test_nothing_is_loaded_and_nothing_runs(read_page):
@@ -89,47 +79,50 @@ def test_the_page_is_accessible(read_page):
 def test_every_text_is_escaped(read_page):
     figure = plots.confusion_matrix([[1]], [NASTY])
     table = {"columns": (NASTY, NASTY), "rows": [(NASTY, NASTY)]}
-    section = Section(heading=NASTY, text=NASTY, **table, figure=figure, caption=NASTY)
+    facts = {NASTY: NASTY}
+    section = Section(heading=NASTY, text=NASTY, verdict=NASTY, facts=facts, **table, figure=figure, caption=NASTY)
     headline = Headline(name=NASTY, value=NASTY, note=NASTY)
-    page = read_page(render_report(NASTY, [section], NASTY, lead=NASTY, headlines=[headline]))
+    whole = Report(title=NASTY, sections=[section], command=NASTY, lead=NASTY, headlines=[headline], settings=facts)
+    page = read_page(render_html(whole))
     assert "script" not in page.tags
-    assert [part.strip() for part in page.text].count(NASTY) == 14
+    assert [part.strip() for part in page.text].count(NASTY) == 19
 
 
 @given(st.text(alphabet=st.characters(), max_size=40))
 def test_any_text_makes_a_page_that_can_be_written(read_page, text):
     section = Section(heading=text, text=text, columns=(text, "n"), rows=[(text, 1)])
-    page = render_report(text, [section], text, lead=text, headlines=[Headline(name=text, value=text)])
+    headline = Headline(name=text, value=text)
+    page = render_html(Report(title=text, sections=[section], command=text, lead=text, headlines=[headline]))
     page.encode("utf-8")
     read_page(page)
 
 
-def test_numbers_stand_right():
-    page = render_report("t", [Section(heading="h", columns=("a", "b"), rows=[("x", 1399)])], "c")
+def test_numbers_are_aligned_to_the_right():
+    page = page_of(Section(heading="h", columns=("a", "b"), rows=[("x", 1399)]))
     assert '<th scope="col" class="number">b</th>' in page
     assert '<td class="number">1,399</td>' in page
 
 
 def test_a_long_table_is_cut_and_says_so():
     rows = [(f"label {index}", index) for index in range(1399)]
-    page = render_report("t", [Section(heading="h", columns=("a", "b"), rows=rows)], "c")
+    page = page_of(Section(heading="h", columns=("a", "b"), rows=rows))
     assert page.count('<th scope="row">') == html.MAX_ROWS
     assert f"The first {html.MAX_ROWS} of 1,399 rows." in page
 
 
-def test_a_section_can_be_a_heading_alone():
-    assert "<table" not in (page := render_report("t", [Section(heading="h")], "c"))
+def test_a_section_can_be_only_a_heading():
+    assert "<table" not in (page := page_of(Section(heading="h")))
     assert "<figure" not in page
     assert "<dl" not in page
 
 
 def test_a_figure_must_be_svg():
     with pytest.raises(ValueError, match=r"figure must be an <svg> element as text, got '<img"):
-        render_report("t", [Section(heading="h", figure='<img src="x">')], "c")
+        Section(heading="h", figure='<img src="x">')
 
 
-def luminance(colour):
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -139,18 +132,19 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def blended(colour, opacity, ground):
+def blended(color, opacity, ground):
     channels = [
-        round(opacity * int(colour[at : at + 2], 16) + (1 - opacity) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
+        round(opacity * int(color[at : at + 2], 16) + (1 - opacity) * int(ground[at : at + 2], 16)) for at in (1, 3, 5)
     ]
     return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_contrast_is_enough(theme):
-    colours = {name: re.findall(rf"--{name}: (#\w+);", html.STYLE)[theme] for name in ("paper", "ink", "muted", "wash")}
-    assert contrast(colours["ink"], colours["paper"]) >= 7
-    assert contrast(colours["ink"], colours["wash"]) >= 7
-    assert contrast(colours["muted"], colours["paper"]) >= 4.5
-    assert contrast(colours["ink"], blended(plots.BLUE, 0.75, colours["paper"])) >= 4.5  # a full cell of a matrix
-    assert min(contrast(colour, colours["paper"]) for colour in (plots.BLUE, plots.ORANGE)) >= 3
+    style = resources.files("torch_linformer").joinpath("reporting/template_files/page.css").read_text(encoding="utf-8")
+    colors = {name: re.findall(rf"--{name}: (#\w+);", style)[theme] for name in ("paper", "ink", "muted", "wash")}
+    assert contrast(colors["ink"], colors["paper"]) >= 7
+    assert contrast(colors["ink"], colors["wash"]) >= 7
+    assert contrast(colors["muted"], colors["paper"]) >= 4.5
+    assert contrast(colors["ink"], blended(plots.BLUE, 0.75, colors["paper"])) >= 4.5  # a full cell of a matrix
+    assert min(contrast(color, colors["paper"]) for color in (plots.BLUE, plots.ORANGE)) >= 3

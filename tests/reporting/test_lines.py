@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from torch_linformer.reporting.lines import COLOURS, Line, LogLogChart
+from torch_linformer.reporting.lines import COLORS, Line, LogLogChart
 from torch_linformer.reporting.tables import format_duration
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,8 +41,8 @@ def test_the_png_is_the_same_drawing_on_white():
     pixels = matplotlib.image.imread(io.BytesIO(CHART.png()), format="png")
     assert pixels.shape[:2] == (800, 1440)
     np.testing.assert_array_equal(pixels[0, 0, :3], 1.0)
-    for colour in COLOURS[:2]:
-        wanted = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    for color in COLORS[:2]:
+        wanted = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
         assert (np.abs(pixels[..., :3] - wanted).max(axis=-1) < 0.01).any()
 
 

@@ -1,23 +1,26 @@
-from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.markdown import markdown_table, render_markdown
+from torch_linformer.reporting.report import Headline, Report, Section
 
 
 def test_a_whole_document():
-    text = render_markdown(
-        "A title",
-        [
-            Section(heading="First", text="One.\n\nTwo.", columns=("", "ms"), rows=[("ours", 1.5), ("theirs", None)]),
-            Section(heading="Second", figure="<svg/>", caption="What it shows."),
-        ],
-        "linformer bench x",
+    report = Report(
+        title="A title",
         lead="Of a machine.",
         headlines=[Headline(name="times", value="2.0×", note="faster\nthan that"), Headline(name="rows", value=1000)],
-        figures={"one": "one.png"},
+        sections=[
+            Section(heading="First", text="One.\n\nTwo.", columns=("", "ms"), rows=[("ours", 1.5), ("theirs", None)]),
+            Section(heading="Second", verdict="So it is.", figure="<svg/>", caption="What it shows."),
+        ],
+        settings={"--k": 1000},
+        command="linformer bench x",
+        figures={"one": b""},
     )
-    assert text == (
+    assert render_markdown(report) == (
         "# A title\n\nOf a machine.\n\n- times: **2.0×** (faster, than that)\n- rows: **1,000**\n\n"
         "## First\n\nOne.\n\nTwo.\n\n|  | ms |\n| --- | ---: |\n| ours | 1.5 |\n| theirs | – |\n\n"
-        "## Second\n\nWhat it shows.\n\n![one](one.png)\n\n## Command\n\n```sh\nlinformer bench x\n```\n"
+        "## Second\n\n**So it is.**\n\nWhat it shows.\n\n"
+        "## Settings\n\n|  |  |\n| --- | ---: |\n| --k | 1,000 |\n\n"
+        "![one](one.png)\n\n## Command\n\n```sh\nlinformer bench x\n```\n"
     )
 
 

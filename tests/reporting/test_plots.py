@@ -113,7 +113,7 @@ def test_thinning_keeps_the_mean_of_each_stretch():
     np.testing.assert_allclose(axes.lines[0].get_xdata()[:2], [1.0, 4.0])
 
 
-def test_the_confusion_matrix_shows_its_counts_and_colours_shares_of_the_row():
+def test_the_confusion_matrix_shows_its_counts_and_colors_shares_of_the_row():
     svg = confusion_matrix([[30, 10], [0, 4000]], ["neg", "pos"])
     assert [text for text in texts(svg) if re.fullmatch(r"[\d,]+", text)] == ["30", "10", "4,000"]
     opacities = [float(value) for value in re.findall(r"fill-opacity: ([\d.]+)", svg)]
@@ -121,7 +121,7 @@ def test_the_confusion_matrix_shows_its_counts_and_colours_shares_of_the_row():
 
 
 @pytest.mark.parametrize(("labels", "counted"), [(25, True), (26, False)])
-def test_counts_stand_in_the_cells_of_small_matrices_alone(labels, counted):
+def test_only_small_matrices_have_counts_in_their_cells(labels, counted):
     svg = confusion_matrix((np.eye(labels, dtype=int) * 77).tolist(), ["x"] * labels)
     assert ("77" in texts(svg)) is counted
 
@@ -167,7 +167,7 @@ def test_the_histogram_says_what_is_cut():
 def test_nothing_is_cut_when_every_document_fits():
     shown = texts(length_histogram([1, 0, 512], 512))
     assert "0.0 % of 3 documents are longer than 512 tokens; 0.0 % of all tokens lie beyond" in shown
-    assert shown[0] == "1"  # the axis starts at one token, as nothing stands at half a one
+    assert shown[0] == "1"  # the axis starts at one token, as there is no half token
 
 
 @given(st.lists(st.integers(0, 5_000_000), min_size=1, max_size=30), st.integers(1, 1_000_000))

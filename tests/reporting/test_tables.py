@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from torch_linformer.reporting import tables
-from torch_linformer.reporting.tables import results_table, right_aligned
+from torch_linformer.reporting.tables import format_table, results_table
 
 
 def shown(table) -> str:
@@ -120,21 +120,21 @@ def test_a_comparison_says_which_side_is_better(ratio, expected):
     assert tables.format_comparison(ratio, "more memory", "less memory") == expected
 
 
-def test_comparisons_stand_right_among_numbers():
+def test_comparisons_are_aligned_as_numbers():
     rows = [["2,895", "1.6× more memory"], ["1.0×", "12× less memory"]]
-    assert right_aligned(["", "a", "b"], [["x", *row] for row in rows]) == [False, True, True]
+    assert format_table(["", "a", "b"], [["x", *row] for row in rows]).right == [False, True, True]
 
 
-def test_columns_of_numbers_stand_right_and_the_first_column_never_does():
+def test_columns_of_numbers_but_the_first_are_aligned_to_the_right():
     rows = [
         ["2019", "1,399", "92.3 %", "3 min 12 s", "1.39 GB", "6.9×", "2 × AMD", "3.11.7", "1e-05"],
         ["2020", "–", "8.0 %", "42 ms", "512 B", "0.48×", "7", "5.23.0", "0.5"],
     ]
-    assert right_aligned(list("abcdefghi"), rows) == [False, *[True] * 5, False, False, True]
+    assert format_table(list("abcdefghi"), rows).right == [False, *[True] * 5, False, False, True]
 
 
-def test_a_column_of_nothing_stands_left():
-    assert right_aligned(["a", "b"], [["x", "–"]]) == [False, False]
+def test_an_empty_column_is_aligned_to_the_left():
+    assert format_table(["a", "b"], [["x", None]]).right == [False, False]
 
 
 def test_a_table_shows_its_title_and_every_cell():

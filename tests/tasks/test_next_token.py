@@ -138,7 +138,7 @@ def test_it_learns_and_its_floor_stands_beside_it(clm_run, quick):
     metrics = json.loads((clm_run.folder / "metrics.json").read_text())
     assert 1 < metrics["perplexity"] < 40 and 0 < metrics["bits_per_byte"] < 4
     assert 0 < metrics["bzip2_bits_per_byte"] < 8
-    assert "bzip2 behind training documents" in clm_run.shown
+    assert "bzip2 after training documents" in clm_run.shown
     assert "K 6, causal, window 64" in clm_run.shown
     assert f"are longer than --max-length {quick['max_length']}; " in clm_run.shown
 

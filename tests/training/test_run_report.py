@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from torch_linformer.adaptation.adaptation_report import _cost_table
+from torch_linformer.adaptation.adaptation_report import _costs
 from torch_linformer.training.run_report import compare_costs
 from torch_linformer.training.step_costs import StepCost
 
@@ -31,19 +31,19 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(classifier_run
     )
     row = ["this model beside it", *compare_costs(ours, full)]
     page = html.unescape((classifier_run.folder / "report.html").read_text(encoding="utf-8"))
-    for text in (classifier_run.shown, page[page.index("Beside full attention") :]):
+    for text in (classifier_run.shown, page[page.index("A training step beside full attention") :]):
         places = [text.index(cell) for cell in row]
         assert places == sorted(places)
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    table = _cost_table({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
+    table = _costs({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_what_makes_the_scores_doubtful_stands_wherever_they_stand(train_quickly, quick, tmp_path):
+def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
     shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
     (warning,) = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
     assert " documents held out have the text of one to train on: " in warning

@@ -1,5 +1,4 @@
 import dataclasses
-import html
 import io
 import json
 import math
@@ -104,7 +103,7 @@ def test_the_report_lists_the_options_that_meant_something(classifier_run, maske
 
 def test_the_report_is_one_file_and_holds_the_command(classifier_run):
     report = (classifier_run.folder / "report.html").read_text(encoding="utf-8")
-    assert html.escape("linformer train --data 'a b.csv' <&>", quote=False) in report.replace("&#x27;", "'")
+    assert "linformer train --data 'a b.csv' &lt;&amp;&gt;" in report.replace("&#39;", "'")
     assert not re.search(r"<script|<link|<iframe|@import", report)
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', report)
     for heading in ("Data", "Learning curve", "Confusion matrix", "Length of the training documents", "Settings"):
@@ -383,7 +382,7 @@ def test_models_of_several_layers_train_and_load(train_quickly, monkeypatch, tmp
     three_layers = dataclasses.replace(SIZES["tiny"], hidden_size=12, layers=3, heads=2, feed_forward=10)
     monkeypatch.setitem(SIZES, "tiny", three_layers)
     shown = train_quickly(tmp_path / "run", **{"max_steps": 3, **options})
-    assert "held-out documents, scored once" in shown
+    assert "Held-out documents, scored once" in shown
     model_class = AutoModelForMaskedLM if options.get("task") == "mlm" else AutoModelForSequenceClassification
     model, report = model_class.from_pretrained(tmp_path / "run", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]

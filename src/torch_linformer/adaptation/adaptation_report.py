@@ -1,9 +1,10 @@
-"""What a finished adaptation leaves: the model folder, its card, ``adaptation.json``, ``report.html`` and a table."""
+"""What a finished adaptation leaves: the model folder, its card, ``adaptation.json``, ``report.html`` and tables."""
 
-import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
@@ -15,21 +16,17 @@ from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.html import Headline, Section, render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import learning_curve
-from torch_linformer.reporting.tables import MISSING, format_count, format_duration, format_score
-from torch_linformer.training.run_report import compare_costs, machine_rows
+from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.tables import format_count, format_duration, format_score
+from torch_linformer.reporting.templates import render_template
+from torch_linformer.training.run_report import compare_costs, cost_cells, machine_and_versions
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"
-
-
-class Table(NamedTuple):
-    """Headings, and rows of cells."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,7 @@ class Adapted:
             "end": self.end,
             "tradeoff": [asdict(each) for each in self.tradeoff],
             "costs": [
-                {
-                    "tokens": length,
-                    "ours": None if ours is None else asdict(ours),
-                    "full_attention": None if full is None else asdict(full),
-                }
+                {"tokens": length, "ours": ours and asdict(ours), "full_attention": full and asdict(full)}
                 for length, (ours, full) in self.costs.items()
             ],
             "history": self.history,
@@ -93,6 +86,26 @@ class Adapted:
             "machine": machine_facts(self.device),
         }
 
+    @cached_property
+    def report(self) -> Report:
+        """What the terminal and ``report.html`` show."""
+        objective = self.source.objective
+        curve = learning_curve(self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better)
+        return Report(
+            title=f"{Path(self.source.path).name}, adapted",
+            lead=f"{self.source.path} with {attention_of(self.model.config)}, for {self.longest:,} tokens; distilled "
+            f"in {format_duration(self.spent.seconds)} on {format_count(self.texts[0])} texts without labels.",
+            headlines=[
+                Headline(title, format_score(self.end[name]), f"before training {format_score(self.start[name])}")
+                for name, title in objective.titles.items()
+                if name in self.start
+            ],
+            sections=[_scores(self), Section("Distillation", figure=curve), *_tradeoff(self), _costs(self.costs)],
+            settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
+            machine=machine_and_versions(self.device),
+            command=self.command,
+        )
+
 
 def write_adapted(adapted: Adapted, output: Path) -> None:
     """Fill the folder; every file appears whole, and ``adaptation.json`` last: it says that the run is done."""
@@ -102,165 +115,96 @@ def write_adapted(adapted: Adapted, output: Path) -> None:
     if adapted.source.sentences:
         copy_sentence_modules(adapted.source.path, output, adapted.longest)
     write_text(output / "README.md", _model_card(adapted))
-    write_text(output / "report.html", _report(adapted))
+    write_text(output / "report.html", render_html(adapted.report))
     write_json(output / RESULT, adapted.result)
 
 
 def show_adapted(adapted: Adapted, output: Path, screen: TrainingScreen) -> None:
-    """The tables at the end, and where everything lies."""
-    screen.table(f"{adapted.texts[1]} texts held out", *_score_table(adapted))
-    if adapted.tradeoff:
-        screen.table("the same weights with other K", *_tradeoff_table(adapted))
-    screen.table("a forward pass", *_cost_table(adapted.costs))
+    """The tables at the end, and where everything is."""
+    screen.report(adapted.report)
     screen.say(
         f"distilled in {format_duration(adapted.spent.seconds)} at "
         f"{format_count(adapted.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
 
 
-def score_line(titles: dict[str, str], scores: dict[str, float]) -> str:
+def score_line(titles: Mapping[str, str], scores: Mapping[str, float]) -> str:
     """Scores in a sentence."""
     return ", ".join(f"{title} {format_score(scores[name])}" for name, title in titles.items() if name in scores)
 
 
-def _titles(adapted: Adapted, scores: dict[str, float]) -> dict[str, str]:
-    """Names and titles of scores: without labels some are missing."""
-    return {name: title for name, title in adapted.source.objective.titles.items() if name in scores}
+def _score_rows(adapted: Adapted, columns: Iterable[Mapping[str, float]]) -> list[tuple[object, ...]]:
+    """A row for each score that there is: without labels some are missing."""
+    return [
+        (title, *(format_score(scores[name]) if name in scores else None for scores in columns))
+        for name, title in adapted.source.objective.titles.items()
+        if name in adapted.end
+    ]
 
 
-def _score_table(adapted: Adapted) -> Table:
+def _scores(adapted: Adapted) -> Section:
     columns = {"before training": adapted.start, "distilled": adapted.end}
     if adapted.original:  # it has scores of its own where it has a head
         columns["the original itself"] = adapted.original
-    rows = [
-        (title, *(format_score(scores[name]) if name in scores else MISSING for scores in columns.values()))
-        for name, title in _titles(adapted, adapted.end).items()
-    ]
-    return Table(("", *columns), rows)
-
-
-def _tradeoff_table(adapted: Adapted) -> Table:
-    """A column a K: a classifier has more scores than a terminal has room for columns."""
-    each_k = adapted.tradeoff
-    speeds, memories = zip(*(_cells(each.cost) for each in each_k), strict=True)
-    rows = [
-        *(
-            (title, *(format_score(each.scores[name]) for each in each_k))
-            for name, title in _titles(adapted, each_k[0].scores).items()
-        ),
-        (f"tokens/s of {format_count(adapted.longest)}", *speeds),
-        ("MB", *memories),
-    ]
-    return Table(("K", *(format_count(each.k) for each in each_k)), rows)
-
-
-def _cells(cost: StepCost | None) -> tuple[str, str]:
-    """Speed and memory."""
-    if cost is None:
-        return "failed", "failed"
-    return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
-
-
-def _cost_table(costs: dict[int, tuple[StepCost | None, StepCost | None]]) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for length, (ours, full) in costs.items():
-        (speed, memory), (full_speed, full_memory) = _cells(ours), _cells(full)
-        faster, more = compare_costs(ours, full)
-        rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
-    columns = ("tokens", "ours, tokens/s", "full attention", "ours is", "ours, MB", "full attention, MB", "ours takes")
-    return Table(columns, rows)
-
-
-def _report(adapted: Adapted) -> str:
-    settings = [
-        (flag(name), str(value)) for name, value in dataclasses.asdict(adapted.settings).items() if value is not None
-    ]
-    sections = [
-        Section(
-            heading="Beside the original",
-            text="Texts held out. Neighbours are those among them, by similarity of the embeddings.",
-            **_score_table(adapted)._asdict(),
-        ),
-        Section(
-            heading="Distillation",
-            figure=learning_curve(
-                adapted.history,
-                f"eval_{adapted.source.objective.best}",
-                larger_is_better=adapted.source.objective.larger_is_better,
-            ),
-        ),
-        *_tradeoff_section(adapted),
-        Section(
-            heading="Cost of a forward pass",
-            text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
-            "process of its own; peak memory is what the pass takes beyond parameters and text.",
-            **_cost_table(adapted.costs)._asdict(),
-        ),
-        Section(heading="Settings", columns=("", ""), rows=settings),
-        Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(adapted.device)),
-    ]
-    lead = (
-        f"{adapted.source.path} with {attention_of(adapted.model.config)}, for "
-        f"{adapted.longest:,} tokens; distilled in "
-        f"{format_duration(adapted.spent.seconds)} on {format_count(adapted.texts[0])} texts without labels."
-    )
-    headlines = [
-        Headline(
-            name=title,
-            value=format_score(adapted.end[name]),
-            note=f"before training {format_score(adapted.start[name])}",
-        )
-        for name, title in _titles(adapted, adapted.start).items()
-    ]
-    return render_report(
-        f"{Path(adapted.source.path).name}, adapted", sections, adapted.command, lead=lead, headlines=headlines
+    return Section(
+        f"{adapted.texts[1]} texts held out, beside the original",
+        text="Neighbors are those among these texts, by similarity of the embeddings.",
+        columns=("", *columns),
+        rows=_score_rows(adapted, columns.values()),
     )
 
 
-def _tradeoff_section(adapted: Adapted) -> list[Section]:
-    """More slots cost time and memory: what they bring without training any further."""
+def _tradeoff(adapted: Adapted) -> list[Section]:
+    """A column a K, because a classifier has more scores than a terminal has room for columns."""
     if not adapted.tradeoff:
         return []
-    return [
-        Section(
-            heading="The same weights with other K",
-            text="Means of segments have no weights that depend on K. Scores are those on the texts for validation, "
-            "speed and memory those of a forward pass of one text of full length.",
-            **_tradeoff_table(adapted)._asdict(),
-        )
-    ]
+    scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
+    speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
+    text = (
+        "Means of segments have no weights that depend on K. Scores are those on the texts for validation, speed and "
+        "memory those of a forward pass of one text of full length."
+    )
+    columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
+    rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
+    return [Section("The same weights with other K", text=text, columns=columns, rows=rows)]
+
+
+def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Section:
+    rows = []
+    for length, (ours, full) in costs.items():
+        (speed, memory), (full_speed, full_memory) = cost_cells(ours), cost_cells(full)
+        faster, more = compare_costs(ours, full)
+        rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
+    return Section(
+        "Cost of a forward pass",
+        text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
+        "process of its own; peak memory is what the pass takes beyond parameters and text.",
+        columns=(
+            "tokens",
+            "ours, tokens/s",
+            "full attention",
+            "ours is",
+            "ours, MB",
+            "full attention, MB",
+            "ours takes",
+        ),
+        rows=rows,
+    )
 
 
 def _model_card(adapted: Adapted) -> str:
-    columns, rows = _score_table(adapted)
-    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
-    auto = adapted.source.objective.auto_class
-    library, usage = "transformers", f'model = {auto}.from_pretrained("PATH OF THIS FOLDER")'
-    imports = f"from transformers import {auto}"
-    if adapted.source.sentences:
-        library, imports = "sentence-transformers", "from sentence_transformers import SentenceTransformer"
-        usage = 'model = SentenceTransformer("PATH OF THIS FOLDER")'
-    return f"""---
-library_name: {library}
-tags: [linformer, long-documents]
----
-
-# {Path(adapted.source.path).name}, adapted
-
-{adapted.source.path} with linear attention: {attention_of(adapted.model.config)}, {adapted.longest:,} tokens at once.
-Made by `{adapted.command or "torch_linformer"}`.
-
-On {adapted.texts[1]} texts held out:
-
-{lines}
-
-```python
-import torch_linformer
-{imports}
-
-{usage}
-```
-
-Made with torch-linformer {torch_linformer.__version__}. Source of the method: Wang, Li, Khabsa, Fang, Ma: Linformer:
-Self-Attention with Linear Complexity (arXiv 2006.04768).
-"""
+    scores = _scores(adapted)
+    return render_template(
+        "adaptation/model_card.md",
+        version=torch_linformer.__version__,
+        title=adapted.report.title,
+        source=adapted.source.path,
+        attention=attention_of(adapted.model.config),
+        length=format_count(adapted.longest),
+        command=adapted.command or "torch_linformer",
+        texts=adapted.texts[1],
+        scores=markdown_table(scores.columns, scores.rows),
+        warnings=(),
+        sentences=adapted.source.sentences,
+        auto_class=adapted.source.objective.auto_class,
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import torch_linformer
-from torch_linformer.bench.bench_report import show_summary, write_report
+from torch_linformer.bench.bench_report import write_report
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen
 from torch_linformer.bench.fresh_process import probe
 from torch_linformer.bench.results import Results, Settings, open_results
@@ -71,8 +71,8 @@ def run_benchmark(
     summary = suite.summarise(results.rows)
     results.derived = summary.derived
     results.save(output)
-    write_report(output, suite.title, results, summary)
-    show_summary(summary, output, screen)
+    screen.report(write_report(output, suite.title, results, summary))
+    screen.say(f"results.json, results.md and report.html are in {output}")
     return results
 
 

@@ -8,10 +8,10 @@ from torch_linformer.reporting.tables import format_bytes, format_count, format_
 
 
 class BenchmarkScreen(Screen):
-    """Sentences, tables and the progress of a benchmark, on one console."""
+    """A console with the progress of a benchmark."""
 
     def begin(self, title: str, rows: int, done: int) -> None:
-        """Say what is measured and how much of it is there already."""
+        """Name what is measured, and how much of it is done already."""
         self.say(f"{title}: {format_count(rows)} rows" + (f", {format_count(done)} of them are there" if done else ""))
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[line]}", markup=False))
         self.start_bar(*columns, total=rows, completed=done)

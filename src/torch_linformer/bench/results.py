@@ -14,23 +14,17 @@ RESULTS_FILE = "results.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a suite is run.
-
-    Attributes:
-        grid: what was chosen of the suite.
-        repeat: timed rounds of each contender in each case.
-        threads: CPU threads.
-    """
+    """How a suite is run: what was chosen of it, timed rounds of each contender in each case, and CPU threads."""
 
     grid: Grid
     repeat: int
     threads: int
 
     def as_options(self) -> dict[str, str]:
-        """The settings as the command's options; one without a value is the suite's own choice."""
+        """The settings as the command's options; an empty one is the suite's own choice."""
         values = {**asdict(self.grid), "repeat": self.repeat, "threads": self.threads}
         values["k"] = values.pop("ks")
-        return {f"--{name}": _spell(value) for name, value in sorted(values.items())}
+        return {f"--{name}": _as_option(value) for name, value in sorted(values.items())}
 
 
 @dataclass(kw_only=True)
@@ -41,10 +35,10 @@ class Results:
         suite: its name.
         settings: the options it was run with.
         machine: facts of the machine and versions of what ran.
-        command: the command that began it.
+        command: the command that started it.
         date: when that was.
         rows: what was measured, in the order of the cases.
-        derived: what the suite computed from them, once all were there.
+        derived: what the suite computed from the rows, once it had all of them.
     """
 
     suite: str
@@ -56,12 +50,12 @@ class Results:
     derived: Mapping[str, object] = field(default_factory=dict)
 
     def add(self, row: Measurement, order: Sequence[tuple[Case, str]]) -> None:
-        """Put a new row in its place; ``order`` names all there will be."""
+        """Put a new row in its place; ``order`` names all rows of the finished benchmark."""
         there = {(each.case, each.contender): each for each in (*self.rows, row)}
         self.rows = [there[pair] for pair in order if pair in there]
 
     def missing(self, order: Sequence[tuple[Case, str]]) -> list[tuple[Case, str]]:
-        """What of ``order`` has no row yet."""
+        """Those of ``order`` that have no row yet."""
         there = {(row.case, row.contender) for row in self.rows}
         return [pair for pair in order if pair not in there]
 
@@ -74,7 +68,7 @@ class Results:
         """Read what ``save`` has written.
 
         Raises:
-            ValueError: the file is not such a one.
+            ValueError: the file holds something else.
         """
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -84,7 +78,7 @@ class Results:
 
 
 def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
-    """The results that the folder holds of this very benchmark, or ``wanted``, where it holds nothing.
+    """The results of the same benchmark that the folder holds, or ``wanted`` where it holds nothing.
 
     Raises:
         ValueError: the folder holds something else, or this benchmark and ``resume`` is not asked for.
@@ -106,12 +100,8 @@ def open_results(folder: Path, wanted: Results, resume: bool) -> Results:
 
 
 def _differences(found: Results, wanted: Results) -> str:
-    """What tells two benchmarks apart: rows of different settings, machines or versions are not to be mixed."""
-
-    def facts(results: Results) -> dict[str, str]:
-        return {"suite": results.suite, **results.settings, **results.machine}
-
-    there, here = facts(found), facts(wanted)
+    """How two benchmarks differ: rows of different settings, machines or versions are never mixed."""
+    there, here = ({"suite": each.suite, **each.settings, **each.machine} for each in (found, wanted))
     names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
     return ", ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
 
@@ -121,7 +111,7 @@ def _row(entry: dict[str, Any]) -> Measurement:
     return Measurement(**{**entry, "case": Case(**entry["case"]), "spread": None if spread is None else tuple(spread)})
 
 
-def _spell(value: object) -> str:
+def _as_option(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.reporting.html import Headline, Section
+from torch_linformer.reporting.report import Headline, Section
 
 StepKind = Literal["forward", "training", "decoding"]
 

@@ -13,6 +13,7 @@ REQUIRED = (
     "accelerate",
     "sklearn",
     "seqeval",
+    "jinja2",
     "matplotlib",
     "sacrebleu",
     "rouge_score",

@@ -1,51 +1,31 @@
-"""How every figure is drawn: the house's style, as a part of a page (SVG) and as a file (PNG)."""
+"""How every figure is drawn: one style, as a part of a page (SVG) and as a file (PNG)."""
 
 import io
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-BLUE, ORANGE = (
-    "#1a80bb",
-    "#d55e00",
-)  # told apart by every kind of colour vision, and clear on white and on black
-INK = "#010203"  # stands for the colour of the surrounding text until the figure is written
-_MUTED = 0.16  # opacity of grid lines
+BLUE, ORANGE = "#1a80bb", "#d55e00"  # distinct for every kind of color vision, and clear on white and on black
+INK = "#010203"  # in figures.mplstyle too: stands for the color of the surrounding text until a figure is written
 WIDTH = 720  # of a figure, in CSS pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 _SVG = "{http://www.w3.org/2000/svg}"
-_STYLE: dict[Any, Any] = {
-    "figure.dpi": 72,  # so that one unit of the SVG is one pixel of the page
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 12),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left", "legend.frameon"), False),
-    "text.parse_math": False,  # a label with a dollar in it is a label
-    "axes.linewidth": 0.8,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelpad": 6,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": INK,
-    "grid.alpha": _MUTED,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 4,
-    "ytick.major.size": 0,
-    "svg.fonttype": "none",
-}
-
+_STYLE = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
 
 Draw = Callable[[Figure], None]
 
 
 def render_svg(draw: Draw, description: str, height: float, width: float = WIDTH) -> str:
-    """Draw on an empty figure of the house's style, `width` by `height` pixels, and return its SVG."""
+    """Draw on an empty figure, `width` by `height` pixels, and return its SVG."""
     file = io.StringIO()
     with _drawn(draw, height, width, {"svg.hashsalt": description, "savefig.transparent": True}) as figure:
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -66,9 +46,24 @@ def render_png(draw: Draw, height: float, width: float = WIDTH) -> bytes:
     return file.getvalue()
 
 
+def draw_cells(axes: Axes, shares: Mapping[tuple[int, int], float], texts: Mapping[tuple[int, int], str]) -> None:
+    """Squares centered at (x, y), the fuller the larger their share of 1, with text on them.
+
+    They are at most 3/4 opaque: ink on them is readable on any page.
+    """
+    squares = [Rectangle((x - 0.47, y - 0.47), 0.94, 0.94) for x, y in shares]
+    colors = [(BLUE, 0.06 + 0.69 * share) for share in shares.values()]
+    axes.add_collection(PatchCollection(squares, facecolors=colors, linewidths=0))
+    for (x, y), text in texts.items():
+        axes.text(x, y, text, ha="center", va="center_baseline", size=10)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+
+
 @contextmanager
 def _drawn(draw: Draw, height: float, width: float, style: dict[Any, Any]) -> Iterator[Figure]:
-    with matplotlib.rc_context({**_STYLE, **style}), warnings.catch_warnings():
+    with matplotlib.rc_context(dict(_STYLE) | style), warnings.catch_warnings():
         # Matplotlib's font only measures the text; the browser's fonts, which have the glyph, draw it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -77,7 +72,7 @@ def _drawn(draw: Draw, height: float, width: float, style: dict[Any, Any]) -> It
 
 
 def _inline(svg: str, description: str) -> str:
-    """Make matplotlib's SVG file part of a page: the page's ink, no global style, and a description."""
+    """Make matplotlib's SVG file part of a page: with the page's ink and a description, without a global style."""
     root = ElementTree.fromstring(svg)
     for element in list(root.iter()):
         for style in element.findall(f"{_SVG}style"):  # it would restyle everything else on the page

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator
 
 from torch_linformer.reporting.drawing import BLUE, ORANGE, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
-# Beside the first two: clear on white and on black, and no two of one lightness side by side.
-COLOURS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
+# After the first two: clear on white and on black, and no two neighbors of one lightness.
+COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#9a7d0a", "#7b61c9", "#7f7f7f", "#2ca6a4")
 MARKERS = "osD^vPX*"
 _HEIGHT = 400
 
@@ -24,7 +25,7 @@ class Line:
         name: what the legend calls it.
         points: measured (x, y), both positive, from left to right.
         estimated: further points that nobody measured: dashed, with hollow marks.
-        thick: drawn to stand out.
+        thick: whether it is drawn thick.
     """
 
     name: str
@@ -35,14 +36,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLogChart:
-    """Lines on two logarithmic axes; x is marked where there are points.
+    """Lines, in the order of the legend, on two logarithmic axes; x is marked where there are points.
 
-    Attributes:
-        title: stands above, and describes the figure to who cannot see it.
-        x_label: of the x axis.
-        y_label: of the y axis.
-        y_format: writes the numbers of the y axis.
-        lines: in the order of the legend.
+    The title and the labels of the axes also describe the figure to those who cannot see it.
     """
 
     title: str
@@ -62,31 +58,27 @@ class LogLogChart:
     def _draw(self, figure: Figure) -> None:
         axes = figure.subplots()
         for number, line in enumerate(self.lines):
-            _draw_line(axes, line, COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)])
+            _draw_line(axes, line, COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)])
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         marked = sorted({x for line in self.lines for x, _ in (*line.points, *line.estimated)})
-        axes.xaxis.set_major_locator(FixedLocator(marked))
-        axes.xaxis.set_major_formatter(lambda value, _: format_count(value))
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(marked, [format_count(x) for x in marked])
+        axes.set_xticks([], minor=True)
         heights = [y for line in self.lines for _, y in (*line.points, *line.estimated)]
         few_decades = bool(heights) and max(heights) < 30 * min(heights)
         axes.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if few_decades else (1.0, 3.0)))
         axes.yaxis.set_major_formatter(lambda value, _: self.y_format(value))
-        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_yticks([], minor=True)
         if self.lines:
             figure.legend(loc="outside lower left", ncols=2)
 
 
-def _draw_line(axes: Axes, line: Line, colour: str, marker: str) -> None:
+def _draw_line(axes: Axes, line: Line, color: str, marker: str) -> None:
     width = 3.0 if line.thick else 1.6
-    axes.plot(*_columns(line.points), color=colour, marker=marker, linewidth=width, label=line.name)
+    axes.plot(*np.reshape(line.points, (-1, 2)).T, color=color, marker=marker, linewidth=width, label=line.name)
     if line.estimated:
         onwards = [*line.points[-1:], *line.estimated]
-        axes.plot(*_columns(onwards), color=colour, linewidth=width, linestyle=(0, (2, 2)))
-        axes.plot(*_columns(line.estimated), color=colour, marker=marker, linestyle="", markerfacecolor="none")
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
+        axes.plot(*np.reshape(onwards, (-1, 2)).T, color=color, linewidth=width, linestyle=(0, (2, 2)))
+        points = np.reshape(line.estimated, (-1, 2)).T
+        axes.plot(*points, color=color, marker=marker, linestyle="", markerfacecolor="none")

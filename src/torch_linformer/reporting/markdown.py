@@ -1,44 +1,29 @@
-"""A report as one Markdown file: what ``html.render_report`` shows, for where pages are read as text."""
+"""A report as one Markdown file, for where pages are read as text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torch_linformer.reporting.html import Headline, Section
-from torch_linformer.reporting.tables import format_cell, right_aligned
+from torch_linformer.reporting.report import Headline, Report
+from torch_linformer.reporting.tables import format_cell, format_table
 
 
-def render_markdown(
-    title: str,
-    sections: Sequence[Section],
-    command: str,
-    *,
-    lead: str = "",
-    headlines: Sequence[Headline] = (),
-    figures: Mapping[str, str] | None = None,
-) -> str:
-    """Return a whole Markdown document; the inline figures of the sections are left out.
-
-    Args:
-        title: heading of the document.
-        sections: what follows the headlines, in order.
-        command: the exact command that led here, shown at the end.
-        lead: one or more paragraphs under the title.
-        headlines: the few numbers that most readers come for.
-        figures: what is shown after the sections: a figure's name and its file.
-    """
-    parts = [f"# {title}", lead, "\n".join(map(_headline, headlines))]
-    for section in sections:
+def render_markdown(report: Report) -> str:
+    """Return a whole Markdown document; figures are links to their PNG files, after the sections."""
+    parts = [f"# {report.title}", report.lead, "\n".join(map(_headline, report.headlines))]
+    for section in report.all_sections:
+        facts = markdown_table(("", ""), list(section.facts.items())) if section.facts else ""
         table = markdown_table(section.columns, section.rows) if section.columns else ""
-        parts += [f"## {section.heading}", section.text, table, section.caption]
-    parts += [f"![{name}]({file})" for name, file in (figures or {}).items()]
-    parts += ["## Command", f"```sh\n{command}\n```"]
+        verdict = section.verdict and f"**{section.verdict}**"
+        parts += [f"## {section.heading}", section.text, verdict, facts, table, section.caption]
+    parts += [f"![{name}]({name}.png)" for name in report.figures]
+    parts += ["## Command", f"```sh\n{report.command}\n```"]
     return "\n\n".join(filter(None, (part.strip() for part in parts))) + "\n"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Table of cells formatted by `format_cell`, numbers to the right."""
-    cells = [[format_cell(value) for value in row] for row in rows]
-    rules = ["---:" if right else "---" for right in right_aligned(columns, cells)]
-    return "\n".join(_line(row) for row in (columns, rules, *cells))
+    table = format_table(columns, rows)
+    rules = ["---:" if right else "---" for right in table.right]
+    return "\n".join(_line(row) for row in (columns, rules, *table.rows))
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,35 +1,31 @@
-"""Figures of a report as inline SVG: text stays text, and the ink follows the page, light or dark.
+"""Figures of a report as `<svg>` elements: text stays text, and the ink follows the page, light or dark.
 
-Every function returns one `<svg>` element, well-formed by itself, that goes into HTML as it is. What is drawn
-is bounded (lines are thinned, the rarest labels left out), so a long run makes no larger a page.
+What is drawn is bounded (lines are thinned, the rarest labels left out): the page of a long run is no larger.
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, WIDTH, render_svg
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, WIDTH, draw_cells, render_svg
 from torch_linformer.reporting.tables import format_count, format_percent
 
-MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows colours alone
-MAX_LABELS = 50  # and beyond this its most frequent labels alone
+MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows only colors
+MAX_LABELS = 50  # and beyond this only its most frequent labels
 MAX_POINTS = 400  # half a page's width shows no more of a line
 
 
 def learning_curve(
     history: Sequence[Mapping[str, object]], metric: str | None = None, *, larger_is_better: bool = True
 ) -> str:
-    """Draw training and validation loss over steps, and a validation metric beside them.
+    """Draw training and validation loss over steps, and beside them a validation metric with its best marked.
 
     Args:
-        history: the log of a run, one mapping an entry, keyed as `Trainer.state.log_history` is: `step` with
-            `loss`, or with `eval_loss` and other `eval_` values. An entry without a value is passed over.
-        metric: key of the metric to draw, such as `"eval_accuracy"`; its best is marked.
+        history: entries as in `Trainer.state.log_history`: `step` with `loss`, or with `eval_loss` and other values.
+        metric: key of the metric to draw, such as `"eval_accuracy"`.
         larger_is_better: which end of it is the best.
     """
     losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
@@ -51,13 +47,9 @@ def learning_curve(
 
 
 def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Draw a confusion matrix: rows are true labels, columns predicted ones, colour the share of the row.
+    """Draw how many documents of a label (a row) were predicted as which (a column); colors are shares of the row.
 
-    Counts stand in the cells for at most 25 labels; beyond 50 labels the 50 most frequent are drawn.
-
-    Args:
-        matrix: counts, `matrix[i][j]` documents of label i that were predicted as label j.
-        labels: their names, in the same order.
+    Up to 25 labels have their counts in the cells; beyond 50 labels the 50 most frequent are drawn.
     """
     counts = np.asarray(matrix, dtype=np.int64)
     if not len(labels) or counts.shape != (len(labels), len(labels)):
@@ -86,17 +78,11 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
 
 
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
-    """Draw how long the documents are, in tokens on a logarithmic axis, and what lies beyond `max_length`.
-
-    Args:
-        lengths: tokens in each document, before anything is cut.
-        max_length: the most tokens the model reads; every bar lies wholly on one side of it.
-    """
+    """Draw the lengths of whole documents, in tokens on a logarithmic axis; no bar crosses `max_length`."""
     tokens = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     if not tokens.size or max_length < 1:
-        raise ValueError(
-            f"length_histogram needs lengths and max_length >= 1, got {tokens.size} lengths and {max_length}"
-        )
+        found = f"{tokens.size} lengths and {max_length}"
+        raise ValueError(f"length_histogram needs lengths and max_length >= 1, got {found}")
     longer = format_percent(float(np.mean(tokens > max_length)))
     beyond = format_percent(float(np.maximum(tokens - max_length, 0).sum() / tokens.sum()))
     documents, limit = format_count(tokens.size), format_count(max_length)
@@ -105,9 +91,9 @@ def length_histogram(lengths: Sequence[int], max_length: int) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        colours = [ORANGE if edge > max_length else BLUE for edge in edges[:-1]]
+        colors = [ORANGE if edge > max_length else BLUE for edge in edges[:-1]]
         heights, _ = np.histogram(tokens, edges)
-        axes.bar(edges[:-1], heights, np.diff(edges), align="edge", color=colours)
+        axes.bar(edges[:-1], heights, np.diff(edges), align="edge", color=colors)
         axes.axvline(max_length + 0.5, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
         axes.set_xscale("log", base=2)
         axes.set(title=summary, xlabel="tokens in a document", ylabel="documents", xlim=edges[[0, -1]])
@@ -132,17 +118,17 @@ def _series(history: Sequence[Mapping[str, object]], key: str) -> np.ndarray:
     return series[np.isfinite(series).all(axis=1)]
 
 
-def _line(axes: Axes, series: np.ndarray, colour: str, label: str = "") -> None:
+def _line(axes: Axes, series: np.ndarray, color: str, label: str = "") -> None:
     """Draw a series, averaged over stretches when it has more points than can be seen."""
     if len(series) > MAX_POINTS:
         series = np.stack([stretch.mean(axis=0) for stretch in np.array_split(series, MAX_POINTS)])
-    axes.plot(*series.T, color=colour, label=label, marker="o" if len(series) < 30 else "")
+    axes.plot(*series.T, color=color, label=label, marker="o" if len(series) < 30 else "")
 
 
 def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
-    for (name, series), colour in zip(losses.items(), (BLUE, ORANGE), strict=True):
+    for (name, series), color in zip(losses.items(), (BLUE, ORANGE), strict=True):
         if len(series):
-            _line(axes, series, colour, name)
+            _line(axes, series, color, name)
     axes.set_title("Loss" if axes.lines else "Loss: nothing was logged")
     if axes.lines:
         axes.legend(loc="best")
@@ -157,20 +143,13 @@ def _metric(axes: Axes, series: np.ndarray, name: str, sign: int) -> None:
 
 
 def _matrix_cells(axes: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
-    """Draw the cells that hold anything, at most 3/4 opaque: ink on them is readable on any page."""
-    cells = np.argwhere(counts)
-    squares = [Rectangle((column - 0.47, row - 0.47), 0.94, 0.94) for row, column in cells]
-    colours = [(BLUE, 0.06 + 0.69 * shares[row, column]) for row, column in cells]
-    axes.add_collection(PatchCollection(squares, facecolors=colours, linewidths=0))
-    if len(counts) <= MAX_COUNTED_LABELS:
-        for row, column in cells:
-            axes.text(column, row, format_count(counts[row, column]), ha="center", va="center_baseline", size=11)
+    """Draw the cells that hold anything."""
+    cells = [(int(column), int(row)) for row, column in np.argwhere(counts)]
+    texts = {(x, y): format_count(counts[y, x]) for x, y in cells} if len(counts) <= MAX_COUNTED_LABELS else {}
+    draw_cells(axes, {(x, y): float(shares[y, x]) for x, y in cells}, texts)
     axes.set(xlim=(-0.5, len(counts) - 0.5), ylim=(len(counts) - 0.5, -0.5), aspect="equal")
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.tick_params(length=0)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
 
 
 def _length_bins(shortest: int, longest: int, max_length: int) -> np.ndarray:

@@ -1,15 +1,16 @@
-"""Where a command speaks: sentences and tables, on one console."""
+"""What a command shows while it runs and when it has ended: sentences, tables and reports, on one console."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
 
+from torch_linformer.reporting.report import Report
 from torch_linformer.reporting.tables import results_table
 
 
 class Screen:
-    """Sentences and tables on a console, and on a terminal a bar."""
+    """Sentences, tables and reports on a console, and on a terminal a bar."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -22,6 +23,18 @@ class Screen:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.console.print(results_table(title, columns, rows))
+
+    def report(self, report: Report) -> None:
+        """A report in brief: facts, tables and verdicts of the sections that are no details."""
+        for section in report.all_sections:
+            if section.detail:
+                continue
+            if section.facts:
+                self.table(section.heading, ("", ""), list(section.facts.items()))
+            if section.columns:
+                self.table(section.heading, section.columns, section.rows)
+            if section.verdict:
+                self.say(f"{section.verdict}\n")
 
     def start_bar(self, *columns: ProgressColumn, total: int, completed: int) -> None:
         """A bar of these columns, one of which may show ``task.fields[line]``; nothing where there is no terminal."""

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
@@ -20,12 +21,12 @@ def format_count(value: float) -> str:
 
 
 def format_score(value: float) -> str:
-    """Four decimals, and no sign at a zero, a hair below which rounding may leave it: 0.9234."""
+    """Four decimals, and no sign for what rounds to zero: 0.9234."""
     return f"{value:z.4f}"
 
 
 def format_scores(scores: Mapping[str, float]) -> dict[str, str]:
-    """Scores as they are written, by names with hyphens."""
+    """Scores as they are shown, their names with hyphens."""
     return {name.replace("_", "-"): format_score(value) for name, value in scores.items()}
 
 
@@ -45,10 +46,7 @@ def format_ratio(value: float) -> str:
 def format_comparison(ratio: float, above: str, below: str) -> str:
     """A ratio in words that leave no doubt which side is better: 1.6× more memory, 1.2× slower; 1.0× if neither is.
 
-    Args:
-        ratio: what is compared over what it is compared with.
-        above: what a ratio above 1 means, such as "more memory".
-        below: what one below 1 means, such as "less memory".
+    `above` and `below` are what a ratio above or below 1 means, such as "more memory" and "less memory".
     """
     if not (math.isfinite(ratio) and ratio > 0):
         return MISSING
@@ -101,38 +99,43 @@ def format_cell(value: object) -> str:
     return str(value)
 
 
-def right_aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Say which columns of formatted cells hold numbers; the first never does, it names the row."""
+@dataclass(frozen=True)
+class FormattedTable:
+    """A table ready to be written: all cells are text, and columns of numbers are aligned to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[bool]
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> FormattedTable:
+    """Cells formatted by `format_cell`; the first column is never one of numbers, it names the row.
+
+    Raises:
+        ValueError: a row has not one cell a column.
+    """
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"every row needs {len(columns)} cells, one a column, got {len(row)}: {list(row)!r}")
+    cells = [[format_cell(value) for value in row] for row in rows]
 
-    def is_number(column: int) -> bool:
-        cells = [row[column] for row in rows if row[column] != MISSING]
-        return bool(cells) and all(map(_is_number, cells))
-
-    return [column > 0 and is_number(column) for column in range(len(columns))]
+    known = [[row[column] for row in cells if row[column] != MISSING] for column in range(len(columns))]
+    return FormattedTable(columns, cells, [number > 0 and _are_numbers(column) for number, column in enumerate(known)])
 
 
-def _is_number(cell: str) -> bool:
-    return _NUMBER.fullmatch(cell) is not None
+def _are_numbers(cells: Sequence[str]) -> bool:
+    return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 
 
 def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Table for the terminal: numbers to the right, every text shown as it is (no rich markup is read).
-
-    Args:
-        title: what stands above the table; may be empty.
-        columns: one heading a column.
-        rows: cells, formatted by `format_cell`; one a column.
-    """
-    cells = [[format_cell(value) for value in row] for row in rows]
+    """Table of `format_table` for the terminal; every text is shown as it is (no rich markup is read)."""
+    found = format_table(columns, rows)
     table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
-    for number, (heading, right) in enumerate(zip(columns, right_aligned(columns, cells), strict=True)):
+    for number, (heading, right) in enumerate(zip(columns, found.right, strict=True)):
         # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
-        column = [row[number] for row in cells]
-        widest = max(map(len, column), default=None) if right or all(map(_is_number, column)) else None
+        column = [row[number] for row in found.rows]
+        widest = max(map(len, column)) if right or _are_numbers(column) else None
         table.add_column(Text(heading), justify="right" if right else "left", min_width=widest)
-    for row in cells:
+    for row in found.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

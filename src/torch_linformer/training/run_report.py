@@ -1,7 +1,7 @@
-"""What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and a table."""
+"""What a finished run leaves: the model folder, its card, ``metrics.json``, ``report.html`` and tables."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import reader_config
 from torch_linformer.opening.run_folder import write_model
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.html import Headline, Section, render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
+from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import (
     MISSING,
     format_comparison,
@@ -26,13 +28,12 @@ from torch_linformer.reporting.tables import (
     format_percent,
     format_score,
 )
+from torch_linformer.reporting.templates import render_template
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-
-PAPER = "Wang, Li, Khabsa, Fang, Ma: Linformer: Self-Attention with Linear Complexity (arXiv 2006.04768)"
 
 FLOORS = {
     "tfidf": "TF-IDF + logistic regression",
@@ -40,7 +41,7 @@ FLOORS = {
     "majority": "majority class",
     "mean": "mean of the training values",
     "frequent_tag": "most frequent tag of each word",
-    "bzip2": "bzip2 behind training documents",
+    "bzip2": "bzip2 after training documents",
     "beginning": "beginning of the source",
 }
 
@@ -66,13 +67,14 @@ class Outcome:
 
     @property
     def full_attention(self) -> bool:
-        """Whether the model is the twin; with --from the settings do not say so."""
+        """Whether the model is the twin; with ``--from`` it is the first model that says so."""
         return reader_config(self.model.config).attention == "full"
 
     @property
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``; a number that could not be measured is null."""
         ours, full = (asdict(cost) if cost else {} for cost in self.costs)
+        parts = ("train", "validation", "test")
         return {
             **self.scores,
             **{f"{floor}_{name}": score for floor, scores in self.floors.items() for name, score in scores.items()},
@@ -83,59 +85,101 @@ class Outcome:
             "full_attention_tokens_per_second": full.get("tokens_per_second"),
             "full_attention_peak_memory_mb": full.get("peak_memory_mb"),
             "parameters": self.model.num_parameters(),
-            "documents": {
-                "train": len(self.splits.train),
-                "validation": len(self.splits.validation),
-                "test": len(self.splits.test),
-            },
+            "documents": {part: len(getattr(self.splits, part)) for part in parts},
             "device": self.device,
             "precision": self.precision,
         }
+
+    @cached_property
+    def report(self) -> Report:
+        """What the terminal and ``report.html`` show."""
+        kind = "Full-attention twin" if self.full_attention else "Linformer"
+        return Report(
+            title=f"{kind} on {self.settings.data}",
+            lead=f"{format_count(self.model.num_parameters())} parameters, trained in "
+            f"{format_duration(self.spent.seconds)} on {format_count(len(self.splits.train))} documents. "
+            f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
+            headlines=_headlines(self),
+            sections=[_scores(self), _costs(self), *_data(self), *_labels(self)],
+            settings=_settings(self),
+            machine=machine_and_versions(self.device),
+            command=self.command,
+        )
 
 
 def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
     write_model(outcome.model, outcome.tokenizer, output)
     write_text(output / "README.md", _model_card(outcome))
-    write_text(output / "report.html", _report(outcome))
+    write_text(output / "report.html", render_html(outcome.report))
     write_json(output / "metrics.json", outcome.metrics)
 
 
 def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None:
-    """The table at the end of a run, and where everything lies."""
-    screen.table("held-out documents, scored once", ("", *_score_columns(outcome)), _score_rows(outcome))
-    screen.table("a training step", ("", "tokens/s", "peak memory, MB"), _cost_rows(outcome))
+    """The tables at the end of a run, and where everything is."""
+    screen.report(outcome.report)
     screen.say(
         f"trained in {format_duration(outcome.spent.seconds)} at "
         f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
 
 
-def _score_columns(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(name.replace("_", "-") for name in outcome.task.headline)
-
-
-def _score_rows(outcome: Outcome) -> list[Sequence[object]]:
-    name = "full attention" if outcome.full_attention else "Linformer"
-    rows: list[Sequence[object]] = [(name, *(format_score(outcome.scores[key]) for key in outcome.task.headline))]
-    for floor, scores in outcome.floors.items():
-        rows.append(
-            (FLOORS[floor], *(format_score(scores[key]) if key in scores else None for key in outcome.task.headline))
-        )
-    return rows
-
-
-def _cost_rows(outcome: Outcome) -> list[Sequence[object]]:
+def _headlines(outcome: Outcome) -> list[Headline]:
+    """The scores with those of the floors, and the speed."""
+    headlines = []
+    for key in outcome.task.headline:
+        floors = {FLOORS[floor]: scores[key] for floor, scores in outcome.floors.items() if key in scores}
+        note = "\n".join(f"{floor} {format_score(score)}" for floor, score in floors.items())
+        headlines.append(Headline(_title(key), format_score(outcome.scores[key]), note))
     ours, full = outcome.costs
-    rows: list[Sequence[object]] = []
-    for name, cost in (("this model", ours), ("the same with full attention", full)):
-        if cost is None:
-            rows.append((name, "failed", "failed"))
-        else:
-            rows.append((name, format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)))
+    if ours:
+        beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
+        headlines.append(Headline("tokens/s", format_count(ours.tokens_per_second), beside))
+    return headlines
+
+
+def _title(score: str) -> str:
+    return score.replace("_", "-")
+
+
+def _scores(outcome: Outcome) -> Section:
+    """The model beside what it must beat."""
+    task, best = outcome.task, outcome.task.best_metric
+    model = "full attention" if outcome.full_attention else "Linformer"
+    scores = {model: outcome.scores, **{FLOORS[floor]: found for floor, found in outcome.floors.items()}}
+    ahead = [name for name, found in scores.items() if best in found and found[best] != outcome.scores[best]]
+    ahead = [name for name in ahead if (scores[name][best] > outcome.scores[best]) == task.larger_is_better]
+    rows = [
+        (name, *(format_score(found[key]) if key in found else None for key in task.headline))
+        for name, found in scores.items()
+    ]
+    return Section(
+        "Held-out documents, scored once",
+        verdict=f"Better by {_title(best)} than this model: {', '.join(ahead)}." if ahead else "",
+        columns=("", *map(_title, task.headline)),
+        rows=rows,
+    )
+
+
+def _costs(outcome: Outcome) -> Section:
+    settings, (ours, full) = outcome.settings, outcome.costs
+    rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if ours and full:
         rows.append(("this model beside it", *compare_costs(ours, full)))
-    return rows
+    return Section(
+        "A training step beside full attention",
+        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
+        "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
+        columns=("", "tokens/s", "peak memory, MB"),
+        rows=rows,
+    )
+
+
+def cost_cells(cost: StepCost | None) -> tuple[str, str]:
+    """Speed and memory."""
+    if cost is None:
+        return "failed", "failed"
+    return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
 
 
 def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, str]:
@@ -143,135 +187,67 @@ def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, st
     if ours is None or full is None:
         return MISSING, MISSING
     speed = format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower")
-    if not ours.peak_memory_mb or not full.peak_memory_mb:  # so small a step that no page of memory was added
+    if not ours.peak_memory_mb or not full.peak_memory_mb:  # a step so small that no page of memory was added
         return speed, MISSING
     return speed, format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory")
 
 
-def _report(outcome: Outcome) -> str:
-    settings, scores = outcome.settings, outcome.scores
-    headlines = [
-        Headline(name=name, value=format_score(scores[key]), note=_floor_note(outcome, key))
-        for name, key in zip(_score_columns(outcome), outcome.task.headline, strict=True)
+def _data(outcome: Outcome) -> list[Section]:
+    splits, task = outcome.splits, outcome.task
+    lengths = length_histogram(outcome.num_tokens.tolist(), outcome.settings.length)
+    curve = learning_curve(outcome.history, f"eval_{task.best_metric}", larger_is_better=task.larger_is_better)
+    notes, warnings = "\n\n".join(splits.notes), "\n".join(splits.warnings)
+    cut = "Tokens of whole documents; the line is what the model reads at once."
+    kept = "The weights that were best on the validation documents are the ones kept."
+    return [
+        Section("Data", text=notes, verdict=warnings, facts=outcome.metrics["documents"], detail=True),
+        Section("Length of the training documents", figure=lengths, caption=cut),
+        Section("Learning curve", figure=curve, caption=kept),
     ]
-    ours, full = outcome.costs
-    if ours:
-        beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
-        headlines.append(Headline(name="tokens/s", value=format_count(ours.tokens_per_second), note=beside))
-    sections = [
-        Section(
-            heading="Data",
-            text="\n\n".join((*outcome.splits.notes, *outcome.splits.warnings)),
-            columns=("part", "documents"),
-            rows=[(part, count) for part, count in outcome.metrics["documents"].items()],
-        ),
-        Section(
-            heading="Length of the training documents",
-            figure=length_histogram(outcome.num_tokens.tolist(), settings.length),
-            caption="Tokens of whole documents; the line is what the model reads at once.",
-        ),
-        Section(
-            heading="Learning curve",
-            figure=learning_curve(
-                outcome.history,
-                f"eval_{outcome.task.best_metric}",
-                larger_is_better=outcome.task.larger_is_better,
-            ),
-            caption="The weights that were best on the validation documents are the ones kept.",
-        ),
-        *_label_sections(outcome),
-        Section(
-            heading="Beside full attention",
-            text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
-            "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
-            columns=("", "tokens/s", "peak memory, MB"),
-            rows=_cost_rows(outcome),
-        ),
-        Section(heading="Settings", columns=("option", "value"), rows=_setting_rows(outcome)),
-        Section(heading="Machine and versions", columns=("", ""), rows=machine_rows(outcome.device)),
-    ]
-    kind = "Full-attention twin" if outcome.full_attention else "Linformer"
-    lead = (
-        f"{format_count(outcome.model.num_parameters())} parameters, trained in "
-        f"{format_duration(outcome.spent.seconds)} on {format_count(len(outcome.splits.train))} documents. "
-        f"The scores are those of {format_count(len(outcome.splits.test))} documents the model never saw."
-    )
-    return render_report(f"{kind} on {settings.data}", sections, outcome.command, lead=lead, headlines=headlines)
 
 
-def _floor_note(outcome: Outcome, key: str) -> str:
-    return "\n".join(
-        f"{FLOORS[floor]} {format_score(scores[key])}" for floor, scores in outcome.floors.items() if key in scores
-    )
-
-
-def _label_sections(outcome: Outcome) -> list[Section]:
-    sections = []
-    if "confusion_matrix" in outcome.scores:
-        sections.append(
-            Section(
-                heading="Confusion matrix",
-                figure=confusion_matrix(outcome.scores["confusion_matrix"], outcome.splits.names),
-                caption="Held-out documents: a row is a true label, a column what was predicted.",
-            )
-        )
-    if "per_label" in outcome.scores:
+def _labels(outcome: Outcome) -> list[Section]:
+    sections, scores = [], outcome.scores
+    if "confusion_matrix" in scores:
+        matrix = confusion_matrix(scores["confusion_matrix"], outcome.splits.names)
+        caption = "Held-out documents: a row is a true label, a column what was predicted."
+        sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
+    if "per_label" in scores:
+        shares = ("precision", "recall", "f1")
         rows = [
-            (row["label"], *(format_percent(row[key]) for key in ("precision", "recall", "f1")), row["support"])
-            for row in outcome.scores["per_label"]
+            (row["label"], *(format_percent(row[share]) for share in shares), row["support"])
+            for row in scores["per_label"]
         ]
-        sections.append(Section(heading="Labels", columns=("label", "precision", "recall", "F1", "support"), rows=rows))
+        columns = ("label", "precision", "recall", "F1", "support")
+        sections.append(Section("Labels", columns=columns, rows=rows, detail=True))
     return sections
 
 
-def _setting_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    settings = outcome.settings
-    given = {name: value for name, value in asdict(settings).items() if value is not None and settings.applies(name)}
-    rows = [(flag(name), str(value)) for name, value in given.items()]
-    return [
-        *rows,
-        ("K", str(reader_config(outcome.model.config).k)),
-        ("device", outcome.device),
-        ("precision", outcome.precision),
-    ]
+def _settings(outcome: Outcome) -> dict[str, object]:
+    given = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
+    found = {"K": str(reader_config(outcome.model.config).k), "device": outcome.device, "precision": outcome.precision}
+    return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
 
 
-def machine_rows(device: str) -> list[tuple[str, str]]:
-    """Name and value of what a run was made on, and with."""
+def machine_and_versions(device: str) -> dict[str, str]:
+    """What a run was made on, and with."""
     versions = {**package_versions(("torch", "transformers")), "torch-linformer": torch_linformer.__version__}
-    return list({**machine_facts(device), **versions}.items())
+    return {**machine_facts(device), **versions}
 
 
 def _model_card(outcome: Outcome) -> str:
-    model_class = type(outcome.model).__name__
-    columns = " | ".join(("", *_score_columns(outcome)))
-    rows = "\n".join("| " + " | ".join(str(cell or "–") for cell in row) + " |" for row in _score_rows(outcome))
-    warnings = "".join(f"\n{warning}\n" for warning in outcome.splits.warnings)
-    return f"""---
-library_name: transformers
-pipeline_tag: {outcome.task.pipeline_tag}
-tags: [linformer, long-documents]
----
-
-# {outcome.settings.data}
-
-A {reader_config(outcome.model.config).attention} model of {outcome.model.num_parameters():,} parameters that reads
-{outcome.settings.length:,} tokens at once, trained by `{outcome.command or "torch_linformer"}`.
-
-Scores on {len(outcome.splits.test):,} held-out documents:
-
-|{columns} |
-|---{"|---" * len(outcome.task.headline)}|
-{rows}
-{warnings}
-```python
-import torch_linformer
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("PATH OF THIS FOLDER")
-model = torch_linformer.{model_class}.from_pretrained("PATH OF THIS FOLDER")
-{outcome.task.usage}
-```
-
-Made with torch-linformer {torch_linformer.__version__}. Source of the method: {PAPER}.
-"""
+    scores = _scores(outcome)
+    return render_template(
+        "training/model_card.md",
+        version=torch_linformer.__version__,
+        title=outcome.settings.data,
+        task=outcome.task,
+        attention=reader_config(outcome.model.config).attention,
+        parameters=format_count(outcome.model.num_parameters()),
+        length=format_count(outcome.settings.length),
+        command=outcome.command or "torch_linformer",
+        documents=format_count(len(outcome.splits.test)),
+        scores=markdown_table(scores.columns, scores.rows),
+        warnings=outcome.splits.warnings,
+        model_class=type(outcome.model).__name__,
+    )

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
-from torch_linformer.reporting import screen
+from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration, format_scores
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
 
-class TrainingScreen(screen.Screen):
-    """Sentences, tables and the progress of the training, on one console."""
+class TrainingScreen(Screen):
+    """A console with the progress of a training."""
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(console)
@@ -35,7 +35,7 @@ class TrainingScreen(screen.Screen):
     def step(self, step: int, done: float, loss: float | None, tokens_per_second: float, seconds: float) -> None:
         """A step, the share of the training that is ``done`` with it, and the ``seconds`` that this share took.
 
-        Where the clock will end the training before its last step, the number of steps is that which the time allows.
+        Where the time will be up before the last step, the number of steps shown is what the time allows.
         """
         steps = min(self.steps, max(step, round(step / done)))
         shown_loss = "" if loss is None else f"loss {loss:.3f}, "

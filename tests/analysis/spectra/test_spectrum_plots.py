@@ -58,7 +58,7 @@ def test_the_svg_is_well_formed_and_describes_itself(spectrum):
     before = dict(matplotlib.rcParams)
     root = ElementTree.fromstring(spectrum_svg(spectrum, 5))
     assert root.attrib["aria-label"] == (
-        "Normalised cumulative singular values of 2 layers on documents of 37 tokens, and of every head at index 5"
+        "Normalized cumulative singular values of 2 layers on documents of 37 tokens, and of every head at index 5"
     )
     assert not list(root.iter("image")), "a picture inside would be blocked by the page's policy"
     assert dict(matplotlib.rcParams) == before

@@ -5,7 +5,8 @@ import pytest
 from torch_linformer.bench.contenders.attention_contenders import EAGER, MATRIX_PRODUCT, OURS, SDPA
 from torch_linformer.bench.suite import Grid, Measurement
 from torch_linformer.bench.suites.attention_suite import AttentionSuite
-from torch_linformer.reporting.html import render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Report
 
 SUITE = AttentionSuite()
 GRID = Grid(lengths=[512, 1024], ks=[64, 128])
@@ -56,13 +57,13 @@ def test_ratios_shares_and_figures(rows):
     assert f"time of {SDPA} over ours, training" in [headline.name for headline in summary.headlines]
     headings = [section.heading for section in summary.sections]
     assert "Forward, K = 64: time" in headings and "Training, K = 128: peak memory" in headings
-    assert "<svg" in render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    assert "<svg" in render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
 def test_an_interrupted_run_has_a_summary_too(rows, count):
     summary = SUITE.summarise(rows[:count])
-    render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):

@@ -9,7 +9,8 @@ from torch_linformer.bench.contenders import causal_contenders as causal
 from torch_linformer.bench.contenders import decoding_contenders as decoding
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement
 from torch_linformer.bench.suites.causal_suite import READ_LIMIT, CausalSuite
-from torch_linformer.reporting.html import render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Report
 
 SUITE = CausalSuite()
 LEAKING = Contender(name="linformer-pytorch 0, causal=True (leaks the future)", build=lambda case: None)
@@ -148,7 +149,7 @@ def test_the_leak_is_told_where_it_takes_part(rows):
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 12])
 def test_an_interrupted_run_has_a_summary_too(rows, count):
     summary = SUITE.summarise(rows[:count])
-    render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):

@@ -5,7 +5,8 @@ import pytest
 from torch_linformer.bench.contenders.encoder_contenders import OURS, TWIN
 from torch_linformer.bench.suite import Grid
 from torch_linformer.bench.suites.encoder_suite import EncoderSuite
-from torch_linformer.reporting.html import render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Report
 
 SUITE = EncoderSuite()
 
@@ -38,4 +39,4 @@ def test_headlines_are_against_what_users_pick(rows_of):
 @pytest.mark.parametrize("count", [0, 1, 3, 10])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
     summary = SUITE.summarise(rows_of(SUITE, seconds)[:count])
-    render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))

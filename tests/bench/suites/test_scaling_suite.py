@@ -5,7 +5,8 @@ import torch
 
 from torch_linformer.bench.suite import Case, Grid
 from torch_linformer.bench.suites.scaling_suite import ATTENTION, ENCODER, REVERSIBLE, ScalingSuite
-from torch_linformer.reporting.html import render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Report
 
 SUITE = ScalingSuite()
 
@@ -92,5 +93,5 @@ def test_several_k_are_lines_of_their_own(rows_of):
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
     summary = SUITE.summarise(rows_of(SUITE, seconds)[:count])
-    render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
     assert summary.derived["attention_time_65536_over_4096"] is None

@@ -7,7 +7,8 @@ from torch_linformer.bench.paper import TIME_SAVED
 from torch_linformer.bench.suite import Grid, Measurement
 from torch_linformer.bench.suites.grids import EAGER_LIMIT, SDPA_LIMIT
 from torch_linformer.bench.suites.table3_suite import Table3Suite
-from torch_linformer.reporting.html import render_report
+from torch_linformer.reporting.html import render_html
+from torch_linformer.reporting.report import Report
 
 SUITE = Table3Suite()
 
@@ -110,7 +111,7 @@ def test_two_lengths_are_not_extrapolated(rows_of):
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
     summary = SUITE.summarise(rows_of(SUITE, seconds, Grid(quick=True))[:count])
-    render_report("Title", summary.sections, "command", headlines=summary.headlines)
+    render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows_of):

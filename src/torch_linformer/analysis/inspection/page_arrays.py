@@ -1,11 +1,11 @@
 r"""The matrices of an inspection as the page carries them: means over blocks of tokens, in 16-bit floats.
 
-A page for 4,096 tokens is to be a few megabytes, and one head of 256 slots alone has a million weights. So the page
-carries the factors :math:`\bar P` and F and multiplies them where one looks, instead of the N × N map; and where they
-do not fit either, the means of their rows over blocks of 2, 4, 8 … tokens, the smallest that fits. The mean of
-:math:`\bar P F^\top` over a block of rows and a block of columns is the product of those means, so what the page shows
-of a block is its mean exactly, up to the rounding of the floats: half a unit in the 11th bit of each factor. Every
-array is scaled by a power of two, so that small weights keep all their bits.
+A page for 4,096 tokens must not exceed a few megabytes, but a single head of 256 slots has a million weights. So the
+page carries the factors :math:`\bar P` and F instead of their N × N product, and its script multiplies what is in view.
+Where the factors do not fit either, it carries the means of their rows over blocks of 2, 4, 8 … tokens, the smallest
+blocks that fit. The mean of :math:`\bar P F^\top` over a block is the product of those means, so what the page shows of
+a block is exact up to rounding: half a unit in the 11th bit of each factor. Every array is scaled by a power of two, so
+that small weights keep all their bits.
 """
 
 import base64
@@ -32,15 +32,14 @@ class Arrays:
         self._places: dict[tuple[tuple[int, ...], bytes], int] = {}
 
     def add(self, matrix: Tensor) -> int:
-        """The number of an array."""
+        """Store an array, and return its number."""
         largest = float(matrix.abs().max())
         scale = float(2.0 ** np.floor(np.log2(_TOP / largest))) if largest > 0 else 1.0
         halves = (matrix.double() * scale).numpy().astype("<f2").tobytes()
         key = (tuple(matrix.shape), halves)
         if key not in self._places:
-            # The bytes of exponents are alike, those of fractions are not: apart they compress better.
-            apart = halves[0::2] + halves[1::2]
-            data = gzip.compress(apart, compresslevel=6, mtime=0)
+            # The bytes of exponents are alike, those of fractions are not: separated they compress better.
+            data = gzip.compress(halves[0::2] + halves[1::2], compresslevel=6, mtime=0)
             self._places[key] = len(self.packed)
             self.packed.append(
                 {"shape": list(matrix.shape), "scale": scale, "data": base64.b64encode(data).decode("ascii")}
@@ -53,8 +52,10 @@ def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES)
     """``block`` (tokens in a block), ``arrays``, and ``layers``, whose matrices are numbers of arrays, one a head."""
     length = next(iter(layers.values())).weights.shape[1]
     block = 1
-    # Not worth a try: 16-bit floats of weights hardly halve.
-    while block < length and sum(x.weights.numel() // block ** _dimensions(x) for x in layers.values()) > most_bytes:
+    # Blocks too small to be worth a try: compression hardly halves 16-bit floats. Slots are not divided into blocks.
+    while block < length and most_bytes < sum(
+        layer.weights.numel() // (block if layer.num_slots else block**2) for layer in layers.values()
+    ):
         block *= 2
     while True:
         arrays = Arrays()
@@ -64,18 +65,11 @@ def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES)
         block *= 2
 
 
-def _dimensions(layer: LayerAttention) -> int:
-    """Dimensions of the weights that are divided into blocks."""
-    return 1 if layer.num_slots else 2
-
-
 def _pack_layer(number: int, layer: LayerAttention, block: int, arrays: Arrays) -> dict[str, Any]:
-    heads = range(layer.weights.shape[0])
+    weights = [block_means(matrix, block) for matrix in layer.weights]
     if layer.num_slots == 0:
-        weights = [block_means(block_means(layer.weights[head], block).mT, block).mT for head in heads]
-    else:
-        weights = [block_means(layer.weights[head], block) for head in heads]
-    near = [layer.window_weights(head) for head in heads]
+        weights = [block_means(matrix.mT, block).mT for matrix in weights]
+    near = [layer.window_weights(head) for head in range(len(weights))]
     return {
         "number": number,
         "slots": layer.num_slots,
@@ -99,7 +93,7 @@ def block_means(matrix: Tensor, block: int) -> Tensor:
     """Means over every ``block`` rows of ``(N, S)``, ``(⌈N / block⌉, S)``; the last block may have fewer rows."""
     if block == 1:
         return matrix
-    return torch.stack([rows.mean(dim=0) for rows in matrix.split(block)])
+    return torch.stack([rows.mean(dim=0) for rows in torch.split(matrix, block)])
 
 
 def block_band(near: Tensor, block: int) -> Tensor:

@@ -1,13 +1,11 @@
 """Figures of a spectrum: the paper's Figure 1."""
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from torch_linformer.analysis.spectra.spectrum import Spectrum
-from torch_linformer.reporting.drawing import BLUE, INK, draw_figure, render_png, render_svg
+from torch_linformer.reporting.drawing import BLUE, INK, draw_cells, draw_figure, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
 _WIDTH = 980  # two panels side by side, in CSS pixels
@@ -17,19 +15,16 @@ _MOST_NUMBERED_HEADS = 16  # beyond these a number does not fit into a cell
 def plot_spectrum(spectrum: Spectrum, *, index: int | None = None) -> Figure:
     """Draw a spectrum as the paper's Figure 1.
 
-    Left the normalised cumulative singular value of every layer, mean over its heads, against the index; right that of
-    every layer and head at one index.
+    On the left is the normalized cumulative singular value of every layer, mean over its heads, against the index; on
+    the right that of every layer and head at one index.
 
     Args:
         spectrum: what :func:`torch_linformer.analysis.measure_spectrum` found.
         index: how many of the largest singular values the right side sums; a quarter of the length by default, which
             is the paper's 128 of 512.
 
-    Returns:
-        A matplotlib figure.
-
     Raises:
-        ValueError: so many singular values were not computed.
+        ValueError: fewer singular values were computed.
     """
     index = default_index(spectrum) if index is None else index
     spectrum.cumulative_at(index)
@@ -44,7 +39,7 @@ def default_index(spectrum: Spectrum) -> int:
 def spectrum_svg(spectrum: Spectrum, index: int) -> str:
     """:func:`plot_spectrum` as an ``<svg>`` element."""
     description = (
-        f"Normalised cumulative singular values of {format_count(spectrum.architecture.layers)} layers on documents of "
+        f"Normalized cumulative singular values of {format_count(spectrum.architecture.layers)} layers on documents of "
         f"{format_count(spectrum.length)} tokens, and of every head at index {format_count(index)}"
     )
     return render_svg(lambda figure: _draw(figure, spectrum, index), description, _height(spectrum), _WIDTH)
@@ -69,7 +64,7 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
     layers = spectrum.cumulative.mean(dim=1)
     indices = range(1, layers.shape[-1] + 1)
     for number, curve in enumerate(layers.tolist()):
-        # From pale at the first layer to full at the last: an order is read without a legend of dozens of lines.
+        # From pale at the first layer to full at the last, which spares a legend of dozens of lines.
         depth = number / max(1, len(layers) - 1)
         named = number in (0, len(layers) - 1)
         name = f"layer {number + 1}" if named else None
@@ -78,7 +73,7 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
     axes.set(
         title=f"Layers, N = {format_count(spectrum.length)}",
         xlabel="index of the singular value",
-        ylabel="normalised cumulative singular value",
+        ylabel="normalized cumulative singular value",
         ylim=(0, 1.02),
         xlim=(0, layers.shape[-1]),
     )
@@ -88,18 +83,12 @@ def _draw_curves(axes: Axes, spectrum: Spectrum, index: int) -> None:
 
 def _draw_heads(axes: Axes, spectrum: Spectrum, index: int) -> None:
     values = spectrum.cumulative_at(index).tolist()
-    flat = [value for row in values for value in row]
-    lowest, highest = min(flat), max(flat)
+    cells = {(head, layer): value for layer, row in enumerate(values, 1) for head, value in enumerate(row, 1)}
+    lowest, highest = min(cells.values()), max(cells.values())
     spread = max(highest - lowest, 1e-9)
-    squares, colours = [], []
-    for layer, row in enumerate(values):
-        for head, value in enumerate(row):
-            squares.append(Rectangle((head + 0.53, layer + 0.53), 0.94, 0.94))
-            colours.append((BLUE, 0.06 + 0.69 * (value - lowest) / spread))
-            if len(row) <= _MOST_NUMBERED_HEADS:
-                text = f"{value:.2f}".removeprefix("0")
-                axes.text(head + 1, layer + 1, text, ha="center", va="center_baseline", size=9)
-    axes.add_collection(PatchCollection(squares, facecolors=colours, linewidths=0))
+    numbered = len(values[0]) <= _MOST_NUMBERED_HEADS
+    texts = {place: f"{value:.2f}".removeprefix("0") for place, value in cells.items() if numbered}
+    draw_cells(axes, {place: (value - lowest) / spread for place, value in cells.items()}, texts)
     axes.set(
         title=f"Heads at index {format_count(index)}: {lowest:.2f} to {highest:.2f}",
         xlabel="head",
@@ -109,6 +98,3 @@ def _draw_heads(axes: Axes, spectrum: Spectrum, index: int) -> None:
     )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.tick_params(length=0)
-    axes.grid(False)
-    axes.spines[:].set_visible(False)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch_linformer.analysis.spectra.several_lengths import measure_lengths
-from torch_linformer.analysis.spectra.spectrum_report import SpectrumRun, show_spectra, write_spectrum_report
+from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
+from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
@@ -54,25 +55,21 @@ def run_spectrum(
         )
     except ValueError as error:
         raise InputError(f"{model}: {error}") from None
-    run = SpectrumRun(
-        model=model,
-        data=data,
-        command=command,
-        device=device,
-        settings={
-            "--length": ",".join(map(str, lengths)),
-            "--documents": str(documents),
-            "--exact-up-to": str(exact_up_to),
-            "--rank": str(rank),
-            "--seed": str(seed),
-        },
-        spectra=spectra,
-        shorter=[group.shorter for group in drawn],
-        index=index,
-    )
+    settings = {
+        "--length": ",".join(map(str, lengths)),
+        "--documents": str(documents),
+        "--exact-up-to": str(exact_up_to),
+        "--rank": str(rank),
+        "--seed": str(seed),
+    }
+    machine = {**machine_facts(device), **package_versions(("torch-linformer", "torch", "transformers"))}
+    facts = {"model": model, "data": data, "command": command, "settings": settings, "machine": machine}
+    shorter = [group.shorter for group in drawn]
     with new_folder(output) as folder:
-        write_spectrum_report(folder, run)
-    show_spectra(run, output, screen)
+        report = write_spectrum_report(folder, spectra, shorter, facts, index)
+    screen.report(report)
+    screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
+    screen.say(f"to train with the K of 95 %:  linformer train --k @{output / SPECTRUM_FILE} --max-length …")
 
 
 def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:

@@ -8,7 +8,7 @@ from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Step
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import LengthComparison, Measurements, headline_ratio, ratio_records
 from torch_linformer.measuring.costs import linformer_attention_cost
-from torch_linformer.reporting.html import Headline, Section
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_percent
 
 WIDTH, HEADS = 768, 12

@@ -14,7 +14,7 @@ from torch_linformer.bench.suites.measurements import (
     headline_ratio,
     ratio_records,
 )
-from torch_linformer.reporting.html import Headline, Section
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_bytes, format_count, format_ratio
 
 ATTENTION_SIZES = {"width": 768, "heads": 12}

@@ -7,7 +7,7 @@ from torch_linformer.bench.contenders import encoder_contenders as contenders
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from torch_linformer.bench.suites.grids import grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import LengthComparison, Measurements, headline_ratio, ratio_records
-from torch_linformer.reporting.html import Headline, Section
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count
 
 SIZES = {"width": 384, "heads": 12, "layers": 6, "feedforward": 1536}

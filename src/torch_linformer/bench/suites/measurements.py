@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch_linformer.bench.suite import Measurement, StepKind
-from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_bytes, format_count, format_duration, format_ratio
 
 Quantity = Literal["seconds", "memory", "cache"]

@@ -14,8 +14,8 @@ from torch_linformer.bench.suites.measurements import (
     failures_text,
     length_chart,
 )
-from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 
 ATTENTION_SIZES = {"width": 768, "heads": 12}

@@ -16,8 +16,8 @@ from torch_linformer.bench.suites.measurements import (
     length_chart,
 )
 from torch_linformer.measuring.costs import layer_ratio
-from torch_linformer.reporting.html import Headline, Section
 from torch_linformer.reporting.lines import Line, LogLogChart
+from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 
 SIZES = {"width": 768, "heads": 12, "layers": 1, "feedforward": 3072}

@@ -86,7 +86,7 @@ class Layer {
     return (this.data.unpacked[number] ??= await Matrix.unpack(this.data.arrays[number]));
   }
 
-  // P̄: tokens by slots, and behind the slots by the positions of the local window.
+  // P̄: tokens by slots, and after the slots by the positions of the local window.
   async weights(head, rows) {
     return (await this.array(this.packed.weights[head])).rowMeans(rows, this.tokensOf);
   }

@@ -1,7 +1,7 @@
 // A heat map: what it shows follows the zoom, a readout follows mouse, touch and arrow keys.
 
 const MOST_CELLS = 192; // of tokens along an axis: beyond that a cell is hardly wider than a pixel
-const CLIPPED = 0.002; // share of the cells beyond the ends of the colours
+const CLIPPED = 0.002; // share of the cells beyond the ends of the colors
 
 const shortNumber = (value) => {
   if (value === 0) return "0";
@@ -74,11 +74,11 @@ class Chart {
     this.source.data = {
       image: [image], x: [x.start], y: [y.start], dw: [x.size * map.columns], dh: [y.size * map.rows],
     };
-    this.colour();
+    this.color();
     if (this.cell) this.show(Math.min(this.cell.row, map.rows - 1), Math.min(this.cell.column, map.columns - 1));
   }
 
-  colour() {
+  color() {
     const { values } = this.shown.map, signed = values.some((value) => value < 0);
     const sorted = Float64Array.from(values, signed ? Math.abs : Number).sort();
     const at = (share) => sorted[Math.round((sorted.length - 1) * share)];

@@ -91,7 +91,7 @@ const profile = {
 
   paint() {
     theme.apply(this.plot);
-    for (const [side, colour] of [["k", "warm"], ["v", "cool"]]) this.lines[side].glyph.line_color = theme.colour(colour);
+    for (const [side, color] of [["k", "warm"], ["v", "cool"]]) this.lines[side].glyph.line_color = theme.color(color);
   },
 };
 
@@ -159,7 +159,7 @@ function listen() {
 function paint() {
   for (const chart of Object.values(charts)) {
     theme.apply(chart.plot);
-    if (chart.shown) chart.colour();
+    if (chart.shown) chart.color();
   }
   if (profile.plot) profile.paint();
 }

@@ -1,13 +1,13 @@
-// The colours of the page for what is drawn by Bokeh: light or dark, as the reader's system is.
+// The colors of the page for what is drawn by Bokeh: light or dark, as the reader's system is.
 
 const theme = {
   media: matchMedia("(prefers-color-scheme: dark)"),
 
-  colour: (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(),
+  color: (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(),
 
-  // 256 colours from the paper to a dark (or, on dark paper, a light) blue; with signs from orange over the paper.
+  // 256 colors from the paper to a dark (or, on dark paper, a light) blue; with signs from orange over the paper.
   palette(signed) {
-    const cool = ["paper", "cool", "cool-end"].map(theme.colour), warm = ["warm-end", "warm"].map(theme.colour);
+    const cool = ["paper", "cool", "cool-end"].map(theme.color), warm = ["warm-end", "warm"].map(theme.color);
     const stops = (signed ? [...warm, ...cool] : cool).map(theme.channels);
     return Array.from({ length: 256 }, (_, i) => {
       const at = (i / 255) * (stops.length - 1), from = Math.min(Math.floor(at), stops.length - 2);
@@ -16,10 +16,10 @@ const theme = {
     });
   },
 
-  channels: (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)),
+  channels: (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)),
 
   apply(plot) {
-    const [ink, muted, rule] = ["ink", "muted", "rule"].map(theme.colour);
+    const [ink, muted, rule] = ["ink", "muted", "rule"].map(theme.color);
     const font = getComputedStyle(document.body).fontFamily;
     const text = (name) => ({ [`${name}_text_color`]: muted, [`${name}_text_font`]: font, [`${name}_text_font_size`]: "12px" });
     for (const axis of [...plot.below, ...plot.left]) {

@@ -1,0 +1,25 @@
+import io
+
+from rich.console import Console
+
+from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.screen import Screen
+
+
+def test_a_report_in_brief():
+    screen = Screen(Console(file=io.StringIO(), width=100))
+    screen.report(
+        Report(
+            title="A title",
+            headlines=[Headline(name="headline", value=1)],
+            sections=[
+                Section(heading="Times", text="How.", verdict="[b]Fast.", columns=("", "ms"), rows=[("ours", 1500)]),
+                Section(heading="Facts", facts={"documents": 2500}),
+                Section(heading="Details", columns=("", "ms"), rows=[("theirs", 1)], detail=True),
+                Section(heading="Figure", figure="<svg/>", caption="What it shows."),
+            ],
+            settings={"--k": 7},
+        )
+    )
+    words = [word for word in screen.console.file.getvalue().split() if "─" not in word]
+    assert words == ["Times", "ms", "ours", "1,500", "[b]Fast.", "Facts", "documents", "2,500"]
