@@ -1,4 +1,4 @@
-"""Seconds of a step, on a device that may still compute when a call has returned."""
+"""Seconds of a step, on a device that may still be computing when a call has returned."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch
 
 
 def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:
-    """What each of some calls takes until the device is done with them."""
+    """The mean time of a call, until the device has finished."""
     finish(device)
     started = time.perf_counter()
     for _ in range(calls):
@@ -17,7 +17,7 @@ def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> flo
 
 
 def finish(device: str) -> None:
-    """Wait until a GPU has computed what was asked of it."""
+    """Wait until a GPU has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
     elif device == "mps":
