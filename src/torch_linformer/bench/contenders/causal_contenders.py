@@ -16,10 +16,10 @@ from torch_linformer.bench.contenders.plain import (
 )
 from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.nn.attention import FullAttention, LinformerAttention
+from torch_linformer.nn.options import AttentionOptions
 
-WINDOW = 64  # tokens that each position sees themselves, beside the slots
-# Ours is compared with a loop over the positions where there are at most so many.
-LONGEST_LOOP = 16384
+WINDOW = 64  # tokens that each position attends to exactly, beside the slots
+LONGEST_LOOP = 16384  # positions up to which ours is compared with a loop over them
 
 OURS = f"torch-linformer, slots and window of {WINDOW}"
 WINDOW_ALONE = f"torch-linformer, window of {WINDOW} alone"
@@ -27,7 +27,7 @@ SDPA = f"full causal attention, SDPA (torch {torch.__version__})"
 
 
 def ours() -> list[Contender]:
-    """Running slots beside a local window, and the window alone."""
+    """Running slots beside a local window, and only the window."""
     return [
         Contender(name=OURS, build=_build_ours, ours=True),
         Contender(name=WINDOW_ALONE, build=_build_ours, ours=True, has_slots=False),
@@ -41,17 +41,15 @@ def full_attention() -> Contender:
 
 def peers() -> list[Contender]:
     """linformer-pytorch, where it is installed; what it computes is not causal, and its name says so."""
-    if not installed("linformer_pytorch"):
+    if not installed("linformer-pytorch"):
         return []
     name = f"{versioned('linformer-pytorch')}, causal=True (leaks the future)"
     return [Contender(name=name, build=_build_linformer_pytorch)]
 
 
 def _build_ours(case: Case) -> Workload:
-    made = LinformerAttention(
-        case.width, case.heads, max_len=case.length, k=case.k, causal=True, window=min(WINDOW, case.length)
-    )
-    module = placed(made, case)
+    options: AttentionOptions = {"causal": True, "window": min(WINDOW, case.length)}
+    module = placed(LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options), case)
     return sequence_workload(
         module,
         case,
@@ -69,6 +67,6 @@ def _build_full(case: Case) -> Workload:
 def _build_linformer_pytorch(case: Case) -> Workload:
     from linformer_pytorch.linformer_pytorch import gen_causal_mask
 
-    mask = gen_causal_mask(case.length, case.k)  # what its models pass on for causal=True
+    mask = gen_causal_mask(case.length, case.k)  # what its models pass for causal=True
     module = placed(linformer_pytorch_attention(case, mask), case)
     return sequence_workload(module, case, module, lambda x: plain_leaking_attention(module, x))

@@ -34,9 +34,9 @@ _FIGURE = (
     "The paper's Figure 2 keeps batch × length constant instead, where linear cost is flat."
 )
 _COUNTED = (
-    "The factor that only counting gives for this layer: multiplications of ordinary attention over those of ours, "
-    "and bytes of all intermediate results over ours. Machines reach more or less: short products run at a lower rate, "
-    "and softmax, norms and the nonlinearity are not counted."
+    "What counting predicts for this layer: multiplications of ordinary attention over those of ours, and bytes of all "
+    "intermediate results over ours. Machines reach more or less: short products run at a lower rate, and softmax, "
+    "norms and the nonlinearity are not counted."
 )
 
 
