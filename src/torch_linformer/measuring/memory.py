@@ -84,7 +84,7 @@ def die_first() -> None:
 def _load_backward(device: str) -> None:
     """Load what libraries load only once: torch's first backward pass imports 35 MB, cuBLAS takes a workspace."""
     x = torch.ones(2, 2, device=device, requires_grad=True)
-    (x @ x).backward(torch.ones_like(x))
+    torch.autograd.backward(x @ x, torch.ones_like(x))
 
 
 def _forget_the_past() -> None:

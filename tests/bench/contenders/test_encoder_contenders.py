@@ -13,8 +13,8 @@ from torch_linformer.bench.suite import Case
 
 NAME = attrgetter("name")
 CASE = Case(step="training", length=128, k=16, batch=2, width=24, heads=3, layers=2, feedforward=48)
-LAYERS = [encoders.our_layer(), *encoders.full_layers()]
-ENCODERS = [encoders.our_encoder(), encoders.twin_encoder(), *encoders.peer_encoders()]
+LAYERS = encoders.layers()
+ENCODERS = encoders.encoders()
 
 
 def case_for(contender, **changes):

@@ -72,7 +72,7 @@ def test_what_no_patience_allows_has_a_reason():
     assert skipped[decoding.TWIN] == "reading more than 131,072 tokens takes too long on a CPU"
     assert skipped[causal.SDPA] == "more than 65,536 tokens take too long on a CPU"
     assert skipped[decoding.OURS] is skipped[causal.OURS] is skipped[causal.WINDOW_ALONE] is None
-    twin = decoding.twin_decoder()
+    _, twin = decoding.contenders()
     assert SUITE.reason_to_skip(twin, replace(case, length=READ_LIMIT)) is None
     assert SUITE.reason_to_skip(twin, replace(case, device="cuda")) is None
 

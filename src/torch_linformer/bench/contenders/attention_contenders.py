@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from torch_linformer.bench.contenders.building import (
+    call,
     installed,
     linformer_pytorch_attention,
-    placed,
+    self_attention,
     sequence_workload,
     versioned,
 )
@@ -27,43 +28,32 @@ MATRIX_PRODUCT = f"matrix product (torch {torch.__version__})"
 _BUCKET = 64  # reformer-pytorch's own choice
 
 
-def ours() -> Contender:
-    """Our attention with default options."""
-    return Contender(name=OURS, build=build_ours, ours=True)
-
-
-def our_variants() -> list[Contender]:
-    """The other ways of sharing that one attention has, and the other maps to slots."""
-    sharings = [each for each in get_args(Sharing) if each not in (DEFAULTS["sharing"], "layerwise")]
-    projections = [each for each in get_args(Projection) if each != DEFAULTS["projection"]]
-    builds: dict[str, Callable[[Case], Workload]] = {
-        **{f"{OURS}, sharing {sharing}": partial(build_ours, sharing=sharing) for sharing in sharings},
-        **{f"{OURS}, {projection}": partial(build_ours, projection=projection) for projection in projections},
-    }
-    return [Contender(name=name, build=build, ours=True) for name, build in builds.items()]
+def ours() -> list[Contender]:
+    """Our attention with default options, the other ways of sharing that one attention has, and the other maps."""
+    options: dict[str, AttentionOptions] = {OURS: {}}
+    for sharing in get_args(Sharing):
+        if sharing not in (DEFAULTS["sharing"], "layerwise"):
+            options[f"{OURS}, sharing {sharing}"] = {"sharing": sharing}
+    for projection in get_args(Projection):
+        if projection != DEFAULTS["projection"]:
+            options[f"{OURS}, {projection}"] = {"projection": projection}
+    return [Contender(name=name, build=partial(build_ours, **chosen), ours=True) for name, chosen in options.items()]
 
 
 def full_attention() -> list[Contender]:
     """Ordinary attention with the same parameters: torch's fused kernel, and the formula step by step."""
     return [
-        Contender(name=SDPA, build=partial(_build_full, eager=False), has_slots=False),
-        Contender(name=EAGER, build=partial(_build_full, eager=True), has_slots=False),
+        Contender(name=SDPA, build=build_full, has_slots=False),
+        Contender(name=EAGER, build=partial(build_full, eager=True), has_slots=False),
     ]
 
 
 def peers() -> list[Contender]:
     """The packages that are installed."""
-    known: dict[str, tuple[Callable[[Case], nn.Module], bool]] = {
-        "linformer": (_linformer, True),
-        "linformer-pytorch": (linformer_pytorch_attention, True),
-        "nystrom-attention": (_nystrom, True),
-        "performer-pytorch": (_performer, True),
-        "reformer-pytorch": (_reformer, False),
-    }
     return [
-        Contender(name=versioned(distribution), build=partial(_build, make=make), has_slots=has_slots)
-        for distribution, (make, has_slots) in known.items()
-        if installed(distribution)
+        Contender(name=versioned(name), build=partial(_build, make=make), has_slots=name != "reformer-pytorch")
+        for name, make in PEERS.items()
+        if installed(name)
     ]
 
 
@@ -75,24 +65,18 @@ def matrix_product() -> Contender:
 
 def build_ours(case: Case, **options: Unpack[AttentionOptions]) -> Workload:
     """Our attention for a case."""
-    module = placed(LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options), case)
-    return sequence_workload(module, case, lambda x: module(x, x, x)[0], lambda x: plain_linformer_attention(module, x))
+    module = LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options)
+    return sequence_workload(module, case, self_attention, plain_linformer_attention)
 
 
-def _build_full(case: Case, eager: bool) -> Workload:
-    module = placed(FullAttention(case.width, case.heads), case)
-    return sequence_workload(
-        module,
-        case,
-        lambda x: module(x, x, x, need_weights=eager, average_attn_weights=False)[0],
-        lambda x: plain_full_attention(module, x),
-    )
+def build_full(case: Case, eager: bool = False, causal: bool = False) -> Workload:
+    """Ordinary attention for a case."""
+    run = partial(self_attention, need_weights=eager, average_attn_weights=False)
+    return sequence_workload(FullAttention(case.width, case.heads, causal=causal), case, run, plain_full_attention)
 
 
 def _build(case: Case, make: Callable[[Case], nn.Module]) -> Workload:
-    """A module of one sequence for a case."""
-    module = placed(make(case), case)
-    return sequence_workload(module, case, module)
+    return sequence_workload(make(case), case, call)
 
 
 def _linformer(case: Case) -> nn.Module:
@@ -127,3 +111,13 @@ def _reformer(case: Case) -> nn.Module:
         raise ValueError(f"reformer-pytorch takes multiples of {2 * _BUCKET} tokens, got {case.length}")
     attention: nn.Module = LSHSelfAttention(case.width, heads=case.heads, bucket_size=_BUCKET)
     return attention
+
+
+# By their names on PyPI.
+PEERS: dict[str, Callable[[Case], nn.Module]] = {
+    "linformer": _linformer,
+    "linformer-pytorch": linformer_pytorch_attention,
+    "nystrom-attention": _nystrom,
+    "performer-pytorch": _performer,
+    "reformer-pytorch": _reformer,
+}

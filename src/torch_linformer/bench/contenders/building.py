@@ -1,6 +1,7 @@
 """What every contender is built with: a module in the case's dtype on its device, and its input."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TypeVar
@@ -32,27 +33,40 @@ def placed(module: Module, case: Case) -> Module:
 
 
 def sequence_workload(
-    module: nn.Module,
+    module: Module,
     case: Case,
-    run: Callable[[Tensor], Tensor],
-    expected: Callable[[Tensor], Tensor] | None = None,
+    run: Callable[[Module, Tensor], Tensor],
+    expected: Callable[[Module, Tensor], Tensor] | None = None,
     keys: int | None = None,
 ) -> Workload:
-    """A workload from hidden states ``(B, N, C)`` to hidden states.
+    """A workload of a module from hidden states ``(B, N, C)`` to hidden states.
 
     The input is the same for every contender and, drawn on the CPU in float32, on every device. ``expected`` is left
     out where its scores would not fit into memory; ``keys`` are those of each query, K or N by default.
     """
+    module = placed(module, case)
     drawn = torch.randn(case.batch, case.length, case.width, generator=torch.Generator().manual_seed(0))
     states = drawn.to(case.device, case.torch_dtype).requires_grad_(case.step == "training")
     fits = case.batch * case.heads * case.length * (keys or case.k or case.length) <= PLAIN_LIMIT
     return Workload(
         module=module,
         inputs=(states,),
-        run=run,
+        run=partial(run, module),
         output_shape=tuple(states.shape),
-        expected=expected if fits else None,
+        expected=partial(expected, module) if expected is not None and fits else None,
     )
+
+
+def call(module: nn.Module, states: Tensor) -> Tensor:
+    """The output of a module that takes one sequence."""
+    output: Tensor = module(states)
+    return output
+
+
+def self_attention(module: nn.Module, states: Tensor, **options: bool) -> Tensor:
+    """The output of a module that takes queries, keys and values."""
+    output: Tensor = module(states, states, states, **options)[0]
+    return output
 
 
 def linformer_pytorch_attention(case: Case, causal_mask: Tensor | None = None) -> nn.Module:

@@ -21,14 +21,12 @@ PIECE = 1024  # tokens read at a time: ordinary attention writes a mask of that 
 LONGEST_PASS = 16384  # tokens up to which logits are compared with those of one pass without a cache
 
 
-def our_decoder() -> Contender:
-    """A ``LinformerForCausalLM``: what it keeps of the past does not grow."""
-    return Contender(name=OURS, build=partial(_build, options={"window": WINDOW}), ours=True)
-
-
-def twin_decoder() -> Contender:
-    """The same model with ordinary attention, which keeps every key and value."""
-    return Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False)
+def contenders() -> list[Contender]:
+    """A ``LinformerForCausalLM``, whose past has one size, and the same model with ordinary attention."""
+    return [
+        Contender(name=OURS, build=partial(_build, options={"window": WINDOW}), ours=True),
+        Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False),
+    ]
 
 
 def _build(case: Case, options: Mapping[str, Any]) -> Workload:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from logging import ERROR
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from torch_linformer.bench.contenders.building import placed, sequence_workload
+from torch_linformer.bench.contenders.building import call, placed, sequence_workload
 from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.attention import FullAttention
@@ -34,32 +35,27 @@ def our_encoder(name: str = OURS, **options: Any) -> Contender:
     return Contender(name=name, build=partial(_build_linformer, options=options), ours=True)
 
 
-def twin_encoder() -> Contender:
-    """The same model with ordinary attention."""
-    build = partial(_build_linformer, options={"attention": "full"})
-    return Contender(name=TWIN, build=build, ours=True, has_slots=False)
-
-
-def peer_encoders() -> list[Contender]:
-    """Encoders of transformers with the same width, depth and positions, from random weights."""
+def encoders() -> list[Contender]:
+    """Ours, the same model with ordinary attention, and encoders of transformers of the same width and depth."""
+    twin = partial(_build_linformer, options={"attention": "full"})
     return [
-        Contender(
-            name=f"{name} (transformers {transformers.__version__})",
-            build=partial(_build_peer, peer=peer),
-            has_slots=peer.has_slots,
-        )
-        for name, peer in _PEERS.items()
+        our_encoder(),
+        Contender(name=TWIN, build=twin, ours=True, has_slots=False),
+        *(
+            Contender(
+                name=f"{name} (transformers {transformers.__version__})",
+                build=partial(_build_peer, peer=peer),
+                has_slots=peer.has_slots,
+            )
+            for name, peer in _PEERS.items()
+        ),
     ]
 
 
-def our_layer() -> Contender:
-    """One encoder layer with E = F: what a layer costs where all layers share one projection."""
-    return Contender(name=OURS, build=_build_layer, ours=True)
-
-
-def full_layers() -> list[Contender]:
-    """The same layer with ordinary attention: torch's fused kernel, and the formula step by step."""
+def layers() -> list[Contender]:
+    """One encoder layer with E = F, as where all layers share one map, and with ordinary attention, fused and eager."""
     return [
+        Contender(name=OURS, build=_build_layer, ours=True),
         Contender(name=LAYER, build=partial(_build_full_layer, eager=False), has_slots=False),
         Contender(name=EAGER_LAYER, build=partial(_build_full_layer, eager=True), has_slots=False),
     ]
@@ -116,7 +112,7 @@ def _token_workload(model: PreTrainedModel, case: Case) -> Workload:
 def _quiet() -> Iterator[None]:
     """No warnings of transformers: on padding to a window, and on ids of a larger vocabulary."""
     before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(ERROR)
     try:
         yield
     finally:
@@ -182,14 +178,9 @@ _PEERS = {
 def _build_layer(case: Case) -> Workload:
     sizes = case.width, case.heads, case.feedforward
     layer = LinformerEncoderLayer(*sizes, 0.0, "gelu", max_len=case.length, k=case.k, sharing="kv")
-    return _layer_workload(layer, case)
+    return sequence_workload(layer, case, call)
 
 
 def _build_full_layer(case: Case, eager: bool) -> Workload:
     layer = EncoderLayer(FullAttention(case.width, case.heads), case.feedforward, 0.0, "gelu")
-    return _layer_workload(layer, case, need_weights=eager)
-
-
-def _layer_workload(layer: EncoderLayer, case: Case, need_weights: bool = False) -> Workload:
-    module = placed(layer, case)
-    return sequence_workload(module, case, lambda x: module(x, need_weights=need_weights))
+    return sequence_workload(layer, case, partial(EncoderLayer.__call__, need_weights=eager))

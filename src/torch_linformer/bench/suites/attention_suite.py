@@ -38,8 +38,7 @@ class AttentionSuite(Suite):
     def contenders(self) -> list[Contender]:
         return [
             contenders.matrix_product(),
-            contenders.ours(),
-            *contenders.our_variants(),
+            *contenders.ours(),
             *contenders.full_attention(),
             *contenders.peers(),
         ]

@@ -1,7 +1,8 @@
 """Causal attention: what a training step costs over length, and what a new token costs after a long past."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch_linformer.bench.contenders import causal_contenders as attention
 from torch_linformer.bench.contenders import decoding_contenders as decoding
@@ -69,13 +70,7 @@ class CausalSuite(Suite):
         return require_cases(cases, lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return [
-            *attention.ours(),
-            attention.full_attention(),
-            *attention.peers(),
-            decoding.our_decoder(),
-            decoding.twin_decoder(),
-        ]
+        return [*attention.contenders(), *decoding.contenders()]
 
     def takes_part(self, contender: Contender, case: Case) -> bool:
         decodes = contender.name in (decoding.OURS, decoding.TWIN)
@@ -114,7 +109,7 @@ class CausalSuite(Suite):
             derived={
                 "ratios": ratio_records(attended, attention.OURS),
                 "decoding_ratios": ratio_records(decoded, decoding.OURS),
-                "decoding_growth": [each.record() for each in growths],
+                "decoding_growth": [growth._asdict() for growth in growths],
             },
         )
 
@@ -136,8 +131,7 @@ def _decoding_sections(results: Measurements) -> tuple[list[Section], dict[str, 
     return sections, drawn(charts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Growth:
+class Growth(NamedTuple):
     """What a longer past costs one decoder.
 
     Attributes:
@@ -146,6 +140,8 @@ class Growth:
         lengths: tokens of the shortest and of the longest past that were measured.
         seconds: of a token after either.
         caches: bytes kept of either.
+        time_ratio: seconds after the longest past over those after the shortest.
+        more_cache: bytes by which the cache of the longest past is larger.
     """
 
     contender: str
@@ -153,20 +149,8 @@ class Growth:
     lengths: tuple[int, int]
     seconds: tuple[float, float]
     caches: tuple[int, int]
-
-    @property
-    def time_ratio(self) -> float:
-        """Seconds after the longest past over those after the shortest."""
-        return self.seconds[1] / self.seconds[0]
-
-    @property
-    def more_cache(self) -> int:
-        """Bytes by which the cache of the longest past is larger."""
-        return self.caches[1] - self.caches[0]
-
-    def record(self) -> dict[str, object]:
-        """For ``results.json``."""
-        return {**asdict(self), "time_ratio": self.time_ratio, "more_cache": self.more_cache}
+    time_ratio: float
+    more_cache: int
 
 
 def _growths(results: Measurements) -> list[Growth]:
@@ -177,9 +161,9 @@ def _growths(results: Measurements) -> list[Growth]:
         seconds, caches = (results.points(quantity, name, "decoding", k) for quantity in ("seconds", "cache"))
         both = [length for length in seconds if length in caches]
         if len(both) > 1:
-            ends = (both[0], both[-1])
-            times, kept = (seconds[ends[0]], seconds[ends[1]]), (int(caches[ends[0]]), int(caches[ends[1]]))
-            growths.append(Growth(contender=name, k=k, lengths=ends, seconds=times, caches=kept))
+            short, long = both[0], both[-1]
+            times, kept = (seconds[short], seconds[long]), (int(caches[short]), int(caches[long]))
+            growths.append(Growth(name, k, (short, long), times, kept, times[1] / times[0], kept[1] - kept[0]))
     return growths
 
 

@@ -38,7 +38,7 @@ class EncoderSuite(Suite):
         return require_cases(cases, lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return [contenders.our_encoder(), contenders.twin_encoder(), *contenders.peer_encoders()]
+        return contenders.encoders()
 
     def summarise(self, rows: Sequence[Measurement]) -> Summary:
         results, ours, twin = Measurements(rows), contenders.OURS, contenders.TWIN

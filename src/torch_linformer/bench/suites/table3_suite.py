@@ -24,6 +24,7 @@ from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 SIZES = {"width": 768, "heads": 12, "layers": 1, "feedforward": 3072}
 LENGTHS, KS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536), paper.KS
 QUICK_LENGTHS, QUICK_KS = (512, 1024, 2048), (128, 256)
+QUANTITIES: dict[str, Quantity] = {"time": "seconds", "memory": "memory"}
 
 _ESTIMATED = (
     "~ marks an estimate: the cost of ordinary attention there is a + b·N + c·N², fitted to its measured lengths."
@@ -54,7 +55,7 @@ class Table3Suite(Suite):
         return require_cases([case for case in cases if 2 * case.k <= case.length], lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return [contenders.our_layer(), *contenders.full_layers()]
+        return contenders.layers()
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
         if contender.ours:
@@ -67,7 +68,7 @@ class Table3Suite(Suite):
             return Summary()
         tables = {
             f"{what}_saved_{kernel.lower()}": _saving(results, quantity, standard, kernel)
-            for what, quantity in (("time", "seconds"), ("memory", "memory"))
+            for what, quantity in QUANTITIES.items()
             for kernel, standard in (("eager", contenders.EAGER_LAYER), ("SDPA", contenders.LAYER))
         }
         eager, sdpa = tables["time_saved_eager"], tables["time_saved_sdpa"]
@@ -151,7 +152,7 @@ def _saving(results: Measurements, quantity: Quantity, standard: str, kernel: st
     measured = results.points(quantity, standard, "forward", 0)
     fit = fit_quadratic(list(measured.items()))
     beyond = [length for length in results.lengths if length > max(measured, default=0)]
-    estimated = [] if fit is None else [(length, fit(length)) for length in beyond]
+    estimated = [] if fit is None else [(length, float(fit(length))) for length in beyond]
     costs = {**measured, **dict(estimated)}
     ours = {k: results.points(quantity, contenders.OURS, "forward", k) for k in results.ks}
     time = quantity == "seconds"
