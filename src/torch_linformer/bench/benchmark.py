@@ -40,12 +40,8 @@ def run_benchmark(
     """
     screen = screen or BenchmarkScreen()
     contenders = {contender.name: contender for contender in suite.contenders()}
-    order = [
-        (case, name)
-        for case in _cases(suite, settings.grid)
-        for name, contender in contenders.items()
-        if suite.takes_part(contender, case)
-    ]
+    cases = _cases(suite, settings.grid)
+    order = [(case, name) for case in cases for name in contenders if suite.takes_part(contenders[name], case)]
     torch.set_num_threads(settings.threads)
     results = open_results(output, _new_results(suite, settings, command), resume)
     results.save(output)  # from here on the folder belongs to this benchmark
@@ -90,7 +86,7 @@ def _groups(suite: Suite, pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tu
 
 
 def _name_what_is_not_installed(screen: BenchmarkScreen) -> None:
-    missing = set(PEERS) - set(package_versions(tuple(PEERS)))
+    missing = set(PEERS) - set(package_versions(PEERS))
     if missing:
         names = ", ".join(sorted(missing))
         screen.say(f'not installed: {names}; to have every contender: pip install "torch-linformer[bench]"')

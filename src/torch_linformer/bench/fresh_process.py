@@ -69,7 +69,7 @@ def _serve(sender: Connection, suite: Suite, name: str, case: Case, threads: int
             peak = Peak(memory=memory.bytes())
     except Exception as error:
         peak = Peak(error=explain(error))
-    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted: nobody waits for the answer
+    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and no longer waits
         sender.send(peak)
 
 

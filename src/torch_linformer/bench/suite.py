@@ -58,13 +58,11 @@ class Contender:
     Attributes:
         name: unique within the suite; with the package and its version where it is not ours.
         build: makes it ready for a case; raises where it cannot compute it, and the row says why.
-        ours: whether it belongs to this package.
         has_slots: whether it depends on K; one that does not is measured once a length, with k = 0.
     """
 
     name: str
     build: Callable[[Case], Workload]
-    ours: bool = False
     has_slots: bool = True
 
 
@@ -151,7 +149,7 @@ class Suite(ABC):
         return replace(case, k=0)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
-        """Why this pair is not measured although it could be, such as taking too long; None to measure it."""
+        """Why this pair is not measured although it could be, for instance because it takes too long; else None."""
         return None
 
     @abstractmethod

@@ -88,7 +88,7 @@ class _Runner:
     def row(self) -> Measurement:
         if self.error is not None:
             return Measurement(contender=self.contender.name, case=self.case, error=self.error)
-        # A single round has no quartiles: its time stands for all three.
+        # A single round has no quartiles: all three are its time.
         measured = self.seconds if len(self.seconds) > 1 else self.seconds * 2
         lower, middle, upper = quantiles(measured, n=4, method="inclusive")
         return Measurement(

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -32,12 +32,12 @@ def memory_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """The memory that new work can have without swapping; all of it where the kernel does not tell."""
+    """The memory that new work can have without swapping; all of it where the kernel does not report it."""
     available = _entry("/proc/meminfo", "MemAvailable")
     return memory_bytes() if available is None else _bytes(available)
 
 
-def package_versions(names: Sequence[str]) -> dict[str, str]:
+def package_versions(names: Iterable[str]) -> dict[str, str]:
     """Versions of the named packages, by their names on PyPI; those that are not installed are left out."""
     found = {}
     for name in names:

@@ -1,6 +1,6 @@
 """Peak memory, which everywhere here means: the most that steps hold at once, beyond what was held before the first.
 
-Libraries, parameters and inputs are there before and do not count; activations, gradients, temporary results and the
+Libraries, parameters and inputs are held before and do not count; activations, gradients, temporary results and the
 state of an optimizer do. Measure in a fresh process: in one that ran similar steps before, memory that the allocator
 kept would hide those of the steps.
 """

@@ -93,19 +93,18 @@ def test_a_measurement_of_nothing_is_no_point():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "least", "sentence"),
+    ("seconds", "sentence"),
     [
-        ([0.02, 0.03, 0.05], 512, "from N = 512 on"),
-        ([0.02, 0.01, 0.05], 2048, "from N = 2,048 on"),
-        ([0.02, 0.03, 0.01], None, "at none of these lengths"),
+        ([0.02, 0.03, 0.05], "from N = 512 on"),
+        ([0.02, 0.01, 0.05], "from N = 2,048 on"),
+        ([0.02, 0.03, 0.01], "at none of these lengths"),
     ],
 )
-def test_where_ours_begins_to_win(seconds, least, sentence):
+def test_where_ours_begins_to_win(seconds, sentence):
     lengths = (512, 1024, 2048)
     rows = [row("ours", length, 128, 0.015) for length in lengths]
     rows += [row("full", length, 0, taken) for length, taken in zip(lengths, seconds, strict=True)]
     beside = comparison(Measurements(rows))
-    assert beside.faster_from("full") == least
     assert sentence in beside.crossing("full")
     assert beside.crossing("nobody") == ""
 

@@ -9,14 +9,13 @@ from torch import nn
 
 from torch_linformer.bench.contenders.building import (
     call,
-    installed,
     linformer_pytorch_attention,
     self_attention,
     sequence_workload,
-    versioned,
 )
 from torch_linformer.bench.contenders.plain import plain_full_attention, plain_linformer_attention
 from torch_linformer.bench.suite import Case, Contender, Workload
+from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import FullAttention, LinformerAttention
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions, Projection, Sharing
 
@@ -37,7 +36,7 @@ def ours() -> list[Contender]:
     for projection in get_args(Projection):
         if projection != DEFAULTS["projection"]:
             options[f"{OURS}, {projection}"] = {"projection": projection}
-    return [Contender(name=name, build=partial(build_ours, **chosen), ours=True) for name, chosen in options.items()]
+    return [Contender(name=name, build=partial(build_ours, **chosen)) for name, chosen in options.items()]
 
 
 def full_attention() -> list[Contender]:
@@ -49,11 +48,12 @@ def full_attention() -> list[Contender]:
 
 
 def peers() -> list[Contender]:
-    """The packages that are installed."""
+    """The packages that are installed, named with their versions."""
     return [
-        Contender(name=versioned(name), build=partial(_build, make=make), has_slots=name != "reformer-pytorch")
-        for name, make in PEERS.items()
-        if installed(name)
+        Contender(
+            name=f"{name} {version}", build=partial(_build, make=PEERS[name]), has_slots=name != "reformer-pytorch"
+        )
+        for name, version in package_versions(PEERS).items()
     ]
 
 

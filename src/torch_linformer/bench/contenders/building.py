@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
 from typing import TypeVar
 
 import torch
@@ -15,16 +13,6 @@ from torch_linformer.bench.suite import Case, Workload
 PLAIN_LIMIT = 2**28
 
 Module = TypeVar("Module", bound=nn.Module)
-
-
-def installed(distribution: str) -> bool:
-    """Whether this package can be imported; nothing is imported."""
-    return find_spec(distribution.replace("-", "_")) is not None
-
-
-def versioned(distribution: str) -> str:
-    """A package and its version, as contenders are named: ``linformer 0.2.3``."""
-    return f"{distribution} {version(distribution)}"
 
 
 def placed(module: Module, case: Case) -> Module:

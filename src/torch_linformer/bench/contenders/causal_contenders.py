@@ -7,14 +7,13 @@ import torch
 from torch_linformer.bench.contenders.attention_contenders import build_full
 from torch_linformer.bench.contenders.building import (
     call,
-    installed,
     linformer_pytorch_attention,
     self_attention,
     sequence_workload,
-    versioned,
 )
 from torch_linformer.bench.contenders.plain import plain_causal_attention, plain_leaking_attention
 from torch_linformer.bench.suite import Case, Contender, Workload
+from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import LinformerAttention
 from torch_linformer.nn.options import AttentionOptions
 
@@ -32,13 +31,12 @@ def contenders() -> list[Contender]:
     What that one computes is not causal, and its name says so.
     """
     found = [
-        Contender(name=OURS, build=_build_ours, ours=True),
-        Contender(name=WINDOW_ALONE, build=_build_ours, ours=True, has_slots=False),
+        Contender(name=OURS, build=_build_ours),
+        Contender(name=WINDOW_ALONE, build=_build_ours, has_slots=False),
         Contender(name=SDPA, build=partial(build_full, causal=True), has_slots=False),
     ]
-    if installed("linformer-pytorch"):
-        name = f"{versioned('linformer-pytorch')}, causal=True (leaks the future)"
-        found.append(Contender(name=name, build=_build_leaking))
+    for name, version in package_versions(["linformer-pytorch"]).items():
+        found.append(Contender(name=f"{name} {version}, causal=True (leaks the future)", build=_build_leaking))
     return found
 
 

@@ -24,7 +24,7 @@ LONGEST_PASS = 16384  # tokens up to which logits are compared with those of one
 def contenders() -> list[Contender]:
     """A ``LinformerForCausalLM``, whose past has one size, and the same model with ordinary attention."""
     return [
-        Contender(name=OURS, build=partial(_build, options={"window": WINDOW}), ours=True),
+        Contender(name=OURS, build=partial(_build, options={"window": WINDOW})),
         Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False),
     ]
 

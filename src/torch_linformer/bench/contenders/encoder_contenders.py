@@ -32,7 +32,7 @@ _BIGBIRD_FULL = 11 * _BIGBIRD_BLOCK  # tokens up to which its sparse pattern cov
 
 def our_encoder(name: str = OURS, **options: Any) -> Contender:
     """A ``LinformerModel``; ``options`` go into its configuration."""
-    return Contender(name=name, build=partial(_build_linformer, options=options), ours=True)
+    return Contender(name=name, build=partial(_build_linformer, options=options))
 
 
 def encoders() -> list[Contender]:
@@ -40,7 +40,7 @@ def encoders() -> list[Contender]:
     twin = partial(_build_linformer, options={"attention": "full"})
     return [
         our_encoder(),
-        Contender(name=TWIN, build=twin, ours=True, has_slots=False),
+        Contender(name=TWIN, build=twin, has_slots=False),
         *(
             Contender(
                 name=f"{name} (transformers {transformers.__version__})",
@@ -55,7 +55,7 @@ def encoders() -> list[Contender]:
 def layers() -> list[Contender]:
     """One encoder layer with E = F, as where all layers share one map, and with ordinary attention, fused and eager."""
     return [
-        Contender(name=OURS, build=_build_layer, ours=True),
+        Contender(name=OURS, build=_build_layer),
         Contender(name=LAYER, build=partial(_build_full_layer, eager=False), has_slots=False),
         Contender(name=EAGER_LAYER, build=partial(_build_full_layer, eager=True), has_slots=False),
     ]
@@ -125,7 +125,7 @@ class Peer(NamedTuple):
     Attributes:
         model: its name in transformers, without ``Config`` or ``Model``.
         options: of its configuration, beside width and depth; raises where it cannot compute a case.
-        pools: whether it must be told to leave out a pooling layer.
+        pools: whether its pooling layer must be left out.
         has_slots: whether it depends on K.
     """
 

@@ -16,7 +16,7 @@ QUICK_LENGTHS, QUICK_KS = (512, 2048), (128,)
 MATRIX, QUICK_MATRIX = 4096, 2048
 STEPS: tuple[StepKind, ...] = ("forward", "training")
 
-_TEXT = "After each value stands its ratio to the first row's: 2× is twice as much."
+_TEXT = "Each value is followed by its ratio to the first row's: 2× is twice as much."
 _SHARE_TEXT = (
     "The share that our forward step reaches of the rate at which this machine multiplies large matrices, counting "
     "only the multiplications of the compress-first formula: not softmax, bias or anything else."

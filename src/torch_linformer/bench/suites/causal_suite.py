@@ -13,7 +13,6 @@ from torch_linformer.bench.suites.measurements import (
     Measurements,
     compare_lengths,
     drawn,
-    ours_first,
     ratio_headlines,
     ratio_records,
     with_k,
@@ -32,7 +31,7 @@ TIME_LIMIT = 1.1  # of a token after the longest past, over one after the shorte
 
 _ATTENTION_TEXT = (
     f"One causal attention of width 768, 12 heads: running slots and the last {attention.WINDOW} tokens, only that "
-    "window, and ordinary attention. After each value stands its ratio to the first row's."
+    "window, and ordinary attention. Each value is followed by its ratio to the first row's."
 )
 _LEAKS = (
     "linformer-pytorch with causal=True is not causal: position t attends to slots 0 to t, and each of them mixes the "
@@ -45,7 +44,7 @@ _DECODING_TEXT = (
     f"{format_count(decoding.LONGEST_PASS)} of them, the scores are compared with those of one pass without a cache."
 )
 _DECODING_MEMORY = (
-    "Beyond the cache that is there before the step. Ordinary attention writes the keys and values of each layer anew "
+    "In addition to the cache that the step starts with. Ordinary attention writes the keys and values of each layer anew "
     "with every token, and here the old ones stay for the next step: memory of a second cache. Text generation drops "
     "the old ones, so it needs this for one layer at a time."
 )
@@ -117,11 +116,10 @@ class CausalSuite(Suite):
 def _decoding_sections(results: Measurements) -> tuple[list[Section], dict[str, bytes]]:
     sections: list[Section] = []
     charts: dict[str, LogLogChart] = {}
-    names = ours_first(results, decoding.OURS)
     for k in results.ks:
         comparison = LengthComparison(results=results, ours=decoding.OURS, step="decoding", k=k)
-        time = comparison.chart("seconds", "Time of one token after N others", names)
-        cache = comparison.chart("cache", "Cache after N tokens", names)
+        time = comparison.chart("seconds", "Time of one token after N others")
+        cache = comparison.chart("cache", "Cache after N tokens")
         charts.update({f"decoding_time_k{k}": time, f"decoding_cache_k{k}": cache})
         sections += [
             comparison.table("seconds", _DECODING_TEXT, time),

@@ -14,7 +14,7 @@ TRAINING_LENGTH, QUICK_TRAINING_LENGTH = 2048, 512  # the longest, unless the us
 
 _TEXT = (
     "6 layers of width 384, 12 heads, feed-forward 1,536, random weights, no dropout, from token ids to the last "
-    "hidden state; after each value stands its ratio to the first row's. ModernBERT's gated feed-forward has two "
+    "hidden state; each value is followed by its ratio to the first row's. ModernBERT's gated feed-forward has two "
     "thirds of the width, which costs the same. BigBird attends fully up to 704 tokens, and sparsely "
     "beyond."
 )

@@ -45,7 +45,7 @@ class Measurements:
         return sorted({row.case.k for row in self.rows} - {0})
 
     def points(self, quantity: Quantity, contender: str, step: StepKind, k: int) -> dict[int, float]:
-        """What was measured, by length; of a contender without slots whatever the K. Nothing stands for 0."""
+        """What was measured, by length, without zeros; for a contender without slots the same for every K."""
         found = {
             row.case.length: float(getattr(row, quantity))
             for row in self.rows
@@ -79,7 +79,7 @@ class LengthComparison:
     def table(self, quantity: Quantity, text: str = "", chart: LogLogChart | None = None) -> Section:
         """A row for each contender, ours first and then the best at the greatest length, with ratios to ours.
 
-        The table of the time also tells what failed.
+        The table of the time also lists what failed.
         """
         here = Measurements(
             [row for row in self.results.rows if row.case.step == self.step and row.case.k in (self.k, 0)]
@@ -101,8 +101,9 @@ class LengthComparison:
             figure=chart.svg() if chart is not None and chart.lines else "",
         )
 
-    def chart(self, quantity: Quantity, title: str, names: Sequence[str]) -> LogLogChart:
-        """The named contenders over length, those that were measured, ours thick."""
+    def chart(self, quantity: Quantity, title: str, names: Sequence[str] = ()) -> LogLogChart:
+        """What was measured of the named contenders (all by default) over length, ours first and thick."""
+        names = sorted(names or self.results.contenders, key=lambda name: name != self.ours)
         measured = {name: self.results.points(quantity, name, self.step, self.k) for name in names}
         lines = [
             Line(name=name, points=list(points.items()), thick=name == self.ours)
@@ -111,22 +112,16 @@ class LengthComparison:
         ]
         return length_chart(quantity, f"{title}, K = {format_count(self.k)}", lines)
 
-    def faster_from(self, rival: str) -> int | None:
-        """The least length from which on ours was faster than ``rival`` at every measured length."""
+    def crossing(self, rival: str) -> str:
+        """From which length on ours was faster at every measured length; nothing where ``rival`` was not measured."""
+        ratios = self.results.ratios("seconds", rival, self.ours, self.step, self.k)
         least = None
-        for length, ratio in reversed(self.results.ratios("seconds", rival, self.ours, self.step, self.k).items()):
-            if ratio <= 1:
+        for length in reversed(ratios):
+            if ratios[length] <= 1:
                 break
             least = length
-        return least
-
-    def crossing(self, rival: str) -> str:
-        """:meth:`faster_from` as a sentence; nothing where ``rival`` was not measured."""
-        if not self.results.ratios("seconds", rival, self.ours, self.step, self.k):
-            return ""
-        least = self.faster_from(rival)
         where = "at none of these lengths" if least is None else f"from N = {format_count(least)} on"
-        return f"Of the lengths measured, ours is faster than {rival} {where}."
+        return f"Of the lengths measured, ours is faster than {rival} {where}." if ratios else ""
 
     def _cell(self, quantity: Quantity, name: str, length: int, points: Mapping[str, Mapping[int, float]]) -> str:
         value, ours = points[name].get(length), points.get(self.ours, {}).get(length)
@@ -164,7 +159,7 @@ def compare_lengths(
     for step in results.steps:
         for k in results.ks:
             comparison = LengthComparison(results=results, ours=ours, step=step, k=k)
-            chart = comparison.chart("seconds", f"{title}, {step}", names or ours_first(results, ours))
+            chart = comparison.chart("seconds", f"{title}, {step}", names)
             charts[f"{file}_{step}_k{k}"] = chart
             paragraphs = filter(None, (f"{text} {comparison.crossing(rival)}", note))
             sections += [comparison.table("seconds", "\n\n".join(paragraphs), chart), comparison.table("memory")]
@@ -174,11 +169,6 @@ def compare_lengths(
 def drawn(charts: Mapping[str, LogLogChart]) -> dict[str, bytes]:
     """The charts that have a line, as PNG files."""
     return {name: chart.png() for name, chart in charts.items() if chart.lines}
-
-
-def ours_first(results: Measurements, ours: str) -> list[str]:
-    """The names of all contenders, ours at the head."""
-    return sorted(results.contenders, key=lambda name: name != ours)
 
 
 def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLogChart:

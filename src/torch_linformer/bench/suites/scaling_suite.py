@@ -34,7 +34,7 @@ ENCODER_OPTIONS: dict[str, Any] = {
 }
 ATTENTION_LENGTH, TRAINING_LENGTH = 65536, 131072  # beyond these only the encoder's forward goes on
 QUANTITIES: dict[Quantity, str] = {"seconds": "time", "memory": "memory"}
-FIT_FROM = 4096  # tokens; below, the cost of a call whatever its length counts too much
+FIT_FROM = 4096  # tokens; in shorter ones the fixed cost of a call counts too much
 
 ATTENTION = "attention, width 768"
 ENCODER = "encoder, 4 layers of width 256"
@@ -70,7 +70,7 @@ class ScalingSuite(Suite):
 
     def contenders(self) -> list[Contender]:
         return [
-            Contender(name=ATTENTION, build=attention.build_ours, ours=True),
+            Contender(name=ATTENTION, build=attention.build_ours),
             encoders.our_encoder(ENCODER, **ENCODER_OPTIONS),
             encoders.our_encoder(REVERSIBLE, **ENCODER_OPTIONS, activation_memory="reversible"),
         ]

@@ -58,7 +58,7 @@ class Table3Suite(Suite):
         return contenders.layers()
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
-        if contender.ours:
+        if contender.name == contenders.OURS:
             return None
         return beyond_full_attention(case, eager=contender.name == contenders.EAGER_LAYER)
 
