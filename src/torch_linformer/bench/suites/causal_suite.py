@@ -44,9 +44,9 @@ _DECODING_TEXT = (
     f"{format_count(decoding.LONGEST_PASS)} of them, the scores are compared with those of one pass without a cache."
 )
 _DECODING_MEMORY = (
-    "In addition to the cache that the step starts with. Ordinary attention writes the keys and values of each layer anew "
-    "with every token, and here the old ones stay for the next step: memory of a second cache. Text generation drops "
-    "the old ones, so it needs this for one layer at a time."
+    "In addition to the cache that the step starts with. Ordinary attention writes the keys and values of each layer "
+    "anew with every token, and here the old ones stay for the next step: memory of a second cache. Text generation "
+    "drops the old ones, so it needs this for one layer at a time."
 )
 _GROWTH = (
     "A token after the longest past compared with one after the shortest, timed in turn, and what is kept of both. "
