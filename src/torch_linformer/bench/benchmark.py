@@ -56,12 +56,17 @@ def run_benchmark(
                 screen.row(row)
     finally:
         screen.stop()
+    _finish(suite, results, output, screen)
+    return results
+
+
+def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScreen) -> None:
+    """Derive numbers from the rows, and write and show the report."""
     summary = suite.summarise(results.rows)
     results.derived = summary.derived
     results.save(output)
     write_report(output, suite.title, results, summary)
     show_summary(summary, output, screen)
-    return results
 
 
 def _cases(suite: Suite, grid: Grid) -> list[Case]:

@@ -1,4 +1,4 @@
-"""What a measurement was made on: the machine, and the versions of what ran."""
+"""Facts to publish beside a measurement: the machine, and the versions of what ran."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from torch_linformer.reporting.tables import format_bytes
 
 
 def machine_facts(device: str) -> dict[str, str]:
-    """Name and value of what the speed of a computation on ``device`` depends on, written for readers."""
+    """What the speed of a computation on ``device`` depends on, by name, written for readers."""
     import torch  # not above: options of a command are checked against the memory before torch is needed
 
     return {
@@ -33,8 +33,8 @@ def memory_bytes() -> int:
 
 def available_bytes() -> int:
     """The memory that new work can have without swapping; all of it where the kernel does not report it."""
-    available = _entry("/proc/meminfo", "MemAvailable")
-    return memory_bytes() if available is None else _bytes(available)
+    available = _bytes("/proc/meminfo", "MemAvailable")
+    return memory_bytes() if available is None else available
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str]:
@@ -70,8 +70,7 @@ def process_bytes(name: str) -> int | None:
 
     Not ``ru_maxrss``, which on Linux starts at the resident set of the parent process. None without that table.
     """
-    value = _entry("/proc/self/status", name)
-    return None if value is None else _bytes(value)
+    return _bytes("/proc/self/status", name)
 
 
 def _processor() -> str:
@@ -88,6 +87,7 @@ def _entry(table: str, name: str) -> str | None:
     return next((value.strip() for key, _, value in entries if key.strip() == name), None)
 
 
-def _bytes(kibibytes: str) -> int:
-    """``1024 kB``, as the kernel writes it, in bytes."""
-    return int(kibibytes.split()[0]) * 1024
+def _bytes(table: str, name: str) -> int | None:
+    """An entry such as ``1024 kB`` in bytes."""
+    entry = _entry(table, name)
+    return None if entry is None else int(entry.split()[0]) * 1024

@@ -8,15 +8,15 @@ import torch
 
 def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:
     """The mean time of a call, until the device has finished."""
-    finish(device)
+    _finish(device)
     started = time.perf_counter()
     for _ in range(calls):
         step()
-    finish(device)
+    _finish(device)
     return (time.perf_counter() - started) / calls
 
 
-def finish(device: str) -> None:
+def _finish(device: str) -> None:
     """Wait until a GPU has finished."""
     if device == "cuda":
         torch.cuda.synchronize()

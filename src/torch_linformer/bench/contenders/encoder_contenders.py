@@ -17,6 +17,7 @@ from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
+from torch_linformer.nn.options import DEFAULT_K
 
 VOCABULARY = 1000
 _FIRST_WORD = 5  # the ids below it are special in one model or another
@@ -62,8 +63,8 @@ def layers() -> list[Contender]:
 
 
 def our_config(case: Case, **options: Any) -> LinformerConfig:
-    """The configuration of a model for a case. A twin has a K too, which it does not use."""
-    return LinformerConfig(**_sizes(case), pad_token_id=None, k=case.k or 1, **options)
+    """The configuration of a model for a case; full attention does not use its K."""
+    return LinformerConfig(**_sizes(case), pad_token_id=None, k=case.k or DEFAULT_K, **options)
 
 
 def drawn_ids(case: Case, length: int) -> Tensor:
