@@ -11,14 +11,13 @@ LENGTHS = [512, 1024, 2048, 4096, 8192]
 def test_the_quadratic_is_found_and_goes_on(terms):
     constant, linear, quadratic = terms
     fit = fit_quadratic([(n, constant + linear * n + quadratic * n**2) for n in LENGTHS])
-    found = (fit.constant, fit.linear, fit.quadratic)
-    assert found == pytest.approx(terms, rel=1e-6, abs=1e-14)
+    assert tuple(fit.coef) == pytest.approx(terms, rel=1e-6, abs=1e-14)
     assert fit(65536) == pytest.approx(constant + linear * 65536 + quadratic * 65536**2, rel=1e-6)
 
 
 def test_no_term_is_negative():
     fit = fit_quadratic([(n, 1e-6 * n**2 - 0.1) for n in LENGTHS])
-    assert min(fit.constant, fit.linear, fit.quadratic) >= 0
+    assert fit.coef.min() >= 0
 
 
 def test_errors_count_relative_to_the_cost():

@@ -53,7 +53,7 @@ def test_ordinary_attention_and_feedforward_by_hand():
 
 
 def test_batch_and_dtype_multiply():
-    once, more = full_attention_cost(SIZES), full_attention_cost(replace(SIZES, batch=3, torch_dtype=torch.bfloat16))
+    once, more = full_attention_cost(SIZES), full_attention_cost(replace(SIZES, batch=3, dtype="bfloat16"))
     assert more == Cost(multiplications=3 * once.multiplications, bytes=3 * once.bytes // 2)
 
 

@@ -10,13 +10,13 @@ import torch
 import torch_linformer
 from torch_linformer.bench.bench_report import write_report
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen
+from torch_linformer.bench.contenders.attention_contenders import PEERS
 from torch_linformer.bench.fresh_process import probe
 from torch_linformer.bench.results import Results, Settings, open_results
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite
 from torch_linformer.bench.turns import time_in_turn
 from torch_linformer.measuring.machine import git_commit, machine_facts, package_versions
 
-PEERS = ("linformer", "linformer-pytorch", "nystrom-attention", "performer-pytorch", "reformer-pytorch")
 BUDGET, QUICK_BUDGET = 10.0, 3.0  # seconds of timed rounds for each contender in each case
 
 
@@ -29,34 +29,22 @@ def run_benchmark(
     command: str = "",
     screen: BenchmarkScreen | None = None,
 ) -> Results:
-    """Measure every contender in every case of a suite, and leave rows, tables, figures and a page in a folder.
+    """Measure every contender in every case of a suite, and write rows, tables, figures and a page to a folder.
 
     First each contender runs one step in a process of its own, which gives its peak memory and finds out whether it
     can run; those that can are then timed in turn in this process. ``results.json`` has every row as soon as it is
-    known.
-
-    Args:
-        suite: what to measure.
-        settings: how.
-        output: the folder, new or empty, or with ``resume`` that of the same benchmark interrupted.
-        resume: keep the rows that are there.
-        command: what began it, for the report.
-        screen: where to show progress and tables.
+    known. ``output`` is a new or empty folder, or with ``resume`` that of the same benchmark, whose rows are kept.
 
     Raises:
         ValueError: for anything wrong with the settings or the folder.
     """
     screen = screen or BenchmarkScreen()
     contenders = {contender.name: contender for contender in suite.contenders()}
-    order = [
-        (case, name)
-        for case in _cases(suite, settings.grid)
-        for name, contender in contenders.items()
-        if suite.takes_part(contender, case)
-    ]
+    cases = _cases(suite, settings.grid)
+    order = [(case, name) for case in cases for name in contenders if suite.takes_part(contenders[name], case)]
     torch.set_num_threads(settings.threads)
-    results = open_results(output, _nothing_yet(suite, settings, command), resume)
-    results.save(output)  # so that the folder is known to hold this benchmark
+    results = open_results(output, _new_results(suite, settings, command), resume)
+    results.save(output)  # from here on the folder belongs to this benchmark
     missing = results.missing(order)
     _name_what_is_not_installed(screen)
     screen.begin(suite.title, len(order), done=len(order) - len(missing))
@@ -68,20 +56,21 @@ def run_benchmark(
                 screen.row(row)
     finally:
         screen.stop()
+    _finish(suite, results, output, screen)
+    return results
+
+
+def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScreen) -> None:
+    """Derive numbers from the rows, and write and show the report."""
     summary = suite.summarise(results.rows)
     results.derived = summary.derived
     results.save(output)
     screen.report(write_report(output, suite.title, results, summary))
     screen.say(f"results.json, results.md and report.html are in {output}")
-    return results
 
 
 def _cases(suite: Suite, grid: Grid) -> list[Case]:
-    """The suite's cases for what was chosen.
-
-    Raises:
-        ValueError: there are none, or not for one of the chosen K.
-    """
+    """The suite's cases for a grid; ``ValueError`` where there are none, or none for one of its K."""
     cases = list(dict.fromkeys(suite.cases(grid)))
     lengths = sorted(set(grid.lengths or [case.length for case in cases]))
     for k in grid.ks:
@@ -94,7 +83,7 @@ def _cases(suite: Suite, grid: Grid) -> list[Case]:
 
 
 def _groups(suite: Suite, pairs: Sequence[tuple[Case, str]]) -> Iterable[list[tuple[Case, str]]]:
-    """What is measured in turn; a group comes where its last, dearest case stands."""
+    """Groups that are measured in turn, in the order of the last, most expensive case of each."""
     groups: dict[Case, list[tuple[Case, str]]] = {}
     for case, name in pairs:
         groups[suite.turn(case)] = [*groups.pop(suite.turn(case), []), (case, name)]
@@ -108,7 +97,7 @@ def _name_what_is_not_installed(screen: BenchmarkScreen) -> None:
         screen.say(f'not installed: {names}; to have every contender: pip install "torch-linformer[bench]"')
 
 
-def _nothing_yet(suite: Suite, settings: Settings, command: str) -> Results:
+def _new_results(suite: Suite, settings: Settings, command: str) -> Results:
     commit = git_commit(torch_linformer.__file__)
     return Results(
         suite=suite.name,
@@ -125,7 +114,7 @@ def _nothing_yet(suite: Suite, settings: Settings, command: str) -> Results:
 
 
 def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Settings) -> Iterator[Measurement]:
-    """One row for each pair, as soon as it is known: first those that cannot run, then all times together."""
+    """A row for each pair: first those that cannot run, as soon as that is known, then all times together."""
     memory: dict[tuple[str, Case], int | None] = {}
     able = []
     for contender, case in pairs:

@@ -1,4 +1,4 @@
-"""One step in a process of its own: its peak memory, and whether it can be run at all."""
+"""One step in a process of its own: its peak memory, and whether it can run at all."""
 
 import contextlib
 import multiprocessing
@@ -6,7 +6,7 @@ import signal
 import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import ForkServerContext
 
 import torch
 
@@ -17,25 +17,26 @@ from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memo
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of memory a step needed, or why it could not be run."""
+    """Peak memory of a step in bytes, or why it could not run."""
 
     memory: int | None = None
     error: str | None = None
 
 
 def probe(suite: Suite, contender: str, case: Case, threads: int) -> Peak:
-    """Run one step in a fresh process, from nothing: the module is built there, and nothing was warmed up.
+    """Run one step in a fresh process, which builds the module and has run nothing before.
 
-    The process gets the suite and looks the contender up by name, because contenders hold closures, which cannot be
-    sent. It fails by itself before the machine is out of memory; where it is killed nevertheless, that was why.
+    The process gets the suite and finds the contender by name, because contenders hold closures, which cannot be sent.
+    Its allocations fail before the machine is out of memory; if it is killed nevertheless, that was the reason.
     """
     context = _context(suite)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(sender, suite, contender, case, threads), daemon=True)
     process.start()
-    sender.close()  # the process alone holds it now: its death ends the wait
+    sender.close()  # now only the process holds it, and its death ends the wait
     try:
-        return receiver.recv()
+        peak: Peak = receiver.recv()
+        return peak
     except EOFError:
         process.join()
         return Peak(error=_cause_of_death(process.exitcode))
@@ -45,41 +46,36 @@ def probe(suite: Suite, contender: str, case: Case, threads: int) -> Peak:
         receiver.close()
 
 
-def _context(suite: Suite) -> ForkServerContext | SpawnContext:
-    """Processes forked from one that has everything imported and has not yet computed anything in parallel."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
+def _context(suite: Suite) -> ForkServerContext:
+    """Processes forked from one that has imported everything and has computed nothing in parallel yet."""
     context = multiprocessing.get_context("forkserver")
-    # sympy is what torch's first backward pass imports: here once, and not in every process.
+    # torch's first backward pass imports sympy: this way once, and not in every process.
     context.set_forkserver_preload([__name__, "sympy", type(suite).__module__])
     return context
 
 
 def _serve(sender: Connection, suite: Suite, name: str, case: Case, threads: int) -> None:
-    """The process: build, run, and send what it took."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; it ends this process
-    warnings.simplefilter("ignore")  # the parent, which runs the same, shows them
+    """The process: build, run, and send the peak."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends this process
+    warnings.simplefilter("ignore")  # the parent runs the same step and shows them
     die_first()
     torch.set_num_threads(threads)
     try:
         with limited_memory(case.device):
             contender = next(each for each in suite.contenders() if each.name == name)
-            peak = Peak(memory=_peak(Step(contender, case)))
+            step = Step(contender, case)
+            memory = PeakMemory(case.device)
+            step.run()
+            peak = Peak(memory=memory.bytes())
     except Exception as error:
         peak = Peak(error=explain(error))
-    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted, and nobody waits for the answer
+    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and no longer waits
         sender.send(peak)
-
-
-def _peak(step: Step) -> int:
-    peak = PeakMemory(step.case.device)
-    step.run()
-    return peak.bytes()
 
 
 def _cause_of_death(exit_code: int | None) -> str:
     if exit_code == -signal.SIGKILL:
-        return OUT_OF_MEMORY  # what the kernel does to a process when memory ends
+        return OUT_OF_MEMORY  # then the kernel kills
     if exit_code is not None and exit_code < 0:
         return f"its process died ({signal.Signals(-exit_code).name})"
     return f"its process ended with status {exit_code}"

@@ -1,4 +1,4 @@
-"""One step of a workload: run it, clear up after it, and check what came out."""
+"""One step of a workload: run it, drop its gradients, and check its output."""
 
 import errno
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from torch_linformer.bench.suite import Case, Contender, Workload
 
 OUT_OF_MEMORY = "out of memory"
-# How far an output may be from the plain computation, as a share of the largest expected value.
+# Largest difference from the plain computation, as a share of the largest expected value.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-2}
 _MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-_LONGEST_ERROR = 300  # characters of an error that a row keeps
+_LONGEST_ERROR = 300  # characters of an error in a row
 
 
 class Step:
-    """What is measured: ``forward`` and ``decoding`` in inference mode, ``training`` with a fixed gradient."""
+    """What is measured: ``forward`` and ``decoding`` in inference mode, ``training`` with a fixed output gradient."""
 
     def __init__(self, contender: Contender, case: Case) -> None:
         torch.manual_seed(0)
@@ -26,16 +26,16 @@ class Step:
         self.gradient = torch.randn(shape, device=case.device, dtype=case.torch_dtype)
 
     def run(self) -> Tensor:
-        """The output; after a training step every gradient is there too, until ``clear``."""
+        """The output; after a training step the gradients are there until ``clear``."""
         if self.case.step != "training":
             with torch.inference_mode():
                 return self.workload.run(*self.workload.inputs)
         output = self.workload.run(*self.workload.inputs)
-        output.backward(self.gradient)
+        torch.autograd.backward(output, self.gradient)
         return output.detach()
 
     def clear(self) -> None:
-        """Drop the gradients, so that no step adds to those of the one before."""
+        """Drop the gradients, to which the next step would add."""
         for tensor in (*self.workload.module.parameters(), *self.workload.inputs):
             tensor.grad = None
 
@@ -43,33 +43,26 @@ class Step:
         """Make sure that a finished step computed what it should have.
 
         Raises:
-            ValueError: the output has another shape, is not finite, or is too far from what was expected; or an
-                input that wants a gradient has none or one that is not finite.
+            ValueError: the output has another shape, is not finite or is too far from the expected one; or the gradient
+                of an input is missing or not finite.
         """
         if tuple(output.shape) != self.workload.output_shape:
             raise ValueError(f"the output's shape is {tuple(output.shape)}, expected {self.workload.output_shape}")
         if not torch.isfinite(output).all():
             raise ValueError("the output is not finite")
-        if self.case.step == "training":
-            self._check_gradients()
-        if self.workload.expected is not None:
-            with torch.inference_mode():
-                self._compare(output, self.workload.expected(*self.workload.inputs))
-
-    def _check_gradients(self) -> None:
-        for tensor in self.workload.inputs:
+        for tensor in self.workload.inputs if self.case.step == "training" else ():
             if tensor.requires_grad and (tensor.grad is None or not torch.isfinite(tensor.grad).all()):
                 raise ValueError(f"the input's gradient is {'missing' if tensor.grad is None else 'not finite'}")
-
-    def _compare(self, output: Tensor, expected: Tensor) -> None:
-        error = (output - expected).abs().max() / expected.abs().max()
-        tolerance = TOLERANCE[self.case.dtype]
-        if not error <= tolerance:
-            raise ValueError(f"the output is {error:.1e} off, relative to the largest; {tolerance:.0e} is allowed")
+        if self.workload.expected is not None:
+            with torch.inference_mode():
+                expected = self.workload.expected(*self.workload.inputs)
+            error, tolerance = (output - expected).abs().max() / expected.abs().max(), TOLERANCE[self.case.dtype]
+            if not error <= tolerance:
+                raise ValueError(f"the output is {error:.1e} off, relative to the largest; {tolerance:.0e} is allowed")
 
 
 def explain(error: Exception) -> str:
-    """What a row says of an error: one line, or ``out of memory``."""
+    """An error as a row holds it: one line, or ``out of memory``."""
     message = " ".join(str(error).split())
     no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or getattr(error, "errno", 0) == errno.ENOMEM
     if no_memory or any(text in message.lower() for text in _MEMORY_MESSAGES):

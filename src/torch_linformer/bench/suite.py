@@ -1,52 +1,32 @@
-"""What a benchmark consists of: cases, contenders that all compute them, and rows of what was measured."""
+"""What a benchmark consists of: cases, contenders that all compute them, and a row for each measurement."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
+from torch_linformer.measuring.costs import LayerSizes
 from torch_linformer.reporting.report import Headline, Section
 
 StepKind = Literal["forward", "training", "decoding"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One point of a suite's grid: what every contender is asked to compute.
+class Case(LayerSizes):
+    """One point of a suite's grid: what every contender is asked to compute; ``k`` is 0 for those without slots.
 
     Attributes:
         step: ``forward`` (inference), ``training`` (forward and backward, gradient of the input included) or
-            ``decoding`` (inference of one token behind N others).
-        length: tokens N; those of the past where the step is ``decoding``.
-        k: slots K; 0 in the cases of contenders that have none.
-        batch: rows B.
-        width: model width C.
-        heads: heads H.
-        layers: layers of an encoder; 0 for one attention alone.
-        feedforward: width of an encoder's feed-forward; 0 for one attention alone.
+            ``decoding`` (inference of one token after ``length`` others).
+        layers: layers of an encoder; 0 for a single attention.
         device: ``cpu`` or ``cuda``.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
     """
 
     step: StepKind
-    length: int
-    k: int
-    batch: int
-    width: int
-    heads: int
     layers: int = 0
-    feedforward: int = 0
     device: str = "cpu"
-    dtype: str = "float32"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch has it."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +35,12 @@ class Workload:
 
     Attributes:
         module: holds the parameters.
-        inputs: what ``run`` is given; a training step takes the gradients of those that want one.
-        run: computes the output from the inputs.
-        expected: computes what the output must be, from the same inputs and parameters, in a plain way; None where
-            there is nothing to compare with but shape and finiteness.
-        output_shape: what the output's shape must be.
-        cache: bytes of what a decoder keeps of the past; None where nothing is kept.
+        inputs: arguments of ``run``; a training step takes the gradients of those that require one.
+        run: computes the output.
+        output_shape: the shape that the output must have.
+        expected: computes the right output in a plain way, from the same inputs and parameters; None where only shape
+            and finiteness are checked.
+        cache: bytes that a decoder keeps of the past; None for any other workload.
     """
 
     module: nn.Module
@@ -77,29 +57,26 @@ class Contender:
 
     Attributes:
         name: unique within the suite; with the package and its version where it is not ours.
-        ours: whether it is of this package.
-        has_slots: whether a K makes a difference to it; one without is measured once a length, with k = 0.
         build: makes it ready for a case; raises where it cannot compute it, and the row says why.
+        has_slots: whether it depends on K; one that does not is measured once a length, with k = 0.
     """
 
     name: str
     build: Callable[[Case], Workload]
-    ours: bool = False
     has_slots: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one contender did in one case.
+    """What was measured of one contender in one case.
 
     Attributes:
         contender: its name.
-        case: the case.
-        seconds: median of the timed runs; None where it failed.
-        spread: the middle half of the timed runs, lower and upper quartile in seconds.
-        repeats: timed runs.
-        memory: bytes of peak memory beyond what parameters, inputs and the interpreter held before the step.
-        cache: bytes of what a decoder keeps of the past; None where nothing is kept.
+        seconds: median of the timed rounds; None where it failed.
+        spread: lower and upper quartile of the rounds, in seconds.
+        repeats: timed rounds.
+        memory: bytes of peak memory, as :mod:`torch_linformer.measuring.memory` counts it.
+        cache: as in :class:`Workload`.
         error: why there are no numbers, in one line.
     """
 
@@ -115,15 +92,9 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What the user may choose of a suite; None and () leave the suite's own choice.
+    """What the user may choose: the fields of cases, and whether the suite's own grid is the ``quick`` one.
 
-    Attributes:
-        lengths: tokens N, ``--lengths``.
-        ks: slots K, ``--k``.
-        batch: rows B.
-        device: ``cpu`` or ``cuda``.
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
-        quick: two minutes on two cores.
+    ``lengths`` and ``ks`` are the suite's own where they are empty.
     """
 
     lengths: Sequence[int] = ()
@@ -141,7 +112,7 @@ class Summary:
     Attributes:
         headlines: the few numbers that readers come for.
         sections: tables, texts and figures (inline SVG), for the page and for ``results.md``.
-        figures: the same figures as PNG files, name without suffix to bytes.
+        figures: the same figures as PNG files, by name without suffix.
         derived: numbers computed from rows (ratios, fits, extrapolations), for ``results.json``.
     """
 
@@ -159,28 +130,28 @@ class Suite(ABC):
 
     @abstractmethod
     def cases(self, grid: Grid) -> list[Case]:
-        """The cases, in the order in which they are measured: cheap ones first.
+        """The cases in the order in which they are measured, cheap ones first.
 
         Raises:
-            ValueError: for a grid this suite cannot run.
+            ValueError: for a grid that this suite cannot run.
         """
 
     @abstractmethod
     def contenders(self) -> list[Contender]:
-        """Who can take part: what is not installed is left out."""
+        """Everyone who can take part; what is not installed is left out."""
 
     def takes_part(self, contender: Contender, case: Case) -> bool:
-        """Whether the case is meant for this contender; where it is not there is no row."""
+        """Whether there is a row for this pair."""
         return contender.has_slots == (case.k > 0)
 
     def turn(self, case: Case) -> Case:
-        """What cases have in common that are timed in turn: here all but K, so that every K meets those without."""
+        """What cases that are timed in turn have in common: here all but K, so every K meets those without."""
         return replace(case, k=0)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
-        """Why this contender is not measured here although it could be (too long for any patience); None to measure."""
+        """Why this pair is not measured although it could be, for instance because it takes too long; else None."""
         return None
 
     @abstractmethod
     def summarise(self, rows: Sequence[Measurement]) -> Summary:
-        """Tables, figures and derived numbers of whatever rows there are; an interrupted run has fewer."""
+        """Tables, figures and derived numbers of the rows that there are; an interrupted run has fewer."""

@@ -2,20 +2,20 @@
 
 import gc
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import quantiles
 
 import torch
+from torch import Tensor
 
 from torch_linformer.bench.step import Step, explain
 from torch_linformer.bench.suite import Case, Contender, Measurement
 from torch_linformer.measuring.memory import limited_memory
-from torch_linformer.measuring.timing import finish, mean_seconds
+from torch_linformer.measuring.timing import mean_seconds
 
 ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts as their mean
-_SLOW = 1.0  # seconds: a step that takes as long is warm after one call
+_SLOW = 1.0  # seconds: a step that takes this long is warm after one call
 
 
 def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: float) -> list[Measurement]:
@@ -23,8 +23,8 @@ def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: f
 
     Args:
         pairs: who computes what, on one device, in the order of their turns.
-        repeat: rounds; a slow contender sits out those that ``budget`` does not pay for, but never the first.
-        budget: seconds of rounds for each of them.
+        repeat: rounds.
+        budget: seconds for each contender; a slow one takes part in fewer rounds, but at least one.
 
     Returns:
         For each pair the median and the quartiles of its rounds, or the error that ended its part.
@@ -48,7 +48,7 @@ def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: f
 
 
 class _Runner:
-    """A contender at its work on a case."""
+    """A contender that computes a case."""
 
     def __init__(self, contender: Contender, case: Case) -> None:
         self.contender, self.case = contender, case
@@ -60,39 +60,35 @@ class _Runner:
 
     @contextmanager
     def noting_errors(self) -> Iterator[None]:
-        """Whatever goes wrong ends this contender's part, and nobody else's."""
+        """An error ends the part of this contender only."""
         try:
             yield
         except Exception as error:
             self.error, self.rounds = explain(error), 0
-        if self.error is not None:  # here, where the error no longer holds on to the tensors
+        if self.error is not None:  # only here: the error kept the tensors alive
             self.release()
 
     def prepare(self, repeat: int, budget: float) -> None:
-        """Build and warm up, check the output, and settle how many rounds of how many steps there will be."""
-        self.step = Step(self.contender, self.case)
-        started = time.perf_counter()
-        output = self.step.run()
-        finish(self.case.device)
-        seconds = time.perf_counter() - started
-        self.step.check(output)
-        self.step.clear()
+        """Build and warm up, check the output, and choose the number of rounds and of steps in a round."""
+        step = self.step = Step(self.contender, self.case)
+        outputs: list[Tensor] = []
+        seconds = mean_seconds(lambda: outputs.append(step.run()), self.case.device)
+        step.check(outputs.pop())
+        step.clear()
         if seconds < _SLOW:
-            seconds = self._mean_seconds(1)  # the first call also loaded and chose what the next ones use
+            seconds = self._mean_seconds(1)  # the first call also loaded code and chose kernels
         self.calls = max(1, math.ceil(ROUND_SECONDS / seconds))
         self.rounds = max(1, min(repeat, int(budget / (self.calls * seconds))))
 
     def time_a_round(self) -> None:
-        assert self.step is not None
-        if self.calls > 1:  # what the one before left in the caches is not this one's time
-            self.step.run()
-            self.step.clear()
+        if self.calls > 1:  # not in the time: this fills the caches after another contender
+            self._step_and_clear()
         self.seconds.append(self._mean_seconds(self.calls))
 
     def row(self) -> Measurement:
         if self.error is not None:
             return Measurement(contender=self.contender.name, case=self.case, error=self.error)
-        # One round alone has no quartiles: its time stands for all three.
+        # A single round has no quartiles: all three are its time.
         measured = self.seconds if len(self.seconds) > 1 else self.seconds * 2
         lower, middle, upper = quantiles(measured, n=4, method="inclusive")
         return Measurement(
@@ -105,7 +101,7 @@ class _Runner:
         )
 
     def release(self) -> None:
-        """Let go of the module and the inputs, on the GPU too."""
+        """Free the module and the inputs, on the GPU too."""
         self.step = None
         gc.collect()
         if self.case.device == "cuda":

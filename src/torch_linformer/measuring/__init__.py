@@ -1,1 +1,1 @@
-"""Time, memory, what a step costs on paper, and facts of the machine: how everything here is measured."""
+"""How everything here is measured: time, memory, facts of the machine, and the cost of a step on paper."""

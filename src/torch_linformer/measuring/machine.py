@@ -1,10 +1,10 @@
-"""What a measurement was made on: the machine, and the versions of what ran."""
+"""Facts to publish beside a measurement: the machine, and the versions of what ran."""
 
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from torch_linformer.reporting.tables import format_bytes
 
 
 def machine_facts(device: str) -> dict[str, str]:
-    """Name and value of what the speed of a computation on ``device`` depends on, as readers want to see it."""
+    """What the speed of a computation on ``device`` depends on, by name, written for readers."""
     import torch  # not above: options of a command are checked against the memory before torch is needed
 
     return {
@@ -32,15 +32,13 @@ def memory_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """The memory that new work can have without swapping; all there is where the kernel does not say."""
-    table = Path("/proc/meminfo")
-    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
-    entries = (line.partition(":") for line in lines)
-    return next((int(value.split()[0]) * 1024 for key, _, value in entries if key == "MemAvailable"), memory_bytes())
+    """The memory that new work can have without swapping; all of it where the kernel does not report it."""
+    available = _bytes("/proc/meminfo", "MemAvailable")
+    return memory_bytes() if available is None else available
 
 
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Versions of those of the named packages that are installed, by the name on PyPI."""
+def package_versions(names: Iterable[str]) -> dict[str, str]:
+    """Versions of the named packages, by their names on PyPI; those that are not installed are left out."""
     found = {}
     for name in names:
         try:
@@ -51,7 +49,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 
 
 def git_commit(file: str) -> str | None:
-    """The commit of the checkout that ``file`` is part of, ``-dirty`` if something in it was changed; else None."""
+    """The commit of the checkout that tracks ``file``, with ``-dirty`` if anything in it was changed; else None."""
     git = shutil.which("git")
     if git is None:
         return None
@@ -60,7 +58,7 @@ def git_commit(file: str) -> str | None:
         command = [git, "-C", str(Path(file).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True)
 
-    # An environment may lie inside somebody else's checkout, which does not track what is installed there.
+    # An environment may lie inside another project's checkout, which does not track what is installed there.
     if ask("ls-files", "--error-unmatch", Path(file).name).returncode:
         return None
     described = ask("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
@@ -70,19 +68,26 @@ def git_commit(file: str) -> str | None:
 def process_bytes(name: str) -> int | None:
     """Bytes of this process under a name of ``/proc/self/status``: ``VmHWM`` is the peak of its resident set.
 
-    Not ``ru_maxrss``: on Linux that begins at the resident set of the process that started this one. None where the
-    kernel keeps no such table.
+    Not ``ru_maxrss``, which on Linux starts at the resident set of the parent process. None without that table.
     """
-    table = Path("/proc/self/status")
-    if not table.exists():
-        return None
-    entries = (line.partition(":") for line in table.read_text(encoding="utf-8").splitlines())
-    return next((int(value.split()[0]) * 1024 for key, _, value in entries if key == name), None)
+    return _bytes("/proc/self/status", name)
 
 
 def _processor() -> str:
     """The CPU's model, which ``platform`` does not know on Linux."""
-    table = Path("/proc/cpuinfo")
-    lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.exists() else []
-    models = (value.strip() for key, _, value in (line.partition(":") for line in lines) if key.strip() == "model name")
-    return next(models, platform.processor() or platform.machine())
+    return _entry("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+
+
+def _entry(table: str, name: str) -> str | None:
+    """The first value under a name in one of the kernel's tables; None where there is no table or no such name."""
+    if not Path(table).exists():
+        return None
+    lines = Path(table).read_text(encoding="utf-8", errors="replace").splitlines()
+    entries = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in entries if key.strip() == name), None)
+
+
+def _bytes(table: str, name: str) -> int | None:
+    """An entry such as ``1024 kB`` in bytes."""
+    entry = _entry(table, name)
+    return None if entry is None else int(entry.split()[0]) * 1024

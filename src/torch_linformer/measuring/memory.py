@@ -1,8 +1,8 @@
-"""Peak memory, by the one meaning it has here: what steps need at their height beyond what was held before the first.
+"""Peak memory, which everywhere here means: the most that steps hold at once, beyond what was held before the first.
 
-Libraries, parameters and inputs were there before and do not count; activations, gradients, temporary results and the
-state of an optimizer do. The process must have run nothing like the steps before, or what the allocator kept of it
-would hide them: measure in a fresh process.
+Libraries, parameters and inputs are held before and do not count; activations, gradients, temporary results and the
+state of an optimizer do. Measure in a fresh process: in one that ran similar steps before, memory that the allocator
+kept would hide those of the steps.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ import torch
 
 from torch_linformer.measuring.machine import available_bytes, process_bytes
 
-MARGIN = 512 * 2**20  # bytes left to the rest of the machine
+MARGIN = 512 * 2**20  # bytes left for other processes
 
 
 class PeakMemory:
-    """Counts from here on: build a model and its inputs, make one of these, run steps, ask for ``bytes``.
+    """Counts from its construction on: build a model and its inputs, make one of these, run steps, ask for ``bytes``.
 
     On a GPU these are the bytes that torch's allocator gave out; elsewhere the resident set of this process without
-    files, because code is read in when it first runs. Where there is no ``/proc``, the resident set with them.
+    mapped files, because code is loaded when it first runs. Without ``/proc`` mapped files are included.
     """
 
     def __init__(self, device: str) -> None:
@@ -39,11 +39,11 @@ class PeakMemory:
         self.before = self._held("VmRSS")
 
     def bytes(self) -> int:
-        """The height of what ran since, beyond what was held then."""
+        """The peak since then, beyond what was held then."""
         if self.device == "cuda":
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - self.before
-        return max(0, self._held("VmHWM") - self.before)  # files that were read in meanwhile are taken off at the end
+        return max(0, self._held("VmHWM") - self.before)  # mapped files are subtracted as of now
 
     def _held(self, name: str) -> int:
         if self.device == "cuda":
@@ -57,10 +57,9 @@ class PeakMemory:
 
 @contextlib.contextmanager
 def limited_memory(device: str) -> Iterator[None]:
-    """Let this process fail to allocate memory rather than drive the machine out of it.
+    """Make allocations of this process fail before the machine runs out of memory.
 
-    CUDA reserves far more addresses than it uses, so its programs cannot be limited this way; its own allocator
-    fails as it should.
+    Not with CUDA, which reserves far more addresses than it uses; its own allocator fails as it should.
     """
     limits = resource.getrlimit(resource.RLIMIT_AS)
     available, used = available_bytes(), process_bytes("VmSize")
@@ -77,20 +76,20 @@ def limited_memory(device: str) -> Iterator[None]:
 
 
 def die_first() -> None:
-    """Where memory ends nevertheless, let the kernel end this process and not another."""
+    """Where the machine runs out of memory nevertheless, let the kernel kill this process and no other."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _load_backward(device: str) -> None:
-    """Load what the libraries load once: torch's first backward pass imports 35 MB, cuBLAS takes a workspace."""
+    """Load what libraries load only once: torch's first backward pass imports 35 MB, cuBLAS takes a workspace."""
     x = torch.ones(2, 2, device=device, requires_grad=True)
-    (x @ x).backward(torch.ones_like(x))
+    torch.autograd.backward(x @ x, torch.ones_like(x))
 
 
 def _forget_the_past() -> None:
-    """Give back what building left in the allocator, where the steps could hide in it, and begin a new peak."""
+    """Free what building left in the allocator, which the steps could reuse unseen, and start a new peak."""
     with contextlib.suppress(AttributeError, OSError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
-    with contextlib.suppress(OSError):  # a kernel that does not let a process do so: the peak may be the building's
+    with contextlib.suppress(OSError):  # a kernel that does not allow this: the peak may be that of building
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Seconds of a step, on a device that may still compute when a call has returned."""
+"""Seconds of a step, on a device that may still be computing when a call has returned."""
 
 import time
 from collections.abc import Callable
@@ -7,17 +7,17 @@ import torch
 
 
 def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:
-    """What each of some calls takes until the device is done with them."""
-    finish(device)
+    """The mean time of a call, until the device has finished."""
+    _finish(device)
     started = time.perf_counter()
     for _ in range(calls):
         step()
-    finish(device)
+    _finish(device)
     return (time.perf_counter() - started) / calls
 
 
-def finish(device: str) -> None:
-    """Wait until a GPU has computed what was asked of it."""
+def _finish(device: str) -> None:
+    """Wait until a GPU has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
     elif device == "mps":

@@ -1,7 +1,7 @@
 """Seconds and peak memory of steps, each in a process of its own, all in turn.
 
-``python -m torch_linformer.measuring.workers`` is such a process. It is started by that name and not forked, so that
-a script that asks for a measurement is not run again, whether it guards its main part or not.
+``python -m torch_linformer.measuring.workers`` is such a process. It is started by that name and not by
+``multiprocessing``, which would run a script that asks for a measurement again if its main part is not guarded.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memo
 from torch_linformer.measuring.timing import mean_seconds
 
 TURNS = 3  # timed, after one that is not
-TURN = 0.3  # seconds of steps, or one step: short ones would measure how a process wakes
+TURN = 0.3  # seconds of steps, at least one: a shorter turn would measure how long a process takes to wake up
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class StepRequest:
     """A step to measure.
 
     Attributes:
-        builder: ``module:function``, which takes the arguments and returns the step, a function of nothing.
-        arguments: by name, of what JSON can hold.
-        device: on which it computes.
+        builder: ``module:function``, which takes the arguments and returns the step, a function without arguments.
+        arguments: by name, of types that JSON can hold.
+        device: where it computes.
     """
 
     builder: str
@@ -37,16 +37,16 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """The median of a step's turns, and what all its steps needed at their height (:class:`PeakMemory`)."""
+    """The median of a step's turns, and the peak memory of all its steps (:class:`PeakMemory`)."""
 
     seconds: float
     peak_bytes: int
 
 
 def measure_in_turn(requests: Sequence[StepRequest]) -> list[MeasuredStep | None]:
-    """What each step takes; None for one that failed, for want of memory say.
+    """Each step's time and memory; None for one that failed, for lack of memory for instance.
 
-    Each runs in a fresh process; they step in turn, so that a noisy machine slows all alike.
+    Each runs in a fresh process; they take turns, so that a noisy machine slows all of them alike.
     """
     workers = [_Worker(request) for request in requests]
     for _ in range(1 + TURNS):
@@ -56,7 +56,7 @@ def measure_in_turn(requests: Sequence[StepRequest]) -> list[MeasuredStep | None
 
 
 class _Worker:
-    """The parent's end of a measuring process: a line in is a turn to take, a line out is the seconds of a step."""
+    """The parent's end of a measuring process, which answers each turn with the seconds of a step."""
 
     def __init__(self, request: StepRequest) -> None:
         self.seconds: list[float] = []
@@ -79,7 +79,7 @@ class _Worker:
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 
     def _ask(self, question: object) -> float | None:
-        """The number the process answers; None once it is gone."""
+        """The number that the process answers; None once it has ended."""
         assert self.process.stdin and self.process.stdout
         try:
             print(json.dumps(question), file=self.process.stdin, flush=True)
@@ -89,7 +89,7 @@ class _Worker:
 
 
 def _serve() -> None:
-    """The process: a request on the first line, then a turn of steps for each line until ``finish``."""
+    """The process: reads a request, then runs a turn of steps for each line until ``finish``."""
     die_first()
     request = StepRequest(**json.loads(input()))
     module, _, name = request.builder.partition(":")

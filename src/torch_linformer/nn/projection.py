@@ -104,9 +104,10 @@ class SequenceProjection(nn.Module):
         """Positions a slot is made of."""
         return self.max_len if self.projection in DENSE else self.window
 
-    def multiplications(self, length: int, width: int) -> int:
-        """Multiplications to project ``length`` positions of ``width`` channels (counted once for all heads)."""
-        return length * width * (self.k if self.projection in DENSE else 1)
+    @property
+    def slots_of_position(self) -> int:
+        """Slots that one position enters."""
+        return self.k if self.projection in DENSE else 1
 
     def forward(
         self,

@@ -12,7 +12,7 @@ from torch_linformer.bench.suite import Case
 
 NAME = attrgetter("name")
 CASE = Case(step="decoding", length=133, k=7, batch=2, width=24, heads=3, layers=2, feedforward=48)
-CONTENDERS = [decoding.our_decoder(), decoding.twin_decoder()]
+CONTENDERS = decoding.contenders()
 OURS, TWIN = CONTENDERS
 
 
@@ -66,7 +66,7 @@ def test_the_model_is_one_for_all_lengths():
     assert all(torch.equal(x, y) for x, y in zip(first.parameters(), second.parameters(), strict=True))
 
 
-def test_the_twin_differs_in_the_attention_alone():
+def test_the_twin_differs_only_in_the_attention():
     ours, twin = (step(contender).workload.module.config.to_dict() for contender in CONTENDERS)
     assert {name for name in ours if ours[name] != twin[name]} == {"attention", "k", "window"}
 

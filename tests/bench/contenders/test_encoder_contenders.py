@@ -13,8 +13,8 @@ from torch_linformer.bench.suite import Case
 
 NAME = attrgetter("name")
 CASE = Case(step="training", length=128, k=16, batch=2, width=24, heads=3, layers=2, feedforward=48)
-LAYERS = [encoders.our_layer(), *encoders.full_layers()]
-ENCODERS = [encoders.our_encoder(), encoders.twin_encoder(), *encoders.peer_encoders()]
+LAYERS = encoders.layers()
+ENCODERS = encoders.encoders()
 
 
 def case_for(contender, **changes):
@@ -52,7 +52,7 @@ def test_every_encoder_has_the_cases_width_and_depth(contender):
     assert contender.name.startswith("FNet") or config.num_attention_heads == 3
 
 
-def test_the_twin_differs_in_the_attention_alone():
+def test_the_twin_differs_only_in_the_attention():
     ours, twin = (built(name).module.config.to_dict() for name in (encoders.OURS, encoders.TWIN))
     different = {name for name in ours if ours[name] != twin[name]}
     assert different == {"attention", "k"}
@@ -89,8 +89,8 @@ def test_nothing_is_said_and_the_verbosity_is_the_users(capfd):
     ("name", "changes", "message"),
     [
         ("Nyströmformer", {"length": 130}, "takes multiples of its 16 landmarks, got 130 tokens"),
-        ("Nyströmformer", {"dtype": "bfloat16"}, "float32 alone, not in bfloat16"),
-        ("FNet", {"dtype": "float16"}, "float32 alone, not in float16"),
+        ("Nyströmformer", {"dtype": "bfloat16"}, "only in float32, not in bfloat16"),
+        ("FNet", {"dtype": "float16"}, "only in float32, not in float16"),
     ],
 )
 def test_what_cannot_be_computed_is_one_clear_line(name, changes, message):
@@ -98,7 +98,7 @@ def test_what_cannot_be_computed_is_one_clear_line(name, changes, message):
         built(name, **changes)
 
 
-def test_the_layers_differ_in_the_attention_alone():
+def test_the_layers_differ_only_in_the_attention():
     ours, fused, eager = (contender.build(case_for(contender)) for contender in LAYERS)
     eager.module.load_state_dict(fused.module.state_dict())
     torch.testing.assert_close(fused.run(*fused.inputs), eager.run(*fused.inputs))
@@ -109,4 +109,5 @@ def test_the_layers_differ_in_the_attention_alone():
 
 def test_names_hold_versions():
     for contender in ENCODERS:
-        assert contender.ours or f"(transformers {transformers.__version__})" in contender.name
+        ours = contender.name in (encoders.OURS, encoders.TWIN)
+        assert ours or f"(transformers {transformers.__version__})" in contender.name

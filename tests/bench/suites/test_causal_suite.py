@@ -60,7 +60,7 @@ def test_who_has_no_slots_is_measured_once_a_length():
     assert ks[causal.WINDOW_ALONE] == ks[causal.SDPA] == [0, 0] and ks[decoding.TWIN] == [0]
 
 
-def test_decoding_is_timed_behind_all_pasts_in_turn():
+def test_decoding_is_timed_after_all_pasts_in_turn():
     cases = [case for case in SUITE.cases(Grid(lengths=[512, 1024], ks=[16, 32]))]
     turns = {(case.step, case.length): SUITE.turn(case) for case in cases}
     assert turns["decoding", 512] == turns["decoding", 1024]
@@ -73,7 +73,7 @@ def test_what_no_patience_allows_has_a_reason():
     assert skipped[decoding.TWIN] == "reading more than 131,072 tokens takes too long on a CPU"
     assert skipped[causal.SDPA] == "more than 65,536 tokens take too long on a CPU"
     assert skipped[decoding.OURS] is skipped[causal.OURS] is skipped[causal.WINDOW_ALONE] is None
-    twin = decoding.twin_decoder()
+    _, twin = decoding.contenders()
     assert SUITE.reason_to_skip(twin, replace(case, length=READ_LIMIT)) is None
     assert SUITE.reason_to_skip(twin, replace(case, device="cuda")) is None
 
@@ -111,16 +111,16 @@ def test_what_a_longer_past_costs(rows):
     assert ours["time_ratio"] == pytest.approx(1.1 / 1.001)
     assert twin["time_ratio"] == pytest.approx(100)
     time, cache = summary.headlines[-2:]
-    assert time.name == "time of a token behind 100,000 others, over one behind 1,000"
+    assert time.name == "time of a token after 100,000 others, over one after 1,000"
     assert (time.value, time.note) == (
-        "1.10×", "asked: at most 1.10×, K = 64\nfull attention: 100× from 1,000 to 100,000"
+        "1.10×", "required: at most 1.10×, K = 64\nfull attention: 100× from 1,000 to 100,000"
     )  # fmt: skip
-    assert cache.note.startswith("behind 1,000: the same (asked: the same)\nfull attention: 1 MB to 100 MB")
+    assert cache.note.startswith("after 1,000: the same (required: the same)\nfull attention: 1 MB to 100 MB")
 
 
 def test_a_cache_that_grows_by_a_byte_is_told(rows_of):
     summary = SUITE.summarise(with_caches(rows_of(SUITE, seconds), ours=lambda case: 65536 + (case.length > 50000)))
-    assert "behind 1,000: 1 B less (asked: the same)" in summary.headlines[-1].note
+    assert "after 1,000: 1 B less (required: the same)" in summary.headlines[-1].note
     assert summary.sections[-1].rows[0][-1] == "1 B"
 
 

@@ -1,1 +1,1 @@
-"""Who takes part in the benchmarks: our modules, ordinary attention, and other packages where they are installed."""
+"""Who takes part in the benchmarks: our modules, ordinary attention, and other packages that are installed."""

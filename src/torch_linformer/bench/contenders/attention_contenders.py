@@ -2,133 +2,122 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Unpack, get_args
 
 import torch
 from torch import nn
 
 from torch_linformer.bench.contenders.building import (
-    installed,
+    call,
     linformer_pytorch_attention,
-    placed,
+    self_attention,
     sequence_workload,
-    versioned,
 )
 from torch_linformer.bench.contenders.plain import plain_full_attention, plain_linformer_attention
 from torch_linformer.bench.suite import Case, Contender, Workload
+from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import FullAttention, LinformerAttention
-from torch_linformer.nn.options import Projection, Sharing
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions, Projection, Sharing
 
 OURS = "torch-linformer"
 SDPA = f"full attention, SDPA (torch {torch.__version__})"
 EAGER = f"full attention, eager (torch {torch.__version__})"
-
 MATRIX_PRODUCT = f"matrix product (torch {torch.__version__})"
 
 _BUCKET = 64  # reformer-pytorch's own choice
 
 
-def ours() -> Contender:
-    """Our attention as it is by default: linear maps shared by the heads."""
-    return Contender(name=OURS, build=build_ours, ours=True)
-
-
-def our_variants() -> list[Contender]:
-    """The other ways of sharing, and the other maps to slots."""
-    sharings: tuple[Sharing, ...] = ("none", "kv")
-    projections: tuple[Projection, ...] = ("random", "conv", "mean", "max")
-    builds: dict[str, Callable[[Case], Workload]] = {
-        **{f"{OURS}, sharing {sharing}": partial(build_ours, sharing=sharing) for sharing in sharings},
-        **{f"{OURS}, {projection}": partial(build_ours, projection=projection) for projection in projections},
-    }
-    return [Contender(name=name, build=build, ours=True) for name, build in builds.items()]
+def ours() -> list[Contender]:
+    """Our attention with default options, the other ways of sharing that one attention has, and the other maps."""
+    options: dict[str, AttentionOptions] = {OURS: {}}
+    for sharing in get_args(Sharing):
+        if sharing not in (DEFAULTS["sharing"], "layerwise"):
+            options[f"{OURS}, sharing {sharing}"] = {"sharing": sharing}
+    for projection in get_args(Projection):
+        if projection != DEFAULTS["projection"]:
+            options[f"{OURS}, {projection}"] = {"projection": projection}
+    return [Contender(name=name, build=partial(build_ours, **chosen)) for name, chosen in options.items()]
 
 
 def full_attention() -> list[Contender]:
     """Ordinary attention with the same parameters: torch's fused kernel, and the formula step by step."""
     return [
-        Contender(name=SDPA, build=partial(_build_full, eager=False), has_slots=False),
-        Contender(name=EAGER, build=partial(_build_full, eager=True), has_slots=False),
+        Contender(name=SDPA, build=build_full, has_slots=False),
+        Contender(name=EAGER, build=partial(build_full, eager=True), has_slots=False),
     ]
 
 
 def peers() -> list[Contender]:
-    """The packages that are installed."""
-    known: dict[str, tuple[str, Callable[[Case], Workload], bool]] = {
-        "linformer": ("linformer", _build_linformer, True),
-        "linformer-pytorch": ("linformer_pytorch", _build_linformer_pytorch, True),
-        "nystrom-attention": ("nystrom_attention", _build_nystrom, True),
-        "performer-pytorch": ("performer_pytorch", _build_performer, True),
-        "reformer-pytorch": ("reformer_pytorch", _build_reformer, False),
-    }
+    """The packages that are installed, named with their versions."""
     return [
-        Contender(name=versioned(distribution), build=build, has_slots=has_slots)
-        for distribution, (module, build, has_slots) in known.items()
-        if installed(module)
+        Contender(
+            name=f"{name} {version}", build=partial(_build, make=PEERS[name]), has_slots=name != "reformer-pytorch"
+        )
+        for name, version in package_versions(PEERS).items()
     ]
 
 
 def matrix_product() -> Contender:
-    """Not an attention: what the machine can do at best, as the product of two matrices."""
-    return Contender(name=MATRIX_PRODUCT, build=_build_matrix_product, has_slots=False)
+    """No attention: the product of two matrices, the best rate that the machine reaches."""
+    make = partial(_build, make=lambda case: nn.Linear(case.width, case.width, bias=False))
+    return Contender(name=MATRIX_PRODUCT, build=make, has_slots=False)
 
 
-def build_ours(case: Case, sharing: Sharing = "headwise", projection: Projection = "linear") -> Workload:
+def build_ours(case: Case, **options: Unpack[AttentionOptions]) -> Workload:
     """Our attention for a case."""
-    made = LinformerAttention(
-        case.width, case.heads, max_len=case.length, k=case.k, sharing=sharing, projection=projection
-    )
-    module = placed(made, case)
-    return sequence_workload(module, case, lambda x: module(x, x, x)[0], lambda x: plain_linformer_attention(module, x))
+    module = LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options)
+    return sequence_workload(module, case, self_attention, plain_linformer_attention)
 
 
-def _build_full(case: Case, eager: bool) -> Workload:
-    module = placed(FullAttention(case.width, case.heads), case)
-    return sequence_workload(
-        module,
-        case,
-        lambda x: module(x, x, x, need_weights=eager, average_attn_weights=False)[0],
-        lambda x: plain_full_attention(module, x),
-    )
+def build_full(case: Case, eager: bool = False, causal: bool = False) -> Workload:
+    """Ordinary attention for a case."""
+    run = partial(self_attention, need_weights=eager, average_attn_weights=False)
+    return sequence_workload(FullAttention(case.width, case.heads, causal=causal), case, run, plain_full_attention)
 
 
-def _build_matrix_product(case: Case) -> Workload:
-    return _called(nn.Linear(case.width, case.width, bias=False), case)
+def _build(case: Case, make: Callable[[Case], nn.Module]) -> Workload:
+    return sequence_workload(make(case), case, call)
 
 
-def _called(module: nn.Module, case: Case) -> Workload:
-    module = placed(module, case)
-    return sequence_workload(module, case, module)
-
-
-def _build_linformer(case: Case) -> Workload:
+def _linformer(case: Case) -> nn.Module:
     from linformer import LinformerSelfAttention
 
-    return _called(LinformerSelfAttention(case.width, case.length, k=case.k, heads=case.heads), case)
+    attention: nn.Module = LinformerSelfAttention(case.width, case.length, k=case.k, heads=case.heads)
+    return attention
 
 
-def _build_linformer_pytorch(case: Case) -> Workload:
-    return _called(linformer_pytorch_attention(case, None), case)
-
-
-def _build_nystrom(case: Case) -> Workload:
+def _nystrom(case: Case) -> nn.Module:
     from nystrom_attention import NystromAttention
 
     if case.dtype != "float32":
         raise ValueError(f"nystrom-attention multiplies by a float32 identity: it cannot compute in {case.dtype}")
     head_dim = case.width // case.heads
-    return _called(NystromAttention(case.width, dim_head=head_dim, heads=case.heads, num_landmarks=case.k), case)
+    attention: nn.Module = NystromAttention(case.width, dim_head=head_dim, heads=case.heads, num_landmarks=case.k)
+    return attention
 
 
-def _build_performer(case: Case) -> Workload:
+def _performer(case: Case) -> nn.Module:
     from performer_pytorch import SelfAttention
 
     head_dim = case.width // case.heads
-    return _called(SelfAttention(case.width, heads=case.heads, dim_head=head_dim, nb_features=case.k), case)
+    attention: nn.Module = SelfAttention(case.width, heads=case.heads, dim_head=head_dim, nb_features=case.k)
+    return attention
 
 
-def _build_reformer(case: Case) -> Workload:
+def _reformer(case: Case) -> nn.Module:
     from reformer_pytorch import LSHSelfAttention
 
     if case.length % (2 * _BUCKET):
         raise ValueError(f"reformer-pytorch takes multiples of {2 * _BUCKET} tokens, got {case.length}")
-    return _called(LSHSelfAttention(case.width, heads=case.heads, bucket_size=_BUCKET), case)
+    attention: nn.Module = LSHSelfAttention(case.width, heads=case.heads, bucket_size=_BUCKET)
+    return attention
+
+
+# By their names on PyPI.
+PEERS: dict[str, Callable[[Case], nn.Module]] = {
+    "linformer": _linformer,
+    "linformer-pytorch": linformer_pytorch_attention,
+    "nystrom-attention": _nystrom,
+    "performer-pytorch": _performer,
+    "reformer-pytorch": _reformer,
+}

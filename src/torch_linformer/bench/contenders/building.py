@@ -1,8 +1,7 @@
 """What every contender is built with: a module in the case's dtype on its device, and its input."""
 
 from collections.abc import Callable
-from importlib.metadata import version
-from importlib.util import find_spec
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -10,20 +9,10 @@ from torch import Tensor, nn
 
 from torch_linformer.bench.suite import Case, Workload
 
-# A plain computation is compared with where its scores have at most so many elements: 1 GiB in float32.
+# Outputs are compared with the plain computation where its scores have at most this many elements: 1 GiB in float32.
 PLAIN_LIMIT = 2**28
 
 Module = TypeVar("Module", bound=nn.Module)
-
-
-def installed(module: str) -> bool:
-    """Whether this module can be imported; nothing is imported."""
-    return find_spec(module) is not None
-
-
-def versioned(distribution: str) -> str:
-    """A package and its version, as contenders are named: ``linformer 0.2.3``."""
-    return f"{distribution} {version(distribution)}"
 
 
 def placed(module: Module, case: Case) -> Module:
@@ -31,37 +20,44 @@ def placed(module: Module, case: Case) -> Module:
     return module.to(case.device, case.torch_dtype)
 
 
-def hidden_states(case: Case) -> Tensor:
-    """Input ``(B, N, C)``, the same for every contender; a training step takes its gradient too."""
-    shape = (case.batch, case.length, case.width)
-    # Drawn on the CPU in float32: the same numbers on every device.
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return drawn.to(case.device, case.torch_dtype).requires_grad_(case.step == "training")
-
-
 def sequence_workload(
-    module: nn.Module,
+    module: Module,
     case: Case,
-    run: Callable[[Tensor], Tensor],
-    expected: Callable[[Tensor], Tensor] | None = None,
+    run: Callable[[Module, Tensor], Tensor],
+    expected: Callable[[Module, Tensor], Tensor] | None = None,
     keys: int | None = None,
 ) -> Workload:
-    """A workload from hidden states to hidden states; ``expected`` is left out where it would not fit into memory.
+    """A workload of a module from hidden states ``(B, N, C)`` to hidden states.
 
-    ``keys`` are those that a query of ``expected`` is compared with: K, or N where there are no slots.
+    The input is the same for every contender and, drawn on the CPU in float32, on every device. ``expected`` is left
+    out where its scores would not fit into memory; ``keys`` are those of each query, K or N by default.
     """
-    states = hidden_states(case)
+    module = placed(module, case)
+    drawn = torch.randn(case.batch, case.length, case.width, generator=torch.Generator().manual_seed(0))
+    states = drawn.to(case.device, case.torch_dtype).requires_grad_(case.step == "training")
     fits = case.batch * case.heads * case.length * (keys or case.k or case.length) <= PLAIN_LIMIT
     return Workload(
         module=module,
         inputs=(states,),
-        run=run,
+        run=partial(run, module),
         output_shape=tuple(states.shape),
-        expected=expected if fits else None,
+        expected=partial(expected, module) if expected is not None and fits else None,
     )
 
 
-def linformer_pytorch_attention(case: Case, causal_mask: Tensor | None) -> nn.Module:
+def call(module: nn.Module, states: Tensor) -> Tensor:
+    """The output of a module that takes one sequence."""
+    output: Tensor = module(states)
+    return output
+
+
+def self_attention(module: nn.Module, states: Tensor, **options: bool) -> Tensor:
+    """The output of a module that takes queries, keys and values."""
+    output: Tensor = module(states, states, states, **options)[0]
+    return output
+
+
+def linformer_pytorch_attention(case: Case, causal_mask: Tensor | None = None) -> nn.Module:
     """The multi-head attention of linformer-pytorch, with the mask on its slots that its causal models use."""
     from linformer_pytorch import MHAttention
 

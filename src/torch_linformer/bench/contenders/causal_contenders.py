@@ -1,74 +1,54 @@
 """Contenders of one causal attention: ours, ordinary attention, and a package whose causal mask leaks."""
 
+from functools import partial
+
 import torch
 
+from torch_linformer.bench.contenders.attention_contenders import build_full
 from torch_linformer.bench.contenders.building import (
-    installed,
+    call,
     linformer_pytorch_attention,
-    placed,
+    self_attention,
     sequence_workload,
-    versioned,
 )
-from torch_linformer.bench.contenders.plain import (
-    plain_causal_attention,
-    plain_full_attention,
-    plain_leaking_attention,
-)
+from torch_linformer.bench.contenders.plain import plain_causal_attention, plain_leaking_attention
 from torch_linformer.bench.suite import Case, Contender, Workload
-from torch_linformer.nn.attention import FullAttention, LinformerAttention
+from torch_linformer.measuring.machine import package_versions
+from torch_linformer.nn.attention import LinformerAttention
+from torch_linformer.nn.options import AttentionOptions
 
-WINDOW = 64  # tokens that each position sees themselves, beside the slots
-# Ours is compared with a loop over the positions where there are at most so many.
-LONGEST_LOOP = 16384
+WINDOW = 64  # tokens that each position attends to exactly, beside the slots
+LONGEST_LOOP = 16384  # positions up to which ours is compared with a loop over them
 
 OURS = f"torch-linformer, slots and window of {WINDOW}"
 WINDOW_ALONE = f"torch-linformer, window of {WINDOW} alone"
 SDPA = f"full causal attention, SDPA (torch {torch.__version__})"
 
 
-def ours() -> list[Contender]:
-    """Running slots beside a local window, and the window alone."""
-    return [
-        Contender(name=OURS, build=_build_ours, ours=True),
-        Contender(name=WINDOW_ALONE, build=_build_ours, ours=True, has_slots=False),
+def contenders() -> list[Contender]:
+    """Running slots beside a local window, only the window, torch's fused kernel, and linformer-pytorch if installed.
+
+    What that one computes is not causal, and its name says so.
+    """
+    found = [
+        Contender(name=OURS, build=_build_ours),
+        Contender(name=WINDOW_ALONE, build=_build_ours, has_slots=False),
+        Contender(name=SDPA, build=partial(build_full, causal=True), has_slots=False),
     ]
-
-
-def full_attention() -> Contender:
-    """Ordinary causal attention with the same linear maps: torch's fused kernel."""
-    return Contender(name=SDPA, build=_build_full, has_slots=False)
-
-
-def peers() -> list[Contender]:
-    """linformer-pytorch, where it is installed; what it computes is not causal, and its name says so."""
-    if not installed("linformer_pytorch"):
-        return []
-    name = f"{versioned('linformer-pytorch')}, causal=True (leaks the future)"
-    return [Contender(name=name, build=_build_linformer_pytorch)]
+    for name, version in package_versions(["linformer-pytorch"]).items():
+        found.append(Contender(name=f"{name} {version}, causal=True (leaks the future)", build=_build_leaking))
+    return found
 
 
 def _build_ours(case: Case) -> Workload:
-    made = LinformerAttention(
-        case.width, case.heads, max_len=case.length, k=case.k, causal=True, window=min(WINDOW, case.length)
-    )
-    module = placed(made, case)
-    return sequence_workload(
-        module,
-        case,
-        lambda x: module(x, x, x)[0],
-        (lambda x: plain_causal_attention(module, x)) if case.length <= LONGEST_LOOP else None,
-        keys=case.k + WINDOW,
-    )
+    options: AttentionOptions = {"causal": True, "window": min(WINDOW, case.length)}
+    module = LinformerAttention(case.width, case.heads, max_len=case.length, k=case.k, **options)
+    expected = plain_causal_attention if case.length <= LONGEST_LOOP else None
+    return sequence_workload(module, case, self_attention, expected, keys=case.k + WINDOW)
 
 
-def _build_full(case: Case) -> Workload:
-    module = placed(FullAttention(case.width, case.heads, causal=True), case)
-    return sequence_workload(module, case, lambda x: module(x, x, x)[0], lambda x: plain_full_attention(module, x))
-
-
-def _build_linformer_pytorch(case: Case) -> Workload:
+def _build_leaking(case: Case) -> Workload:
     from linformer_pytorch.linformer_pytorch import gen_causal_mask
 
-    mask = gen_causal_mask(case.length, case.k)  # what its models pass on for causal=True
-    module = placed(linformer_pytorch_attention(case, mask), case)
-    return sequence_workload(module, case, module, lambda x: plain_leaking_attention(module, x))
+    mask = gen_causal_mask(case.length, case.k)  # what its models pass for causal=True
+    return sequence_workload(linformer_pytorch_attention(case, mask), case, call, plain_leaking_attention)

@@ -9,45 +9,34 @@ from torch import Tensor
 
 from torch_linformer.bench.contenders.building import placed
 from torch_linformer.bench.contenders.causal_contenders import WINDOW
-from torch_linformer.bench.contenders.encoder_contenders import FIRST_WORD, NO_DROPOUT, VOCABULARY, sizes_of
+from torch_linformer.bench.contenders.encoder_contenders import VOCABULARY, drawn_ids, our_config
 from torch_linformer.bench.suite import Case, Contender, Workload
-from torch_linformer.models import LinformerCache, LinformerConfig, LinformerForCausalLM
+from torch_linformer.models import LinformerCache, LinformerForCausalLM
 
 OURS = f"LinformerForCausalLM, window of {WINDOW}"
 TWIN = "LinformerForCausalLM, full attention"
 
-TIME_SCALE = 4096  # tokens: the longest at first, one for all lengths, so that every case has the same model
-PIECE = 1024  # tokens read at a time: ordinary attention writes a mask of so many rows over the whole past
-# Logits are compared with those of one pass without a cache where the past has at most so many tokens.
-LONGEST_PASS = 16384
+TIME_SCALE = 4096  # tokens, of the slowest slot: the same for all lengths, so that every case has the same model
+PIECE = 1024  # tokens read at a time: ordinary attention writes a mask of that many rows over the whole past
+LONGEST_PASS = 16384  # tokens up to which logits are compared with those of one pass without a cache
 
 
-def our_decoder() -> Contender:
-    """A ``LinformerForCausalLM``: what it keeps of the past does not grow."""
-    return Contender(name=OURS, build=partial(_build, options={"window": WINDOW}), ours=True)
-
-
-def twin_decoder() -> Contender:
-    """The same model with ordinary attention, which keeps every key and value."""
-    return Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False)
+def contenders() -> list[Contender]:
+    """A ``LinformerForCausalLM``, whose past has one size, and the same model with ordinary attention."""
+    return [
+        Contender(name=OURS, build=partial(_build, options={"window": WINDOW})),
+        Contender(name=TWIN, build=partial(_build, options={"attention": "full"}), has_slots=False),
+    ]
 
 
 def _build(case: Case, options: Mapping[str, Any]) -> Workload:
-    """A model that has read ``case.length`` tokens; a step gives it one more, and the next step begins there again."""
-    config = LinformerConfig(
-        **sizes_of(case),
-        **NO_DROPOUT,
-        max_position_embeddings=TIME_SCALE,
-        position_embedding="rotary",
-        norm_first=True,
-        causal=True,
-        pad_token_id=None,
-        k=case.k or 1,  # the twin has a configuration too, and leaves k unread
-        **options,
+    """A model that has read ``case.length`` tokens; every step gives it one more after those."""
+    config = our_config(
+        case, max_position_embeddings=TIME_SCALE, position_embedding="rotary", norm_first=True, causal=True, **options
     )
-    model = placed(LinformerForCausalLM(config), case).eval()
-    shape = (case.batch, case.length + 1)
-    ids = torch.randint(FIRST_WORD, VOCABULARY, shape, generator=torch.Generator().manual_seed(0)).to(case.device)
+    model = placed(LinformerForCausalLM(config), case)
+    model.train(False)
+    ids = drawn_ids(case, case.length + 1)
     past = _read(model, ids[:, :-1])
 
     def run(input_ids: Tensor) -> Tensor:
@@ -70,16 +59,16 @@ def _build(case: Case, options: Mapping[str, Any]) -> Workload:
 
 
 def _read(model: LinformerForCausalLM, ids: Tensor) -> LinformerCache:
-    """The past behind ``ids``, piece by piece; no logits are computed."""
+    """The past that ``ids`` leave, read piece by piece without logits."""
     past = LinformerCache(model.config.num_hidden_layers)
     with torch.inference_mode():
-        for piece in ids.split(PIECE, dim=1):
+        for piece in torch.split(ids, PIECE, dim=1):
             model.linformer(piece, past_key_values=past)
     return past
 
 
 def _copy(past: LinformerCache) -> LinformerCache:
-    """Another cache of the same tensors: a step puts new ones into it and changes none."""
+    """Another cache of the same tensors, which a step replaces and does not change."""
     copy = LinformerCache(len(past.pasts))
     for here, there in zip(copy.pasts, past.pasts, strict=True):
         here.state = there.state

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from logging import ERROR
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -11,14 +12,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from torch_linformer.bench.contenders.building import placed, sequence_workload
+from torch_linformer.bench.contenders.building import call, placed, sequence_workload
 from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
+from torch_linformer.nn.options import DEFAULT_K
 
 VOCABULARY = 1000
-FIRST_WORD = 5  # the ids below it are special to one model or another
+_FIRST_WORD = 5  # the ids below it are special in one model or another
 
 OURS = "torch-linformer"
 TWIN = "torch-linformer, full attention (SDPA)"
@@ -26,178 +28,160 @@ LAYER = f"standard Transformer, SDPA (torch {torch.__version__})"
 EAGER_LAYER = f"standard Transformer, eager (torch {torch.__version__})"
 
 _BIGBIRD_BLOCK = 64
-_BIGBIRD_FULL = 11 * _BIGBIRD_BLOCK  # up to here its sparse pattern covers everything, and it attends fully
+_BIGBIRD_FULL = 11 * _BIGBIRD_BLOCK  # tokens up to which its sparse pattern covers everything, and it attends fully
 
 
 def our_encoder(name: str = OURS, **options: Any) -> Contender:
     """A ``LinformerModel``; ``options`` go into its configuration."""
-    return Contender(name=name, build=partial(_build_linformer, options=options), ours=True)
+    return Contender(name=name, build=partial(_build_linformer, options=options))
 
 
-def twin_encoder() -> Contender:
-    """The same model with ordinary attention."""
-    build = partial(_build_linformer, options={"attention": "full"})
-    return Contender(name=TWIN, build=build, ours=True, has_slots=False)
-
-
-def peer_encoders() -> list[Contender]:
-    """Encoders of transformers with the same width, depth and positions, from random weights."""
-    known: dict[str, tuple[Callable[[Case], PreTrainedModel], bool]] = {
-        "BERT, SDPA": (_bert, False),
-        "ModernBERT, SDPA": (_modernbert, False),
-        "Longformer": (_longformer, False),
-        "BigBird": (_bigbird, False),
-        "Nyströmformer": (_nystromformer, True),
-        "FNet": (_fnet, False),
-    }
+def encoders() -> list[Contender]:
+    """Ours, the same model with ordinary attention, and encoders of transformers of the same width and depth."""
+    twin = partial(_build_linformer, options={"attention": "full"})
     return [
-        Contender(
-            name=f"{name} (transformers {transformers.__version__})",
-            build=partial(_build_peer, make=make),
-            has_slots=has_slots,
-        )
-        for name, (make, has_slots) in known.items()
+        our_encoder(),
+        Contender(name=TWIN, build=twin, has_slots=False),
+        *(
+            Contender(
+                name=f"{name} (transformers {transformers.__version__})",
+                build=partial(_build_peer, peer=peer),
+                has_slots=peer.has_slots,
+            )
+            for name, peer in _PEERS.items()
+        ),
     ]
 
 
-def our_layer() -> Contender:
-    """One encoder layer with E = F: what a layer costs where all layers share one projection."""
-    return Contender(name=OURS, build=_build_layer, ours=True)
-
-
-def full_layers() -> list[Contender]:
-    """The same layer with ordinary attention: torch's fused kernel, and the formula step by step."""
+def layers() -> list[Contender]:
+    """One encoder layer with E = F, as where all layers share one map, and with ordinary attention, fused and eager."""
     return [
+        Contender(name=OURS, build=_build_layer),
         Contender(name=LAYER, build=partial(_build_full_layer, eager=False), has_slots=False),
         Contender(name=EAGER_LAYER, build=partial(_build_full_layer, eager=True), has_slots=False),
     ]
 
 
-def _build_linformer(case: Case, options: Mapping[str, Any]) -> Workload:
-    config = LinformerConfig(
-        **sizes_of(case),
-        **NO_DROPOUT,
-        max_position_embeddings=case.length,
-        pad_token_id=None,
-        k=case.k or 1,  # the twin has a configuration too, and leaves k unread
-        **options,
-    )
-    return _token_workload(LinformerModel(config), case)
+def our_config(case: Case, **options: Any) -> LinformerConfig:
+    """The configuration of a model for a case; full attention does not use its K."""
+    return LinformerConfig(**_sizes(case), pad_token_id=None, k=case.k or DEFAULT_K, **options)
 
 
-def _build_peer(case: Case, make: Callable[[Case], PreTrainedModel]) -> Workload:
-    with _quiet():
-        return _token_workload(make(case), case)
+def drawn_ids(case: Case, length: int) -> Tensor:
+    """Token ids ``(B, length)``, the same for every contender; none of them is special."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(_FIRST_WORD, VOCABULARY, (case.batch, length), generator=generator).to(case.device)
 
 
-def _token_workload(model: PreTrainedModel, case: Case) -> Workload:
-    model = placed(model, case)
-    shape = (case.batch, case.length)
-    ids = torch.randint(FIRST_WORD, VOCABULARY, shape, generator=torch.Generator().manual_seed(0))
-
-    def run(input_ids: Tensor) -> Tensor:
-        with _quiet():
-            output: Tensor = model(input_ids).last_hidden_state
-        return output
-
-    return Workload(module=model, inputs=(ids.to(case.device),), run=run, output_shape=(*shape, case.width))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No warnings of transformers: on padding to a window, and on ids of a larger vocabulary."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-_SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
-NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-def sizes_of(case: Case) -> dict[str, Any]:
-    """Vocabulary, width, depth, heads and feed-forward, as the configurations of transformers name them."""
+def _sizes(case: Case) -> dict[str, Any]:
+    """Width, depth and no dropout, as the configurations of transformers name them."""
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": case.width,
         "num_hidden_layers": case.layers,
         "num_attention_heads": case.heads,
         "intermediate_size": case.feedforward,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
     }
 
 
-def _bert(case: Case) -> PreTrainedModel:
-    config = transformers.BertConfig(**sizes_of(case), **NO_DROPOUT, max_position_embeddings=case.length, **_SDPA)
-    return transformers.BertModel(config, add_pooling_layer=False)
+def _build_linformer(case: Case, options: Mapping[str, Any]) -> Workload:
+    return _token_workload(LinformerModel(our_config(case, max_position_embeddings=case.length, **options)), case)
 
 
-def _modernbert(case: Case) -> PreTrainedModel:
+def _build_peer(case: Case, peer: "Peer") -> Workload:
+    config = getattr(transformers, f"{peer.model}Config")
+    model = getattr(transformers, f"{peer.model}Model")
+    with _quiet():
+        sizes = {**_sizes(case), "max_position_embeddings": case.length, **peer.options(case)}
+        return _token_workload(model(config(**sizes), **({"add_pooling_layer": False} if peer.pools else {})), case)
+
+
+def _token_workload(model: PreTrainedModel, case: Case) -> Workload:
+    model, ids = placed(model, case), drawn_ids(case, case.length)
+
+    def run(input_ids: Tensor) -> Tensor:
+        with _quiet():
+            output: Tensor = model(input_ids).last_hidden_state
+        return output
+
+    return Workload(module=model, inputs=(ids,), run=run, output_shape=(*ids.shape, case.width))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings of transformers: on padding to a window, and on ids of a larger vocabulary."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+class Peer(NamedTuple):
+    """An encoder of transformers.
+
+    Attributes:
+        model: its name in transformers, without ``Config`` or ``Model``.
+        options: of its configuration, beside width and depth; raises where it cannot compute a case.
+        pools: whether its pooling layer must be left out.
+        has_slots: whether it depends on K.
+    """
+
+    model: str
+    options: Callable[[Case], dict[str, Any]]
+    pools: bool = True
+    has_slots: bool = False
+
+
+def _modernbert(case: Case) -> dict[str, Any]:
     # A gated feed-forward has three matrices: two thirds of the width make it cost what the others' two do.
-    sizes = {**sizes_of(case), "intermediate_size": 2 * case.feedforward // 3}
-    ids: dict[str, Any] = {f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")}
-    config = transformers.ModernBertConfig(**sizes, **ids, max_position_embeddings=case.length, **_SDPA)
-    return transformers.ModernBertModel(config)
+    ids = {f"{name}_token_id": 0 for name in ("pad", "eos", "bos", "cls", "sep")}
+    return {**_SDPA, **ids, "intermediate_size": 2 * case.feedforward // 3}
 
 
-def _longformer(case: Case) -> PreTrainedModel:
-    # Its positions begin after the padding's id, 1.
-    config = transformers.LongformerConfig(**sizes_of(case), **NO_DROPOUT, max_position_embeddings=case.length + 2)
-    return transformers.LongformerModel(config, add_pooling_layer=False)
-
-
-def _bigbird(case: Case) -> PreTrainedModel:
+def _bigbird(case: Case) -> dict[str, Any]:
     sparse = case.length > _BIGBIRD_FULL
-    config = transformers.BigBirdConfig(
-        **sizes_of(case),
-        **NO_DROPOUT,
-        max_position_embeddings=case.length,
-        attention_type="block_sparse" if sparse else "original_full",
-        block_size=_BIGBIRD_BLOCK,
-    )
-    return transformers.BigBirdModel(config, add_pooling_layer=False)
+    return {"attention_type": "block_sparse" if sparse else "original_full", "block_size": _BIGBIRD_BLOCK}
 
 
-def _nystromformer(case: Case) -> PreTrainedModel:
+def _nystromformer(case: Case) -> dict[str, Any]:
     _require_float32(case, "Nyströmformer multiplies by a float32 identity")
     if case.length % case.k:
         raise ValueError(f"Nyströmformer takes multiples of its {case.k} landmarks, got {case.length} tokens")
-    config = transformers.NystromformerConfig(
-        **sizes_of(case),
-        **NO_DROPOUT,
-        max_position_embeddings=case.length,
-        segment_means_seq_len=case.length,
-        num_landmarks=case.k,
-    )
-    return transformers.NystromformerModel(config)
+    return {"segment_means_seq_len": case.length, "num_landmarks": case.k}
 
 
-def _fnet(case: Case) -> PreTrainedModel:
+def _fnet(case: Case) -> dict[str, Any]:
     _require_float32(case, "FNet's Fourier transform takes no other")
-    sizes = {name: size for name, size in sizes_of(case).items() if name != "num_attention_heads"}
-    config = transformers.FNetConfig(**sizes, hidden_dropout_prob=0.0, max_position_embeddings=case.length)
-    return transformers.FNetModel(config, add_pooling_layer=False)
+    return {}
 
 
 def _require_float32(case: Case, reason: str) -> None:
     if case.dtype != "float32":
-        raise ValueError(f"it computes in float32 alone, not in {case.dtype}: {reason}")
+        raise ValueError(f"it computes only in float32, not in {case.dtype}: {reason}")
+
+
+_SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
+_PEERS = {
+    "BERT, SDPA": Peer("Bert", lambda case: _SDPA),
+    "ModernBERT, SDPA": Peer("ModernBert", _modernbert, pools=False),
+    # Its positions begin after the padding's id, 1.
+    "Longformer": Peer("Longformer", lambda case: {"max_position_embeddings": case.length + 2}),
+    "BigBird": Peer("BigBird", _bigbird),
+    "Nyströmformer": Peer("Nystromformer", _nystromformer, pools=False, has_slots=True),
+    "FNet": Peer("FNet", _fnet),
+}
 
 
 def _build_layer(case: Case) -> Workload:
-    made = LinformerEncoderLayer(
-        case.width, case.heads, case.feedforward, 0.0, "gelu", max_len=case.length, k=case.k, sharing="kv"
-    )
-    return _layer_workload(made, case)
+    sizes = case.width, case.heads, case.feedforward
+    layer = LinformerEncoderLayer(*sizes, 0.0, "gelu", max_len=case.length, k=case.k, sharing="kv")
+    return sequence_workload(layer, case, call)
 
 
 def _build_full_layer(case: Case, eager: bool) -> Workload:
-    made = EncoderLayer(FullAttention(case.width, case.heads), case.feedforward, 0.0, "gelu")
-    return _layer_workload(made, case, need_weights=eager)
-
-
-def _layer_workload(made: EncoderLayer, case: Case, need_weights: bool = False) -> Workload:
-    module = placed(made, case)
-    return sequence_workload(module, case, lambda x: module(x, need_weights=need_weights))
+    layer = EncoderLayer(FullAttention(case.width, case.heads), case.feedforward, 0.0, "gelu")
+    return sequence_workload(layer, case, partial(EncoderLayer.__call__, need_weights=eager))

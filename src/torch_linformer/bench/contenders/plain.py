@@ -1,4 +1,4 @@
-"""Attention the plain way, from a module's parameters: what the outputs of its fast path must be."""
+"""Plain attention from a module's parameters, which the outputs of its fast path must equal."""
 
 import math
 from typing import Any
@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from torch_linformer.nn.attention import Attention, LinformerAttention
 from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
+from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
 
@@ -28,10 +29,7 @@ def plain_full_attention(module: Attention, states: Tensor) -> Tensor:
 
 
 def plain_causal_attention(module: LinformerAttention, states: Tensor) -> Tensor:
-    """Causal self-attention of ``(B, N, C)``, one position after the other: every slot is a sum that fades.
-
-    The sums are kept in no less than float32.
-    """
+    """Causal self-attention of ``(B, N, C)``, position by position; every slot is a decaying sum, float32 at least."""
     assert module.window is not None
     dtype = torch.promote_types(states.dtype, torch.float32)
     linears = (module.q_proj, module.k_proj, module.v_proj)
@@ -57,7 +55,7 @@ def plain_causal_attention(module: LinformerAttention, states: Tensor) -> Tensor
 def plain_leaking_attention(module: nn.Module, states: Tensor) -> Tensor:
     """What linformer-pytorch computes with causal=True: position t attends to slots 0 to t.
 
-    It is not causal attention: each slot mixes all N positions, those behind t among them.
+    It is not causal attention: each slot mixes all N positions, later ones included.
     """
     parts: Any = zip(module.heads, module.to_q, module.to_k, module.to_v, strict=True)  # type: ignore[arg-type]
     outputs = []
@@ -73,7 +71,7 @@ def plain_leaking_attention(module: nn.Module, states: Tensor) -> Tensor:
 
 
 def _running_weights(module: LinformerAttention, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How much each token enters the slots, ``(B, H, N, K)``; what is left of the sums a token later, and the bias."""
+    """The weight of each token in the slots ``(B, H, N, K)``, the decay of the sums per token, and the bias."""
     running = module.running
     if running is None:
         return keys[..., :0], keys.new_ones(0, 1), keys[0, :, 0, :0]
@@ -86,8 +84,8 @@ def _running_weights(module: LinformerAttention, keys: Tensor) -> tuple[Tensor, 
 def _attend(module: Attention, states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     scores = torch.einsum("bhnd,bhkd->bhnk", _heads(module.q_proj(states), module.num_heads), keys)
     if module.causal:
-        behind = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(behind, float("-inf"))
+        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, float("-inf"))
     weights = torch.softmax(scores / math.sqrt(module.head_dim), dim=-1)
     mixed = torch.einsum("bhnk,bhkd->bnhd", weights, values)
     output: Tensor = module.out_proj(mixed.flatten(2))
@@ -95,22 +93,22 @@ def _attend(module: Attention, states: Tensor, keys: Tensor, values: Tensor) -> 
 
 
 def _heads(channels: Tensor, heads: int) -> Tensor:
-    return channels.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return channels.view(*channels.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _slots(projection: SequenceProjection, sequence: Tensor) -> Tensor:
-    """``(B, H, N, D)`` to ``(B, H, K, D)``, less the slots that no position belongs to."""
+    """``(B, H, N, D)`` to ``(B, H, K, D)``, without the slots that no position belongs to."""
     if projection.projection == "max":
         length, window = sequence.shape[-2], projection.window
         filled = F.pad(sequence, (0, 0, 0, -length % window), value=float("-inf"))
-        return filled.unflatten(-2, (-1, window)).amax(dim=-2)
+        return filled.view(*filled.shape[:-2], -1, window, filled.shape[-1]).amax(dim=-2)
     matrix = _matrix(projection, sequence)
     return torch.einsum("bhnd,hnk->bhkd" if matrix.dim() == 3 else "bhnd,nk->bhkd", sequence, matrix)
 
 
 def _matrix(projection: SequenceProjection, like: Tensor) -> Tensor:
-    """E, ``(N, K)`` or one a head; a window's column holds the kernel, or the share of each position in the mean."""
-    if projection.projection in ("linear", "random"):
+    """E, ``(N, K)`` or one a head; the column of a window holds the kernel, or each position's share in the mean."""
+    if projection.projection in DENSE:
         assert projection.weight is not None
         return projection.weight
     length, window = like.shape[-2], projection.window

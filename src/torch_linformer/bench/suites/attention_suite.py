@@ -1,12 +1,11 @@
 """One attention: ours in every form beside ordinary attention and the packages that offer something like it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch_linformer.bench.contenders import attention_contenders as contenders
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, StepKind, Suite, Summary
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
-from torch_linformer.bench.suites.measurements import LengthComparison, Measurements, headline_ratio, ratio_records
+from torch_linformer.bench.suites.measurements import Measurements, compare_lengths, ratio_headlines, ratio_records
 from torch_linformer.measuring.costs import linformer_attention_cost
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_percent
@@ -17,10 +16,10 @@ QUICK_LENGTHS, QUICK_KS = (512, 2048), (128,)
 MATRIX, QUICK_MATRIX = 4096, 2048
 STEPS: tuple[StepKind, ...] = ("forward", "training")
 
-_TEXT = "With each value stands its ratio to the first row's: 2× is twice as much."
+_TEXT = "Each value is followed by its ratio to the first row's: 2× is twice as much."
 _SHARE_TEXT = (
-    "How much of the rate at which this machine multiplies large matrices our forward step reaches, counting only the "
-    "multiplications of the compress-first formula. Softmax, bias and everything else are work that is not counted."
+    "The share that our forward step reaches of the rate at which this machine multiplies large matrices, counting "
+    "only the multiplications of the compress-first formula: not softmax, bias or anything else."
 )
 
 
@@ -39,8 +38,7 @@ class AttentionSuite(Suite):
     def contenders(self) -> list[Contender]:
         return [
             contenders.matrix_product(),
-            contenders.ours(),
-            *contenders.our_variants(),
+            *contenders.ours(),
             *contenders.full_attention(),
             *contenders.peers(),
         ]
@@ -56,8 +54,17 @@ class AttentionSuite(Suite):
         return None
 
     def summarise(self, rows: Sequence[Measurement]) -> Summary:
-        results = Measurements([row for row in rows if row.case.heads])
-        sections, figures = _comparisons(results)
+        results, ours = Measurements([row for row in rows if row.case.heads]), contenders.OURS
+        others = [name for name in results.contenders if not name.startswith(ours)]
+        sections, figures = compare_lengths(
+            results,
+            ours=ours,
+            rival=contenders.SDPA,
+            text=_TEXT,
+            title="One attention",
+            file="attention",
+            names=[ours, *others],
+        )
         shares = _shares(results, rows)
         if shares:
             table = [[f"N = {format_count(n)}, K = {format_count(k)}", format_percent(share)] for n, k, share in shares]
@@ -65,12 +72,13 @@ class AttentionSuite(Suite):
             sections.append(
                 Section(heading="Share of the matrix-multiply rate", text=_SHARE_TEXT, columns=columns, rows=table)
             )
+        rivals = [name for name in others if name.startswith("linformer ") or name == contenders.SDPA]
         return Summary(
-            headlines=[*_headlines(results), *_share_headline(shares)],
+            headlines=[*ratio_headlines(results, ours, rivals), *_share_headline(shares)],
             sections=sections,
             figures=figures,
             derived={
-                "ratios": ratio_records(results, contenders.OURS),
+                "ratios": ratio_records(results, ours),
                 "share_of_matrix_product": [{"length": n, "k": k, "share": share} for n, k, share in shares],
             },
         )
@@ -82,35 +90,8 @@ def _machine_case(grid: Grid) -> Case:
     return Case(step="forward", length=side, k=0, batch=1, width=side, heads=0, device=grid.device, dtype=grid.dtype)
 
 
-def _comparisons(results: Measurements) -> tuple[list[Section], dict[str, bytes]]:
-    sections, figures = [], {}
-    names = [contenders.OURS, *(name for name in results.contenders if not name.startswith(contenders.OURS))]
-    for step in results.steps:
-        for k in results.ks:
-            comparison = LengthComparison(results=results, ours=contenders.OURS, step=step, k=k)
-            chart = comparison.chart("seconds", f"One attention, {step}, K = {format_count(k)}", names)
-            if chart is not None:
-                figures[f"attention_{step}_k{k}"] = chart.png()
-            text = f"{_TEXT} {comparison.crossing(contenders.SDPA)}"
-            sections.append(comparison.table("seconds", text, figure="" if chart is None else chart.svg()))
-            sections.append(replace(comparison.table("memory"), text=""))
-    return sections, figures
-
-
-def _headlines(results: Measurements) -> list[Headline]:
-    """Against the older package and against ordinary attention, with the largest K, where both were measured."""
-    rivals = [name for name in results.contenders if name.startswith("linformer ") or name == contenders.SDPA]
-    return [
-        headline_ratio(f"time of {rival} over ours, {step}", ratios, f"K = {format_count(k)}")
-        for k in results.ks[-1:]
-        for rival in rivals
-        for step in results.steps
-        if (ratios := results.ratios("seconds", rival, contenders.OURS, step, k))
-    ]
-
-
 def _shares(results: Measurements, rows: Sequence[Measurement]) -> list[tuple[int, int, float]]:
-    """(N, K, share) of our forward steps, where the machine's rate is known."""
+    """(N, K, share) of our forward steps; none where the machine's rate is not known."""
     machine = next((row for row in rows if row.contender == contenders.MATRIX_PRODUCT and row.seconds), None)
     if machine is None or not machine.seconds:
         return []

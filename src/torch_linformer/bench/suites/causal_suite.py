@@ -1,7 +1,8 @@
-"""Causal attention: what a training step costs over length, and what a new token costs behind a long past."""
+"""Causal attention: what a training step costs over length, and what a new token costs after a long past."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch_linformer.bench.contenders import causal_contenders as attention
 from torch_linformer.bench.contenders import decoding_contenders as decoding
@@ -10,10 +11,13 @@ from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases
 from torch_linformer.bench.suites.measurements import (
     LengthComparison,
     Measurements,
-    Quantity,
-    headline_ratio,
+    compare_lengths,
+    drawn,
+    ratio_headlines,
     ratio_records,
+    with_k,
 )
+from torch_linformer.reporting.lines import LogLogChart
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_bytes, format_count, format_ratio
 
@@ -21,37 +25,37 @@ ATTENTION_SIZES = {"width": 768, "heads": 12}
 DECODER_SIZES = {"width": 256, "heads": 4, "layers": 4, "feedforward": 1024}
 LENGTHS, PASTS, KS = (1024, 4096, 16384, 65536), (1000, 10000, 100000), (64,)
 QUICK_LENGTHS, QUICK_PASTS = (512, 2048), (1000, 10000)
-READ_LIMIT = 131072  # tokens; what ordinary attention takes to read more, a CPU needs a quarter of an hour for
+READ_LIMIT = 131072  # tokens; to read more with ordinary attention takes a CPU a quarter of an hour
 STEPS: tuple[StepKind, ...] = ("forward", "training")
-ASKED_TIME = 1.1  # of a token behind the longest past, over one behind the shortest
+TIME_LIMIT = 1.1  # of a token after the longest past, over one after the shortest
 
 _ATTENTION_TEXT = (
-    f"One causal attention of width 768, 12 heads: running slots and the last {attention.WINDOW} tokens, that window "
-    "alone, and ordinary attention. With each value stands its ratio to the first row's."
+    f"One causal attention of width 768, 12 heads: running slots and the last {attention.WINDOW} tokens, only that "
+    "window, and ordinary attention. Each value is followed by its ratio to the first row's."
 )
 _LEAKS = (
-    "linformer-pytorch with causal=True is not causal: position t attends to slots 0 to t, and each of them has mixed "
-    "the whole sequence, what comes after t included. Its output is checked against that formula."
+    "linformer-pytorch with causal=True is not causal: position t attends to slots 0 to t, and each of them mixes the "
+    "whole sequence, later positions included. Its output is checked against that formula."
 )
 _DECODING_TEXT = (
-    "One more token, from its id to the scores of the vocabulary, behind N tokens that were read before: language "
+    "One more token, from its id to the scores of the vocabulary, after N tokens that were read before: language "
     "models of 4 layers, width 256, 4 heads, feed-forward 1,024, rotary positions, random weights; the twin's full "
-    "attention is SDPA's. Every step begins behind the same N tokens. Up to "
-    f"{format_count(decoding.LONGEST_PASS)} of them, its scores are compared with those of one pass without a cache."
+    "attention is SDPA. Every step starts from the same N tokens. Up to "
+    f"{format_count(decoding.LONGEST_PASS)} of them, the scores are compared with those of one pass without a cache."
 )
 _DECODING_MEMORY = (
-    "Beyond the cache that is there before. Ordinary attention writes each layer's keys and values anew with every "
-    "token, and here the old ones stay for the next step: memory of a second cache, of which text generation, which "
-    "lets go of the old ones, needs one layer at a time."
+    "In addition to the cache that the step starts with. Ordinary attention writes the keys and values of each layer "
+    "anew with every token, and here the old ones stay for the next step: memory of a second cache. Text generation "
+    "drops the old ones, so it needs this for one layer at a time."
 )
 _GROWTH = (
-    "A token behind the longest past over one behind the shortest, timed in turn, and what is kept of both. Asked of "
-    f"ours: at most {ASKED_TIME:.2f}× the time, and a cache of the same size."
+    "A token after the longest past compared with one after the shortest, timed in turn, and what is kept of both. "
+    f"Required of ours: at most {TIME_LIMIT:.2f}× the time, and a cache of the same size."
 )
 
 
 class CausalSuite(Suite):
-    """Forward and training of one causal attention over lengths, and decoding behind pasts of other lengths."""
+    """Forward and training of one causal attention over lengths, and decoding after pasts of other lengths."""
 
     name = "causal"
     title = "Causal attention"
@@ -65,20 +69,14 @@ class CausalSuite(Suite):
         return require_cases(cases, lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return [
-            *attention.ours(),
-            attention.full_attention(),
-            *attention.peers(),
-            decoding.our_decoder(),
-            decoding.twin_decoder(),
-        ]
+        return [*attention.contenders(), *decoding.contenders()]
 
     def takes_part(self, contender: Contender, case: Case) -> bool:
         decodes = contender.name in (decoding.OURS, decoding.TWIN)
         return decodes == (case.step == "decoding") and super().takes_part(contender, case)
 
     def turn(self, case: Case) -> Case:
-        """Decoding is timed behind all pasts in turn: what a longer one costs is asked of noisy machines too."""
+        """Decoding after pasts of all lengths is timed in turn: their ratio must hold on noisy machines too."""
         return replace(super().turn(case), length=0) if case.step == "decoding" else super().turn(case)
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
@@ -91,70 +89,57 @@ class CausalSuite(Suite):
     def summarise(self, rows: Sequence[Measurement]) -> Summary:
         attended = Measurements([row for row in rows if row.case.step != "decoding"])
         decoded = Measurements([row for row in rows if row.case.step == "decoding"])
-        growths = list(_growths(decoded.rows))
-        sections, figures = _attention_sections(attended)
+        growths = _growths(decoded)
+        sections, figures = compare_lengths(
+            attended,
+            ours=attention.OURS,
+            rival=attention.SDPA,
+            text=_ATTENTION_TEXT,
+            title="One causal attention",
+            file="causal",
+            note=_LEAKS if any("leaks" in name for name in attended.contenders) else "",
+        )
         more_sections, more_figures = _decoding_sections(decoded)
-        growth = [_growth_section(growths)] if growths else []
+        headlines = ratio_headlines(attended, attention.OURS, [attention.SDPA])
         return Summary(
-            headlines=[*_attention_headlines(attended), *_decoding_headlines(growths)],
-            sections=[*sections, *more_sections, *growth],
+            headlines=[*headlines, *_decoding_headlines(growths)],
+            sections=[*sections, *more_sections, *([_growth_section(growths)] if growths else [])],
             figures={**figures, **more_figures},
             derived={
                 "ratios": ratio_records(attended, attention.OURS),
                 "decoding_ratios": ratio_records(decoded, decoding.OURS),
-                "decoding_growth": [each.record() for each in growths],
+                "decoding_growth": [growth._asdict() for growth in growths],
             },
         )
 
 
-def _attention_sections(results: Measurements) -> tuple[list[Section], dict[str, bytes]]:
-    sections, figures = [], {}
-    names = _ours_first(results.contenders)
-    for step in results.steps:
-        for k in results.ks:
-            comparison = LengthComparison(results=results, ours=attention.OURS, step=step, k=k)
-            title = f"One causal attention, {step}, K = {format_count(k)}"
-            chart = comparison.chart("seconds", title, names)
-            if chart is not None:
-                figures[f"causal_{step}_k{k}"] = chart.png()
-            leaks = _LEAKS if any("leaks" in name for name in results.contenders) else ""
-            text = "\n\n".join(filter(None, (f"{_ATTENTION_TEXT} {comparison.crossing(attention.SDPA)}", leaks)))
-            sections.append(comparison.table("seconds", text, figure="" if chart is None else chart.svg()))
-            sections.append(replace(comparison.table("memory"), text=""))
-    return sections, figures
-
-
 def _decoding_sections(results: Measurements) -> tuple[list[Section], dict[str, bytes]]:
-    sections, figures = [], {}
-    texts: dict[Quantity, str] = {"seconds": _DECODING_TEXT, "cache": "", "memory": _DECODING_MEMORY}
-    titles: dict[Quantity, str] = {"seconds": "Time of one token behind N others", "cache": "Cache behind N tokens"}
+    sections: list[Section] = []
+    charts: dict[str, LogLogChart] = {}
     for k in results.ks:
         comparison = LengthComparison(results=results, ours=decoding.OURS, step="decoding", k=k)
-        for quantity, text in texts.items():
-            table = comparison.table(quantity, text)
-            title = f"{titles.get(quantity, '')}, K = {format_count(k)}"
-            chart = comparison.chart(quantity, title, _ours_first(results.contenders)) if quantity in titles else None
-            if chart is not None:
-                figures[f"decoding_{'time' if quantity == 'seconds' else quantity}_k{k}"] = chart.png()
-                table = replace(table, figure=chart.svg())
-            sections.append(table if quantity == "seconds" else replace(table, text=text))
-    return sections, figures
+        time = comparison.chart("seconds", "Time of one token after N others")
+        cache = comparison.chart("cache", "Cache after N tokens")
+        charts.update({f"decoding_time_k{k}": time, f"decoding_cache_k{k}": cache})
+        sections += [
+            comparison.table("seconds", _DECODING_TEXT, time),
+            comparison.table("cache", chart=cache),
+            comparison.table("memory", _DECODING_MEMORY),
+        ]
+    return sections, drawn(charts)
 
 
-def _ours_first(names: Sequence[str]) -> list[str]:
-    return sorted(names, key=lambda name: name not in (attention.OURS, decoding.OURS))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """What a longer past changed for one decoder.
+class Growth(NamedTuple):
+    """What a longer past costs one decoder.
 
     Attributes:
         contender: its name.
         k: slots; 0 where it has none.
         lengths: tokens of the shortest and of the longest past that were measured.
-        seconds: of a token behind either.
+        seconds: of a token after either.
         caches: bytes kept of either.
+        time_ratio: seconds after the longest past over those after the shortest.
+        more_cache: bytes by which the cache of the longest past is larger.
     """
 
     contender: str
@@ -162,46 +147,28 @@ class Growth:
     lengths: tuple[int, int]
     seconds: tuple[float, float]
     caches: tuple[int, int]
-
-    @property
-    def time_ratio(self) -> float:
-        """Seconds behind the longest past over those behind the shortest."""
-        return self.seconds[1] / self.seconds[0]
-
-    @property
-    def more_cache(self) -> int:
-        """Bytes by which the cache of the longest past is larger."""
-        return self.caches[1] - self.caches[0]
-
-    def record(self) -> dict[str, object]:
-        """The same for ``results.json``."""
-        return {**asdict(self), "time_ratio": self.time_ratio, "more_cache": self.more_cache}
+    time_ratio: float
+    more_cache: int
 
 
-def _growths(rows: Sequence[Measurement]) -> Iterator[Growth]:
-    """One for each decoder and K with two lengths or more."""
-    measured: dict[tuple[str, int], dict[int, tuple[float, int]]] = {}
-    for row in rows:
-        if row.seconds is not None and row.cache is not None:
-            measured.setdefault((row.contender, row.case.k), {})[row.case.length] = (row.seconds, row.cache)
-    for name, k in sorted(measured, key=lambda each: each[0] != decoding.OURS):
-        found = measured[name, k]
-        if len(found) > 1:
-            shortest, longest = min(found), max(found)
-            (first, first_cache), (last, last_cache) = found[shortest], found[longest]
-            yield Growth(
-                contender=name,
-                k=k,
-                lengths=(shortest, longest),
-                seconds=(first, last),
-                caches=(first_cache, last_cache),
-            )
+def _growths(results: Measurements) -> list[Growth]:
+    """One for each decoder and K with two lengths or more, ours first."""
+    names = dict.fromkeys((row.contender, row.case.k) for row in results.rows)
+    growths = []
+    for name, k in sorted(names, key=lambda each: each[0] != decoding.OURS):
+        seconds, caches = (results.points(quantity, name, "decoding", k) for quantity in ("seconds", "cache"))
+        both = [length for length in seconds if length in caches]
+        if len(both) > 1:
+            short, long = both[0], both[-1]
+            times, kept = (seconds[short], seconds[long]), (int(caches[short]), int(caches[long]))
+            growths.append(Growth(name, k, (short, long), times, kept, times[1] / times[0], kept[1] - kept[0]))
+    return growths
 
 
 def _growth_section(growths: Sequence[Growth]) -> Section:
     rows = [
         [
-            growth.contender + (f", K = {format_count(growth.k)}" if growth.k else ""),
+            with_k(growth.contender, growth.k),
             "–".join(map(format_count, growth.lengths)),
             _factor(growth.time_ratio),
             " to ".join(map(format_bytes, growth.caches)),
@@ -213,45 +180,28 @@ def _growth_section(growths: Sequence[Growth]) -> Section:
     return Section(heading="What a longer past costs", text=_GROWTH, columns=columns, rows=rows)
 
 
-def _attention_headlines(results: Measurements) -> list[Headline]:
-    """Against ordinary causal attention, with the largest K."""
-    return [
-        headline_ratio(f"time of {attention.SDPA} over ours, {step}", ratios, f"K = {format_count(k)}")
-        for k in results.ks[-1:]
-        for step in results.steps
-        if (ratios := results.ratios("seconds", attention.SDPA, attention.OURS, step, k))
-    ]
-
-
 def _decoding_headlines(growths: Sequence[Growth]) -> list[Headline]:
     """Time and cache of ours with the largest K, beside its twin's."""
     ours = max((growth for growth in growths if growth.contender == decoding.OURS), key=lambda x: x.k, default=None)
     if ours is None:
         return []
     shortest, longest = map(format_count, ours.lengths)
-    times, caches = [f"asked: at most {_factor(ASKED_TIME)}, K = {format_count(ours.k)}"], [_sameness(ours)]
+    # Sizes that look alike when they are rounded need not be equal.
+    same = "the same" if ours.more_cache == 0 else f"{format_bytes(ours.more_cache)} less"
+    times = [f"required: at most {_factor(TIME_LIMIT)}, K = {format_count(ours.k)}"]
+    caches = [f"after {shortest}: {same} (required: the same)"]
     for growth in growths:
         if growth.contender == decoding.TWIN:
             pasts = " to ".join(map(format_count, growth.lengths))
             times.append(f"full attention: {_factor(growth.time_ratio)} from {pasts}")
             caches.append(f"full attention: {' to '.join(map(format_bytes, growth.caches))} from {pasts}")
+    name = f"time of a token after {longest} others, over one after {shortest}"
     return [
-        Headline(
-            name=f"time of a token behind {longest} others, over one behind {shortest}",
-            value=_factor(ours.time_ratio),
-            note="\n".join(times),
-        ),
-        Headline(name=f"cache behind {longest} tokens", value=format_bytes(ours.caches[1]), note="\n".join(caches)),
+        Headline(name=name, value=_factor(ours.time_ratio), note="\n".join(times)),
+        Headline(name=f"cache after {longest} tokens", value=format_bytes(ours.caches[1]), note="\n".join(caches)),
     ]
 
 
-def _sameness(growth: Growth) -> str:
-    """How the caches compare: sizes that look alike when they are rounded need not be equal."""
-    shortest = format_count(growth.lengths[0])
-    found = "the same" if growth.more_cache == 0 else f"{format_bytes(growth.more_cache)} less"
-    return f"behind {shortest}: {found} (asked: the same)"
-
-
 def _factor(ratio: float) -> str:
-    """A factor that is asked for to the hundredth."""
+    """A factor whose limit is given to the hundredth."""
     return f"{ratio:.2f}×" if ratio < 10 else format_ratio(ratio)

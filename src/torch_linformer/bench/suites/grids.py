@@ -1,4 +1,4 @@
-"""Which cases there are, and which of them are beyond ordinary attention."""
+"""The cases of a grid, and which of them ordinary attention is not run on."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,13 +8,14 @@ from torch_linformer.measuring.costs import full_attention_cost
 from torch_linformer.measuring.machine import available_bytes
 from torch_linformer.reporting.tables import format_bytes, format_count
 
-EAGER_LIMIT = 8192  # tokens; beyond these a CPU needs minutes a step
+# Tokens; beyond these a CPU needs minutes a step.
+EAGER_LIMIT = 8192
 SDPA_LIMIT = 16384
-CAUSAL_LIMIT = 65536  # of SDPA, which leaves out the pairs that a causal mask hides
+CAUSAL_LIMIT = 65536  # of SDPA, which skips the pairs that a causal mask hides
 
 
 def grid_cases(grid: Grid, lengths: Sequence[int], ks: Sequence[int], **facts: Any) -> Iterator[Case]:
-    """For each length one case without slots, and one with each K that is no longer than it."""
+    """For each length one case without slots, and one with each K up to the length."""
     for length in sorted(set(lengths)):
         for k in (0, *sorted(set(ks))):
             if k <= length:
@@ -22,10 +23,10 @@ def grid_cases(grid: Grid, lengths: Sequence[int], ks: Sequence[int], **facts: A
 
 
 def require_cases(cases: list[Case], lengths: Sequence[int], ks: Sequence[int]) -> list[Case]:
-    """The cases in the order of their length.
+    """The cases in the order of their lengths.
 
     Raises:
-        ValueError: where no case has slots: every K is too large.
+        ValueError: no case has slots, because every K is too large.
     """
     if not any(case.k for case in cases):
         raise ValueError(
@@ -35,7 +36,7 @@ def require_cases(cases: list[Case], lengths: Sequence[int], ks: Sequence[int]) 
 
 
 def beyond_full_attention(case: Case, *, eager: bool, causal: bool = False) -> str | None:
-    """Why ordinary attention is not run here; None where it is, and on a GPU, which says itself what it cannot hold."""
+    """Why ordinary attention is not run on a case; None where it is, as always on a GPU, which raises by itself."""
     if case.device != "cpu":
         return None
     limit = EAGER_LIMIT if eager else CAUSAL_LIMIT if causal else SDPA_LIMIT

@@ -1,7 +1,7 @@
-"""Rows as readers want them: looked up by what they are about, in tables beside ours, as lines over length."""
+"""Rows as readers want them: costs over length, in tables beside ours, as charts and as headlines."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ NAMES: dict[Quantity, str] = {"seconds": "time", "memory": "peak memory", "cache
 
 
 class Measurements:
-    """Whatever rows there are, the failed ones included."""
+    """All rows that there are, failed ones included."""
 
     def __init__(self, rows: Sequence[Measurement]) -> None:
         self.rows = list(rows)
@@ -33,51 +33,31 @@ class Measurements:
 
     @property
     def steps(self) -> list[StepKind]:
-        """The steps there are rows of."""
         return list(dict.fromkeys(row.case.step for row in self.rows))
 
     @property
     def lengths(self) -> list[int]:
-        """The lengths there are rows of, short ones first."""
         return sorted({row.case.length for row in self.rows})
 
     @property
     def ks(self) -> list[int]:
-        """The numbers of slots; the 0 of contenders without any is none of them."""
+        """The numbers of slots, without the 0 of contenders that have none."""
         return sorted({row.case.k for row in self.rows} - {0})
 
-    def only(self, wanted: Callable[[Measurement], bool]) -> "Measurements":
-        """The rows of one kind."""
-        return Measurements([row for row in self.rows if wanted(row)])
+    def points(self, quantity: Quantity, contender: str, step: StepKind, k: int) -> dict[int, float]:
+        """What was measured, by length, without zeros; for a contender without slots the same for every K."""
+        found = {
+            row.case.length: float(getattr(row, quantity))
+            for row in self.rows
+            if (row.contender, row.case.step) == (contender, step) and row.case.k in (k, 0) and getattr(row, quantity)
+        }
+        return dict(sorted(found.items()))
 
-    def row(self, contender: str, step: StepKind, length: int, k: int) -> Measurement | None:
-        """A contender's row, for one without slots whatever the K."""
-        for row in self.rows:
-            case = row.case
-            if (row.contender, case.step, case.length) == (contender, step, length) and case.k in (k, 0):
-                return row
-        return None
-
-    def value(self, quantity: Quantity, contender: str, step: StepKind, length: int, k: int) -> float | None:
-        """What was measured; None where it was not, and where it was nothing."""
-        row = self.row(contender, step, length, k)
-        measured = None if row is None else getattr(row, quantity)
-        return float(measured) if measured else None
-
-    def points(self, quantity: Quantity, contender: str, step: StepKind, k: int) -> list[tuple[int, float]]:
-        """(length, value) of everything measured of one contender, short lengths first."""
-        found = [(length, self.value(quantity, contender, step, length, k)) for length in self.lengths]
-        return [(length, value) for length, value in found if value is not None]
-
-    def ratio(self, quantity: Quantity, contender: str, ours: str, step: StepKind, length: int, k: int) -> float | None:
-        """How many times ours it takes."""
-        theirs, mine = (self.value(quantity, name, step, length, k) for name in (contender, ours))
-        return None if theirs is None or mine is None else theirs / mine
-
-    def ratios(self, quantity: Quantity, contender: str, ours: str, step: StepKind, k: int) -> list[tuple[int, float]]:
-        """(length, ratio) of one contender, short lengths first."""
-        found = [(length, self.ratio(quantity, contender, ours, step, length, k)) for length in self.lengths]
-        return [(length, ratio) for length, ratio in found if ratio is not None]
+    def ratios(self, quantity: Quantity, contender: str, ours: str, step: StepKind, k: int) -> dict[int, float]:
+        """A contender's cost over ours, by length."""
+        mine = self.points(quantity, ours, step, k)
+        theirs = self.points(quantity, contender, step, k)
+        return {length: value / mine[length] for length, value in theirs.items() if length in mine}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +66,8 @@ class LengthComparison:
 
     Attributes:
         results: the rows.
-        ours: the contender the others are compared with.
-        step: forward or training.
+        ours: the contender that the others are compared with.
+        step: of the rows.
         k: slots.
     """
 
@@ -96,80 +76,155 @@ class LengthComparison:
     step: StepKind
     k: int
 
-    def table(self, quantity: Quantity, text: str = "", figure: str = "", caption: str = "") -> Section:
-        """A line a contender, the best at the greatest length first; below ours each value with its ratio to ours."""
-        here = self.results.only(lambda row: row.case.step == self.step and row.case.k in (self.k, 0))
-        lengths = here.lengths
-        names = sorted(here.contenders, key=lambda name: self._rank(quantity, name, lengths))
-        failures = failures_text(here.only(lambda row: row.seconds is None))
+    def table(self, quantity: Quantity, text: str = "", chart: LogLogChart | None = None) -> Section:
+        """A row for each contender, ours first and then the best at the greatest length, with ratios to ours.
+
+        The table of the time also lists what failed.
+        """
+        here = Measurements(
+            [row for row in self.results.rows if row.case.step == self.step and row.case.k in (self.k, 0)]
+        )
+        points = {name: here.points(quantity, name, self.step, self.k) for name in here.contenders}
+        longest_first = here.lengths[::-1]
+
+        def rank(name: str) -> tuple[bool, list[float]]:
+            return name != self.ours, [points[name].get(length, math.inf) for length in longest_first]
+
         return Section(
             heading=f"{self.step.capitalize()}, K = {format_count(self.k)}: {NAMES[quantity]}",
-            text="\n\n".join(filter(None, (text, failures))),
-            columns=["", *(f"N = {format_count(length)}" for length in lengths)],
-            rows=[[name, *(self._cell(quantity, name, length) for length in lengths)] for name in names],
-            figure=figure,
-            caption=caption,
+            text="\n\n".join(filter(None, (text, failures_text(here.rows) if quantity == "seconds" else ""))),
+            columns=["", *(f"N = {format_count(length)}" for length in here.lengths)],
+            rows=[
+                [name, *(self._cell(quantity, name, length, points) for length in here.lengths)]
+                for name in sorted(points, key=rank)
+            ],
+            figure=chart.svg() if chart is not None and chart.lines else "",
         )
 
-    def chart(self, quantity: Quantity, title: str, names: Sequence[str]) -> LogLogChart | None:
-        """The named contenders over length, ours thick; None where nothing was measured."""
+    def chart(self, quantity: Quantity, title: str, names: Sequence[str] = ()) -> LogLogChart:
+        """What was measured of the named contenders (all by default) over length, ours first and thick."""
+        names = sorted(names or self.results.contenders, key=lambda name: name != self.ours)
         measured = {name: self.results.points(quantity, name, self.step, self.k) for name in names}
-        lines = [Line(name=name, points=points, thick=name == self.ours) for name, points in measured.items() if points]
-        return length_chart(quantity, title, lines)
-
-    def faster_from(self, rival: str) -> int | None:
-        """The least length from which on ours was faster than ``rival`` at every length that was measured."""
-        least = None
-        for length, ratio in reversed(self.results.ratios("seconds", rival, self.ours, self.step, self.k)):
-            if ratio <= 1:
-                break
-            least = length
-        return least
+        lines = [
+            Line(name=name, points=list(points.items()), thick=name == self.ours)
+            for name, points in measured.items()
+            if points
+        ]
+        return length_chart(quantity, f"{title}, K = {format_count(self.k)}", lines)
 
     def crossing(self, rival: str) -> str:
-        """:meth:`faster_from` as a sentence; nothing where ``rival`` was not measured."""
-        if not self.results.ratios("seconds", rival, self.ours, self.step, self.k):
-            return ""
-        least = self.faster_from(rival)
+        """From which length on ours was faster at every measured length; nothing where ``rival`` was not measured."""
+        ratios = self.results.ratios("seconds", rival, self.ours, self.step, self.k)
+        least = None
+        for length in reversed(ratios):
+            if ratios[length] <= 1:
+                break
+            least = length
         where = "at none of these lengths" if least is None else f"from N = {format_count(least)} on"
-        return f"Of the lengths measured, ours is faster than {rival} {where}."
+        return f"Of the lengths measured, ours is faster than {rival} {where}." if ratios else ""
 
-    def _rank(self, quantity: Quantity, name: str, lengths: Sequence[int]) -> tuple[bool, list[float]]:
-        values = (self.results.value(quantity, name, self.step, length, self.k) for length in reversed(lengths))
-        return name != self.ours, [math.inf if value is None else value for value in values]
-
-    def _cell(self, quantity: Quantity, name: str, length: int) -> str:
-        value = self.results.value(quantity, name, self.step, length, self.k)
+    def _cell(self, quantity: Quantity, name: str, length: int, points: Mapping[str, Mapping[int, float]]) -> str:
+        value, ours = points[name].get(length), points.get(self.ours, {}).get(length)
         if value is None:
             return MISSING
-        ratio = self.results.ratio(quantity, name, self.ours, self.step, length, self.k)
         text = FORMATS[quantity](value)
-        return text if name == self.ours or ratio is None else f"{text} {format_ratio(ratio)}"
+        return text if name == self.ours or ours is None else f"{text} {format_ratio(value / ours)}"
 
 
-def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLogChart | None:
-    """A cost over length; None without a line."""
-    if not lines:
-        return None
+def compare_lengths(
+    results: Measurements,
+    *,
+    ours: str,
+    rival: str,
+    text: str,
+    title: str,
+    file: str,
+    note: str = "",
+    names: Sequence[str] = (),
+) -> tuple[list[Section], dict[str, bytes]]:
+    """Time and peak memory of every step and K: tables, and charts of the time, as sections and PNG files.
+
+    Args:
+        results: the rows.
+        ours: the contender that the others are compared with.
+        rival: the text says from which length on ours is faster than it.
+        text: for the tables of the time.
+        title: begins that of a chart.
+        file: begins the name of a chart's file.
+        note: a paragraph after the text.
+        names: contenders in the charts; all by default.
+    """
+    sections: list[Section] = []
+    charts: dict[str, LogLogChart] = {}
+    for step in results.steps:
+        for k in results.ks:
+            comparison = LengthComparison(results=results, ours=ours, step=step, k=k)
+            chart = comparison.chart("seconds", f"{title}, {step}", names)
+            charts[f"{file}_{step}_k{k}"] = chart
+            paragraphs = filter(None, (f"{text} {comparison.crossing(rival)}", note))
+            sections += [comparison.table("seconds", "\n\n".join(paragraphs), chart), comparison.table("memory")]
+    return sections, drawn(charts)
+
+
+def drawn(charts: Mapping[str, LogLogChart]) -> dict[str, bytes]:
+    """The charts that have a line, as PNG files."""
+    return {name: chart.png() for name, chart in charts.items() if chart.lines}
+
+
+def length_chart(quantity: Quantity, title: str, lines: Sequence[Line]) -> LogLogChart:
+    """A cost over length."""
     label = "time of a step" if quantity == "seconds" else NAMES[quantity]
     return LogLogChart(title=title, x_label="tokens N", y_label=label, y_format=FORMATS[quantity], lines=lines)
 
 
-def failures_text(failed: Measurements) -> str:
-    """Why there are numbers missing, a sentence for each contender and reason."""
+def failures_text(rows: Sequence[Measurement]) -> str:
+    """Why numbers are missing, in one sentence for each contender and reason."""
     lengths: dict[tuple[str, str], set[int]] = {}
-    for row in failed.rows:
-        lengths.setdefault((row.contender, row.error or "no reason given"), set()).add(row.case.length)
+    for row in rows:
+        if row.seconds is None:
+            lengths.setdefault((row.contender, row.error or "no reason given"), set()).add(row.case.length)
     reasons = [
-        f"{name} at {' and '.join(format_count(length) for length in sorted(at))} tokens: {error.rstrip('.')}."
+        f"{name} at {' and '.join(map(format_count, sorted(at)))} tokens: {error.rstrip('.')}."
         for (name, error), at in lengths.items()
     ]
     return "Without a number: " + " ".join(reasons) if reasons else ""
 
 
-def headline_ratio(name: str, ratios: Sequence[tuple[int, float]], setting: str) -> Headline:
+def measured_section(results: Measurements) -> Section:
+    """Every measured number, and why others are missing."""
+    rows = [
+        [
+            with_k(row.contender, row.case.k),
+            format_count(row.case.length),
+            MISSING if row.seconds is None else format_duration(row.seconds),
+            MISSING if row.memory is None else format_bytes(row.memory),
+            MISSING if not row.seconds else format_count(row.case.batch * row.case.length / row.seconds),
+        ]
+        for row in results.rows
+    ]
+    columns = ["", "N", "time", "peak memory", "tokens/s"]
+    return Section(heading="Measured", text=failures_text(results.rows), columns=columns, rows=rows)
+
+
+def with_k(contender: str, k: int) -> str:
+    """The name of a contender and its K, if it has one."""
+    return f"{contender}, K = {format_count(k)}" if k else contender
+
+
+def ratio_headlines(results: Measurements, ours: str, rivals: Sequence[str]) -> list[Headline]:
+    """Time of each rival over ours in every step, with the largest K, where both were measured."""
+    return [
+        headline_ratio(f"time of {rival} over ours, {step}", ratios, f"K = {format_count(k)}")
+        for k in results.ks[-1:]
+        for step in results.steps
+        for rival in rivals
+        if (ratios := results.ratios("seconds", rival, ours, step, k))
+    ]
+
+
+def headline_ratio(name: str, ratios: Mapping[int, float], setting: str) -> Headline:
     """The ratio at the greatest length, the others below it."""
-    *others, (length, ratio) = ratios
+    *others, (length, ratio) = ratios.items()
     note = [f"N = {format_count(length)}, {setting}"]
     note += [f"{format_ratio(value)} at N = {format_count(n)}" for n, value in reversed(others)]
     return Headline(name=name, value=format_ratio(ratio), note="\n".join(note))
@@ -181,8 +236,10 @@ def ratio_records(results: Measurements, ours: str) -> list[dict[str, object]]:
     for row in results.rows:
         case = row.case
         for k in [case.k] if case.k else results.ks:
-            key = (row.contender, ours, case.step, case.length, k)
-            time, memory = results.ratio("seconds", *key), results.ratio("memory", *key)
+            time, memory = (
+                results.ratios(quantity, row.contender, ours, case.step, k).get(case.length)
+                for quantity in ("seconds", "memory")
+            )
             if row.contender != ours and time is not None:
                 record = {"contender": row.contender, "step": case.step, "length": case.length, "k": k}
                 records.append({**record, "time": time, "memory": memory})

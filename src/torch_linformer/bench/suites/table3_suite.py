@@ -9,11 +9,12 @@ from torch_linformer.bench.fits import fit_quadratic
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from torch_linformer.bench.suites.grids import beyond_full_attention, grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import (
-    FORMATS,
     Measurements,
     Quantity,
-    failures_text,
+    drawn,
     length_chart,
+    measured_section,
+    with_k,
 )
 from torch_linformer.measuring.costs import layer_ratio
 from torch_linformer.reporting.lines import Line, LogLogChart
@@ -23,9 +24,10 @@ from torch_linformer.reporting.tables import MISSING, format_count, format_ratio
 SIZES = {"width": 768, "heads": 12, "layers": 1, "feedforward": 3072}
 LENGTHS, KS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536), paper.KS
 QUICK_LENGTHS, QUICK_KS = (512, 1024, 2048), (128, 256)
+QUANTITIES: dict[str, Quantity] = {"time": "seconds", "memory": "memory"}
 
 _ESTIMATED = (
-    "~ marks what nobody measured: ordinary attention there follows a + b·N + c·N², fitted to its own measured lengths."
+    "~ marks an estimate: the cost of ordinary attention there is a + b·N + c·N², fitted to its measured lengths."
 )
 _PAPER = f"In brackets the paper's factor ({paper.SETUP}). Source: {paper.SOURCE}."
 _FIGURE = (
@@ -33,9 +35,9 @@ _FIGURE = (
     "The paper's Figure 2 keeps batch × length constant instead, where linear cost is flat."
 )
 _COUNTED = (
-    "The factor that counting alone gives for this layer: multiplications of ordinary attention over those of ours, "
-    "and bytes of all intermediate results over ours. Machines reach more or less: short products run at a lower rate, "
-    "and softmax, norms and the nonlinearity are not counted."
+    "What counting predicts for this layer: multiplications of ordinary attention over those of ours, and bytes of all "
+    "intermediate results over ours. Machines reach more or less: short products run at a lower rate, and softmax, "
+    "norms and the nonlinearity are not counted."
 )
 
 
@@ -53,10 +55,10 @@ class Table3Suite(Suite):
         return require_cases([case for case in cases if 2 * case.k <= case.length], lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return [contenders.our_layer(), *contenders.full_layers()]
+        return contenders.layers()
 
     def reason_to_skip(self, contender: Contender, case: Case) -> str | None:
-        if contender.ours:
+        if contender.name == contenders.OURS:
             return None
         return beyond_full_attention(case, eager=contender.name == contenders.EAGER_LAYER)
 
@@ -64,117 +66,112 @@ class Table3Suite(Suite):
         results = Measurements(rows)
         if not results.ks:
             return Summary()
-        eager, sdpa = contenders.EAGER_LAYER, contenders.LAYER
         tables = {
-            "time_saved_eager": Saving(results, eager, "eager", "seconds", paper.TIME_SAVED),
-            "time_saved_sdpa": Saving(results, sdpa, "SDPA", "seconds", paper.TIME_SAVED),
-            "memory_saved_eager": Saving(results, eager, "eager", "memory", paper.MEMORY_SAVED),
-            "memory_saved_sdpa": Saving(results, sdpa, "SDPA", "memory", paper.MEMORY_SAVED),
+            f"{what}_saved_{kernel.lower()}": _saving(results, quantity, standard, kernel)
+            for what, quantity in QUANTITIES.items()
+            for kernel, standard in (("eager", contenders.EAGER_LAYER), ("SDPA", contenders.LAYER))
         }
-        time, saved = _time_chart(tables), _saved_chart(tables["time_saved_eager"])
-        charts = {name: chart for name, chart in (("figure2_time", time), ("time_saved", saved)) if chart is not None}
-        sections = [table.section() for table in tables.values()]
-        sections += [_counted(results), *_figures(charts), _measured(results)]
+        eager, sdpa = tables["time_saved_eager"], tables["time_saved_sdpa"]
+        charts = {
+            "figure2_time": _time_chart(results, [eager.standard, sdpa.standard]),
+            "time_saved": _saved_chart(results, eager),
+        }
+        figures = [
+            Section(heading=chart.title, figure=chart.svg(), caption=caption)
+            for chart, caption in zip(charts.values(), (_FIGURE, _ESTIMATED), strict=True)
+            if chart.lines
+        ]
+        sections = [table.section(results) for table in tables.values()]
         return Summary(
             headlines=[headline for table in tables.values() for headline in table.headlines()],
-            sections=sections,
-            figures={name: chart.png() for name, chart in charts.items()},
+            sections=[*sections, _counted(results), *figures, measured_section(results)],
+            figures=drawn(charts),
             derived={name: table.records() for name, table in tables.items()},
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What ours saves over a standard layer: a table by N and K.
+    """What ours saves over a standard layer, by (N, K).
 
     Attributes:
-        results: the rows.
-        standard: the contender that ours is compared with.
-        kernel: how its attention is computed, for headings.
-        quantity: time or memory.
-        published: the paper's factors by (N, K).
+        name: heads the table.
+        note: what to know about the paper's numbers.
+        published: the paper's factors.
+        standard: cost of the standard layer over length; estimated only beyond the measured lengths.
+        factors: how many times our cost the standard layer's is.
     """
 
-    results: Measurements
-    standard: str
-    kernel: str
-    quantity: Quantity
+    name: str
+    note: str
     published: Mapping[tuple[int, int], float]
+    standard: Line
+    factors: Mapping[tuple[int, int], float]
 
-    def standard_cost(self) -> Callable[[int], tuple[float, bool] | None]:
-        """Function: the standard layer's cost at a length, and whether it is an estimate; None where it is unknown.
+    def is_estimated(self, length: int) -> bool:
+        return any(length == n for n, _ in self.standard.estimated)
 
-        Lengths beyond the measured ones alone are estimated.
-        """
-        measured = dict(self.results.points(self.quantity, self.standard, "forward", 0))
-        fit = fit_quadratic(list(measured.items()))
-
-        def at(length: int) -> tuple[float, bool] | None:
-            if length in measured:
-                return measured[length], False
-            return None if fit is None or length < max(measured) else (fit(length), True)
-
-        return at
-
-    def factors(self) -> dict[tuple[int, int], tuple[float, bool]]:
-        """By (N, K): how many times ours the standard layer takes, and whether that is an estimate."""
-        standard, found = self.standard_cost(), {}
-        for length in self.results.lengths:
-            for k in self.results.ks:
-                ours = self.results.value(self.quantity, contenders.OURS, "forward", length, k)
-                cost = standard(length)
-                if ours is not None and cost is not None:
-                    found[length, k] = (cost[0] / ours, cost[1])
-        return found
-
-    def section(self) -> Section:
+    def section(self, results: Measurements) -> Section:
         """The table, the paper's factors beside ours."""
-        factors = self.factors()
-        text = [_PAPER]
-        text += [paper.NOTE] if self.quantity == "memory" else []
-        text += [_ESTIMATED] if any(estimated for _, estimated in factors.values()) else []
-        return Section(
-            heading=self._name,
-            text="\n\n".join(text),
-            columns=_columns(self.results),
-            rows=[
-                [format_count(length), *(self._cell(factors.get((length, k)), length, k) for k in self.results.ks)]
-                for length in self.results.lengths
-            ],
-        )
+        estimated = _ESTIMATED if any(self.is_estimated(length) for length, _ in self.factors) else ""
+        text = "\n\n".join(filter(None, (self.note, estimated)))
+        return _by_length_and_k(results, self.name, text, self._cell)
 
     def headlines(self) -> list[Headline]:
         """The factor at the greatest length that was measured on both sides, with the smallest K."""
-        measured = {key: factor for key, (factor, estimated) in self.factors().items() if not estimated}
+        measured = [key for key in self.factors if not self.is_estimated(key[0])]
         if not measured:
             return []
         length, k = max(measured, key=lambda key: (key[0], -key[1]))
         note = f"N = {format_count(length)}, K = {format_count(k)}"
         if (length, k) in self.published:
             note += f"\npaper: {format_ratio(self.published[length, k])}"
-        return [Headline(name=self._name, value=format_ratio(measured[length, k]), note=note)]
+        return [Headline(name=self.name, value=format_ratio(self.factors[length, k]), note=note)]
 
     def records(self) -> list[dict[str, object]]:
-        """The same for ``results.json``."""
+        """The factors for ``results.json``."""
         return [
-            {"length": n, "k": k, "factor": factor, "estimated": estimated, "paper": self.published.get((n, k))}
-            for (n, k), (factor, estimated) in self.factors().items()
+            {
+                "length": n,
+                "k": k,
+                "factor": factor,
+                "estimated": self.is_estimated(n),
+                "paper": self.published.get((n, k)),
+            }
+            for (n, k), factor in self.factors.items()
         ]
 
-    @property
-    def _name(self) -> str:
-        return f"{'Time' if self.quantity == 'seconds' else 'Memory'} saved against ordinary attention, {self.kernel}"
-
-    def _cell(self, factor: tuple[float, bool] | None, length: int, k: int) -> str:
-        published = self.published.get((length, k))
-        beside = "" if published is None else f" ({format_ratio(published)})"
-        if factor is None:
-            return MISSING + beside
-        return f"{'~' if factor[1] else ''}{format_ratio(factor[0])}{beside}"
+    def _cell(self, length: int, k: int) -> str:
+        factor, published = self.factors.get((length, k)), self.published.get((length, k))
+        mark = "~" if self.is_estimated(length) else ""
+        here = MISSING if factor is None else f"{mark}{format_ratio(factor)}"
+        return here if published is None else f"{here} ({format_ratio(published)})"
 
 
-def _columns(results: Measurements) -> list[str]:
-    return ["N", *(f"K = {format_count(k)}" for k in results.ks)]
+def _saving(results: Measurements, quantity: Quantity, standard: str, kernel: str) -> Saving:
+    measured = results.points(quantity, standard, "forward", 0)
+    fit = fit_quadratic(list(measured.items()))
+    beyond = [length for length in results.lengths if length > max(measured, default=0)]
+    estimated = [] if fit is None else [(length, float(fit(length))) for length in beyond]
+    costs = {**measured, **dict(estimated)}
+    ours = {k: results.points(quantity, contenders.OURS, "forward", k) for k in results.ks}
+    time = quantity == "seconds"
+    return Saving(
+        name=f"{'Time' if time else 'Memory'} saved against ordinary attention, {kernel}",
+        note=_PAPER if time else f"{_PAPER}\n\n{paper.NOTE}",
+        published=paper.TIME_SAVED if time else paper.MEMORY_SAVED,
+        standard=Line(name=standard, points=list(measured.items()), estimated=estimated),
+        factors={(n, k): costs[n] / ours[k][n] for n in results.lengths for k in ours if n in costs and n in ours[k]},
+    )
+
+
+def _by_length_and_k(results: Measurements, heading: str, text: str, cell: Callable[[int, int], str]) -> Section:
+    return Section(
+        heading=heading,
+        text=text,
+        columns=["N", *(f"K = {format_count(k)}" for k in results.ks)],
+        rows=[[format_count(length), *(cell(length, k) for k in results.ks)] for length in results.lengths],
+    )
 
 
 def _counted(results: Measurements) -> Section:
@@ -185,62 +182,27 @@ def _counted(results: Measurements) -> Section:
         case = cases.get((length, k))
         return MISSING if case is None else " / ".join(format_ratio(ratio) for ratio in layer_ratio(case))
 
-    return Section(
-        heading="What counting allows: multiplications / bytes",
-        text=_COUNTED,
-        columns=_columns(results),
-        rows=[[format_count(length), *(cell(length, k) for k in results.ks)] for length in results.lengths],
-    )
+    return _by_length_and_k(results, "What counting allows: multiplications / bytes", _COUNTED, cell)
 
 
-def _time_chart(tables: Mapping[str, Saving]) -> LogLogChart | None:
+def _time_chart(results: Measurements, standards: Sequence[Line]) -> LogLogChart:
     """The paper's Figure 2: time over length, standard layers first."""
+    ours = [
+        Line(name=with_k(contenders.OURS, k), points=list(points.items()), thick=True)
+        for k in results.ks
+        if (points := results.points("seconds", contenders.OURS, "forward", k))
+    ]
+    lines = [*(line for line in standards if line.points), *ours]
+    return length_chart("seconds", "Inference time of a layer", lines)
+
+
+def _saved_chart(results: Measurements, saving: Saving) -> LogLogChart:
+    """Time saved over length, a line for each K."""
     lines = []
-    for table in (tables["time_saved_eager"], tables["time_saved_sdpa"]):
-        at = table.standard_cost()
-        points: list[tuple[int, float]] = []
-        estimated: list[tuple[int, float]] = []
-        for length in table.results.lengths:
-            cost = at(length)
-            if cost is not None:
-                (estimated if cost[1] else points).append((length, cost[0]))
-        lines.append(Line(name=table.standard, points=points, estimated=estimated))
-    results = tables["time_saved_eager"].results
     for k in results.ks:
-        points = results.points("seconds", contenders.OURS, "forward", k)
-        lines.append(Line(name=f"{contenders.OURS}, K = {format_count(k)}", points=points, thick=True))
-    return length_chart("seconds", "Inference time of a layer", [line for line in lines if line.points])
-
-
-def _saved_chart(saving: Saving) -> LogLogChart | None:
-    """Time saved over length, a line a K."""
-    lines = []
-    for k in saving.results.ks:
-        row = [(n, *value) for (n, slots), value in saving.factors().items() if slots == k]
-        points, estimated = ([(n, factor) for n, factor, guess in row if guess is which] for which in (False, True))
-        if row:
-            lines.append(Line(name=f"K = {format_count(k)}", points=points, estimated=estimated))
-    if not lines:
-        return None
+        points = [(n, factor) for (n, slots), factor in saving.factors.items() if slots == k]
+        measured, estimated = ([x for x in points if saving.is_estimated(x[0]) is which] for which in (False, True))
+        if points:
+            lines.append(Line(name=f"K = {format_count(k)}", points=measured, estimated=estimated))
     title = "Time saved against the standard layer, eager"
     return LogLogChart(title=title, x_label="tokens N", y_label="times faster", y_format=format_ratio, lines=lines)
-
-
-def _figures(charts: Mapping[str, LogLogChart]) -> list[Section]:
-    captions = {"figure2_time": _FIGURE, "time_saved": _ESTIMATED}
-    return [Section(heading=chart.title, figure=chart.svg(), caption=captions[name]) for name, chart in charts.items()]
-
-
-def _measured(results: Measurements) -> Section:
-    """Every measured number, and why others are missing."""
-    rows = [
-        [
-            row.contender + (f", K = {format_count(row.case.k)}" if row.case.k else ""),
-            format_count(row.case.length),
-            MISSING if row.seconds is None else FORMATS["seconds"](row.seconds),
-            MISSING if row.memory is None else FORMATS["memory"](row.memory),
-        ]
-        for row in results.rows
-    ]
-    failures = failures_text(results.only(lambda row: row.seconds is None))
-    return Section(heading="Measured", text=failures, columns=["", "N", "time", "peak memory"], rows=rows)

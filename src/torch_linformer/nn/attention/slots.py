@@ -11,6 +11,7 @@ from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import DEFAULTS, DENSE, PARAMETERLESS, AttentionOptions
@@ -183,17 +184,15 @@ class Slots(Context):
             return False
         # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
         length = proj_k.max_len if torch.compiler.is_compiling() else length
-        plain = compressed = 0
-        for linear, projection in ((attention.k_proj, proj_k), (attention.v_proj, proj_v)):
-            width_in, width_out = linear.in_features, linear.out_features
-            plain += projection.multiplications(length, width_out)
-            if not self.window:  # which needs the keys and values of all positions anyway
-                plain += length * width_in * width_out
-            compressed += projection.multiplications(length, width_in)
-            compressed += projection.reached(length) * width_in * width_out
-        if proj_v is proj_k and same_source:
-            compressed -= proj_v.multiplications(length, attention.v_proj.in_features)
-        return compressed < plain
+        counted = count_multiplications(
+            length,
+            proj_k.reached(length),
+            [(linear.in_features, linear.out_features) for linear in (attention.k_proj, attention.v_proj)],
+            slots_of_position=proj_k.slots_of_position,
+            one_compressed=proj_v is proj_k and same_source,
+            has_positions=bool(self.window),
+        )
+        return counted.compress_first < counted.project_last
 
 
 def _maps(attention: "Attention", shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
