@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.streamed import Document, Skipped, documents
+from torch_linformer.data.reading.streamed import Document, documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
@@ -61,12 +61,12 @@ def predict_files(
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
-    report, skipped = ReadReport(), Skipped()
+    report = ReadReport()
 
     def everything() -> Iterator[Document]:
         for file in files:
             rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
-            yield from documents(rows, file, predictor.record, named, skipped, question)
+            yield from documents(rows, file, predictor.record, named, report, question)
 
     written = cut = 0
     for record in predictor.predict(everything()):
@@ -80,7 +80,7 @@ def predict_files(
     stream.flush()
     counts = (
         (f"cut at {predictor.encode.max_length:,} tokens", cut),
-        ("skipped, without text", skipped.empty),
+        ("skipped, without text", report.empty),
         ("with bytes that are not UTF-8", report.replaced),
     )
     notes = "".join(f", {number:,} {what}" for what, number in counts if number)

@@ -1,6 +1,7 @@
-"""Rows of a Parquet file, and what they would unfold to: a few kilobytes can stand for any number of texts."""
+"""Rows of a Parquet file, and the size they would unfold to: a few kilobytes can hold any number of equal texts."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,9 @@ def parquet_rows(path: Path) -> Iterator[Row]:
     try:
         with ParquetFile(path) as table:
             _check_unfolded(path, table)
-            number = 0
-            for batch in table.iter_batches(batch_size=_BATCH):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(values, f"{path}, row {number}")
+            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_BATCH))
+            for number, values in enumerate(chain.from_iterable(batches), start=1):
+                yield Row(values, f"{path}, row {number}")
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
@@ -65,7 +64,7 @@ def _chunks(metadata: Any) -> Iterator[Any]:
 
 
 def _at_most(metadata: Any) -> int:
-    """Bytes that the rows may take, as far as the metadata tell: each value of a dictionary may be all of it."""
+    """An upper bound on the bytes of the rows, from the metadata: each value of a dictionary may be all of it."""
     return sum(
         _NUMBER_BYTES * chunk.num_values
         + chunk.total_uncompressed_size * (chunk.num_values if chunk.has_dictionary_page else 1)
@@ -74,7 +73,7 @@ def _at_most(metadata: Any) -> int:
 
 
 def _sizes(path: Path, metadata: Any) -> Iterator[int]:
-    """Bytes of the values, a batch at a time; texts that stand in a dictionary are counted without unfolding them."""
+    """Bytes of the values, a batch at a time; texts in a dictionary are counted without unfolding them."""
     import pyarrow.compute as compute
     from pyarrow.parquet import ParquetFile
 
