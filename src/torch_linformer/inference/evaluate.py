@@ -29,11 +29,7 @@ def evaluate(
     seed: int = 0,
     screen: Screen | None = None,
 ) -> tuple[Task, dict[str, Any]]:
-    """Score the model in ``folder`` on ``data``; returns its task and the scores.
-
-    Raises:
-        InputError: for anything wrong with the folder, the data, the device, or a label the model does not know.
-    """
+    """Score the model in ``folder`` on ``data``; returns its task and the scores."""
     screen = screen or Screen()
     device = resolve_device(device)
     precision = resolve_precision(precision, device)

@@ -59,10 +59,6 @@ def export_model(folder: str, output: Path, format: str) -> float:
 
     Returns:
         The largest difference of a score, relative to the largest score.
-
-    Raises:
-        InputError: an unknown format, missing packages, a folder that is taken, an encoder-decoder, or scores that
-            differ.
     """
     if format not in FILES:
         raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")

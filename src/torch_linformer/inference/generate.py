@@ -31,9 +31,6 @@ class Choice:
         top_p: draw from the likeliest tokens that have this share of the probability together.
         num_beams: above 1, search for the likeliest text with so many beams, and draw nothing.
         seed: of the draws; None for others each time.
-
-    Raises:
-        InputError: a number is out of range, or belongs to draws where nothing is drawn.
     """
 
     max_new_tokens: int = 200
@@ -117,11 +114,7 @@ class TextStream(BaseStreamer):
 
 
 def load_causal_model(path: str, device: str) -> LinformerForCausalLM:
-    """The causal language model of a folder, on a device.
-
-    Raises:
-        InputError: the folder is missing or damaged, or holds another model.
-    """
+    """The causal language model of a folder, on a device."""
     model = load_model(path)
     if not isinstance(model, LinformerForCausalLM):
         raise InputError(f"{path}: a {type(model).__name__} does not go on with a text; train a model with --task clm")
@@ -144,9 +137,6 @@ def generate(
         prompt: of any length; empty to begin with the start token alone.
         choice: how the next token is chosen.
         write: takes the new text, piece by piece; all at once from a search with beams.
-
-    Raises:
-        InputError: the prompt is empty and there is no start token, or the model cannot read so much.
     """
     ids = DocumentEncoder(tokenizer, model.config.max_position_embeddings).begin(prompt)
     if not ids:

@@ -55,9 +55,6 @@ def predict_files(
 
     Returns:
         How many documents there were, and how many of them were cut, skipped or damaged, as a sentence.
-
-    Raises:
-        InputError: a file is missing or malformed, or none holds a document with text.
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
@@ -98,9 +95,6 @@ class Predictor:
         device: where it computes.
         precision: in which precision.
         batch_size: windows at once.
-
-    Raises:
-        InputError: the model answers nothing about a document.
     """
 
     def __init__(

@@ -64,10 +64,6 @@ def find_columns(
     candidate: for the texts the only column of strings that are not all numbers, for the labels the only other
     column. Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may
     name several label columns, divided by commas.
-
-    Raises:
-        InputError: a named column is missing or belongs to another task, or there is not exactly one candidate; the
-            message starts with `source` and lists the columns.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     one, two = usual.called
@@ -88,11 +84,7 @@ def find_columns(
 
 
 def read_text(row: Row, column: str, called: str = "text") -> str:
-    """The text of a row; "" where the cell is missing or holds only white space.
-
-    Raises:
-        InputError: the cell holds something that is not text.
-    """
+    """The text of a row; "" where the cell is missing or holds only white space."""
     value = row.cell(column)
     if value is None:
         return ""
@@ -102,11 +94,7 @@ def read_text(row: Row, column: str, called: str = "text") -> str:
 
 
 def read_label(row: Row, column: str | None) -> str:
-    """The label of a row as text: strings without outer white space, whole numbers without a fraction.
-
-    Raises:
-        InputError: there is no label, or it is neither a string nor a whole number nor a truth value.
-    """
+    """The label of a row as text: strings without outer white space, whole numbers without a fraction."""
     value = row.cell(column)
     if isinstance(value, float) and value.is_integer():
         value = int(value)

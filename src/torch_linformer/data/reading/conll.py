@@ -26,9 +26,6 @@ def conll_rows(path: Path) -> Iterator[Row]:
 
     Columns are separated by tabs where the line holds one (a token may then hold spaces), by spaces otherwise.
     The file is read twice, with no more than one row in memory.
-
-    Raises:
-        InputError: a line with fewer than two columns.
     """
     with opened(path) as stream:
         start = stream.tell()

@@ -27,11 +27,7 @@ class Corpus(NamedTuple):
 
 
 def stdlib_documents() -> Corpus:
-    """The source files of the running Python's standard library: some 25 MB of text in about a second.
-
-    Raises:
-        InputError: this Python ships no source files (it reads its library from a zip file, for instance).
-    """
+    """The source files of the running Python's standard library: some 25 MB of text in about a second."""
     library = f"Python {platform.python_version()}'s standard library"
     return package_documents(Path(sysconfig.get_paths()["stdlib"]), library)
 
@@ -43,9 +39,6 @@ def package_documents(root: Path, library: str) -> Corpus:
     which belong to no package, installed packages, empty files, and all but the first of the files with the
     same bytes. Bytes that are not UTF-8 become U+FFFD. Where fewer than two packages are that large, the minimum
     is lowered to the size of the second largest package, and the description tells.
-
-    Raises:
-        InputError: fewer than two packages hold two files.
     """
     found = list(_distinct_files(root))
     sizes = Counter(document.values["label"] for document in found)

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
@@ -31,7 +32,7 @@ _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _FEW = 10  # that few documents may well have a label each
 _LISTED_LABELS = 20  # labels an error message lists
 
-_Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,6 @@ def load_documents(
         record: what is read of each row.
         named: the columns that the user has named.
         split: the part of a data set of the hub.
-
-    Raises:
-        InputError: the source is missing, unreadable or malformed, its columns are ambiguous, a label
-            is missing, or no document is left.
     """
     needs_label = bool(record.features)
     origin = find_source(source, split, whole=needs_label)
@@ -91,11 +88,7 @@ def load_documents(
 
 
 def parse_part(value: str) -> float | str:
-    """Read PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path.
-
-    Raises:
-        InputError: a number outside (0, 1), or nothing at all.
-    """
+    """Read PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
     try:
         fraction = float(value)
     except ValueError:
@@ -112,9 +105,6 @@ def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bo
 
     Stratified, where there are labels, each label gives its share, rounded so that the total is right, and at
     least one document of every label stays in the rest. The same arguments give the same split.
-
-    Raises:
-        InputError: there are too few documents to give any away.
     """
     generator = np.random.default_rng(seed)
     if stratified and "label" in dataset.column_names:
@@ -131,11 +121,7 @@ def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bo
 
 
 def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
-    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet.
-
-    Raises:
-        InputError: there are fewer than `at_least`.
-    """
+    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet."""
     names = sorted({label for labels in _label_lists(dataset) for label in labels})
     if len(names) < at_least:
         found = f"every document has the label {names[0]!r}" if names else "no document has a label"

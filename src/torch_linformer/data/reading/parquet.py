@@ -1,12 +1,12 @@
 """Rows of a Parquet file, and the size they would unfold to: a few kilobytes can hold any number of equal texts."""
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_linformer.data.reading.text_files import Row
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -18,12 +18,7 @@ _NUMBER_BYTES = 8  # at most, of a value that is no text
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file.
-
-    Raises:
-        InputError: it is damaged, or unfolds to more than the machine's memory and to more than
-            :data:`MOST_UNFOLDED` times its size.
-    """
+    """The rows of a file; one that unfolds to more than the memory and `MOST_UNFOLDED` times its size is refused."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
@@ -34,8 +29,7 @@ def parquet_rows(path: Path) -> Iterator[Row]:
             for number, values in enumerate(chain.from_iterable(batches), start=1):
                 yield Row(values, f"{path}, row {number}")
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
+        raise InputError(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
 
 
 def _check_unfolded(path: Path, table: "ParquetFile") -> None:
@@ -45,15 +39,12 @@ def _check_unfolded(path: Path, table: "ParquetFile") -> None:
     most = max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
     if _at_most(table.metadata) <= most:
         return
-    unfolded = 0
-    for size in _sizes(path, table.metadata):
-        unfolded += size
-        if unfolded > most:
-            raise InputError(
-                f"{path}: its {format_count(table.metadata.num_rows)} rows unfold to more than {format_bytes(most)}, "
-                f"from {format_bytes(path.stat().st_size)}: the memory of this machine and {MOST_UNFOLDED} times the "
-                "file; take repeated rows out"
-            )
+    if any(unfolded > most for unfolded in accumulate(_sizes(path, table.metadata))):
+        raise InputError(
+            f"{path}: its {format_count(table.metadata.num_rows)} rows unfold to more than {format_bytes(most)}, "
+            f"from {format_bytes(path.stat().st_size)}: the memory of this machine and {MOST_UNFOLDED} times the "
+            "file; take repeated rows out"
+        )
 
 
 def _chunks(metadata: Any) -> Iterator[Any]:

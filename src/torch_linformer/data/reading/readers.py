@@ -17,7 +17,6 @@ are counted, because silence would hide a file saved in another encoding.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass
 class ReadReport:
-    """Of the rows read so far, how many had bytes that are not UTF-8, and how many were skipped without text."""
+    """How many of the rows read so far had bytes that are not UTF-8, and how many were skipped without text."""
 
     replaced: int = 0
     empty: int = 0
@@ -48,10 +47,6 @@ def iter_rows(path: str | Path, report: ReadReport | None = None, *, whole: bool
     Rows are counted from 1, without the header and blank lines. `report` is brought up to date before each row is
     given. Unless they are to be `whole`, files of text come in pieces of a megabyte, cut at the end of a line where
     there is one: any size of file will do.
-
-    Raises:
-        InputError: nothing is there (at once); or, when the iteration comes to it, the format is not known or
-            a row is malformed.
     """
     path = Path(path)
     try:
@@ -66,9 +61,6 @@ def iter_stream(stream: BinaryIO, report: ReadReport | None = None) -> Iterator[
     """The rows of standard input: JSON lines if the first line that is not blank holds a JSON object.
 
     Otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
-
-    Raises:
-        InputError: a malformed line, or bytes that are not text.
     """
     return _cleaned(_read_stream(stream, "standard input"), "standard input", report or ReadReport())
 
@@ -78,15 +70,11 @@ def folder_files(root: Path) -> Iterator[tuple[str | None, Path]]:
 
     The label is the name of the folder directly below `root`, and None for a file in `root` itself.
     """
-    for entry in sorted(root.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
+    for entry in _entries(root):
+        if entry.is_dir():
+            yield from ((entry.name, file) for file in _files_below(entry))
+        else:
             yield None, entry
-            continue
-        for base, folders, names in os.walk(entry, onerror=_raise):
-            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            yield from ((entry.name, Path(base, name)) for name in sorted(names) if not name.startswith("."))
 
 
 def unreadable(name: str | Path, error: OSError) -> InputError:
@@ -122,6 +110,19 @@ def _clean(value: object) -> object:
     if isinstance(value, dict):
         return {_clean(key): _clean(item) for key, item in value.items()}
     return value
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Its own files first, then those of its folders, but not of links to folders, which may lead in circles."""
+    for entry in sorted(_entries(folder), key=Path.is_dir):
+        if not entry.is_dir():
+            yield entry
+        elif not entry.is_symlink():
+            yield from _files_below(entry)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def _read_folder(root: Path, whole: bool) -> Iterator[Row]:
@@ -172,7 +173,3 @@ def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row]:
     if b"\0" in data[:SNIFFED_BYTES]:
         raise not_text(name)
     yield Row({"text": decode(data)}, name)
-
-
-def _raise(error: OSError) -> None:
-    raise error

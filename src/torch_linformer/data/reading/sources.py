@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from huggingface_hub import HfApi, constants
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.readers import ReadReport, folder_files, iter_rows, shard_suffix, unreadable
 from torch_linformer.data.reading.text_files import TABLE_SUFFIXES, Row
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, first_line
 
 STDLIB = "stdlib"
 _HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>\w[\w.-]*))?")
@@ -45,9 +44,6 @@ def find_source(source: str, split: str, *, whole: bool = True) -> DocumentSourc
     """Find what `source` names: "stdlib", an existing path, or else the part `split` of a hub data set.
 
     Unless they are to be `whole`, long files of text come in pieces (`iter_rows`).
-
-    Raises:
-        InputError: none of these is there, or it cannot be read.
     """
     if source == STDLIB:
         documents, description = stdlib_documents()
@@ -60,8 +56,7 @@ def find_source(source: str, split: str, *, whole: bool = True) -> DocumentSourc
 
 def _local(path: Path, whole: bool) -> DocumentSource:
     iter_rows(path)  # raises if there is nothing
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not (path.is_file() or path.is_dir()):
         raise InputError(f"{path}: neither a file nor a folder, and read more than once; save it to a file")
     try:
         files = [file for _, file in folder_files(path)] if path.is_dir() else [path]
@@ -93,9 +88,8 @@ def _hub(source: str, name: str, config: str | None, split: str) -> DocumentSour
         ask_hub("dataset", name)
         dataset = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # the hub, the network and the builders share no base class of errors
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         nowhere = "no such file or folder, nor within reach as a Hugging Face data set"
-        raise InputError(f"{source}: {nowhere} ({reason})") from None
+        raise InputError(f"{source}: {nowhere} ({first_line(error)})") from None
     classes = {column: found for column, kind in dataset.features.items() if (found := _class_label(kind))}
 
     def rows(report: ReadReport) -> Iterator[Row]:

@@ -18,9 +18,6 @@ def find_squad(data: bytes, name: str) -> dict[str, Any] | None:
     """Parse a file of SQuAD: an object whose "data" are articles with "paragraphs".
 
     Returns None for other JSON, and for broken JSON without these two names, whose own reader describes it.
-
-    Raises:
-        InputError: the file is meant as SQuAD, but is not valid JSON.
     """
     text = decode(data)
     try:
@@ -40,9 +37,6 @@ def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
     The values are `id`, `question`, `context` and `answers`, the last with the equally long lists `text` and
     `answer_start` (in characters), which are empty if the question has no answer. A question without `answers` that
     is not marked impossible gets none here either: it is there to be answered.
-
-    Raises:
-        InputError: something is missing, or of another type than in SQuAD.
     """
     for article_number, article in enumerate(content["data"]):
         place = f"{name}, data[{article_number}]"

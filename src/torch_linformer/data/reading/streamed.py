@@ -37,9 +37,6 @@ def documents(
     """Every row that has text; the columns are recognized as in training. ``question`` is asked of every text.
 
     Rows without text are counted in the report.
-
-    Raises:
-        InputError: a column is missing or ambiguous, or a row has no question where one is needed.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
@@ -61,11 +58,7 @@ def documents(
 
 
 def one_document(given: str) -> tuple[str, str]:
-    """The document in a text, a file, or standard input (``-``), and a name for where it came from.
-
-    Raises:
-        InputError: there is no such file, or it holds no document or several.
-    """
+    """The document in a text, a file, or standard input (``-``), and a name for where it came from."""
     if given != "-" and not _exists(given):
         if _LIKE_A_FILE.fullmatch(given):
             raise InputError(f"{given}: no such file; a text of one word like this goes through standard input, as -")
