@@ -303,7 +303,7 @@ def test_a_model_for_another_command(refused, masked_run, clm_run):
     assert message == "LinformerForCausalLM predicts nothing of a document: linformer generate goes on with a text"
     message = refused("generate", masked_run.folder, "--prompt", "a")
     assert message == (
-        f"{masked_run.folder}: a LinformerForMaskedLM does not go on with a text; train a model with --task clm"
+        f"{masked_run.folder}: a LinformerForMaskedLM does not continue a text; train a model with --task clm"
     )
     assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
     message = of_training(refused, task="clm", **{"from": masked_run.folder})

@@ -1,4 +1,4 @@
-"""A trained model as one file that computes without this package, compared with the model before it is kept."""
+"""A trained model as one file that runs without this package; kept only if it agrees with the model."""
 
 import importlib.util
 from pathlib import Path
@@ -24,9 +24,9 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
 class Scores(nn.Module):
-    """Ids, mask and, where the model knows them, token types ``(B, N)`` to what a model says of them.
+    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``.
 
-    That is ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
+    It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
     """
 
     def __init__(self, model: LinformerPreTrainedModel) -> None:
@@ -59,6 +59,9 @@ def export_model(folder: str, output: Path, format: str) -> float:
 
     Returns:
         The largest difference of a score, relative to the largest score.
+
+    Raises:
+        InputError: an unknown format, missing packages, an encoder-decoder, or scores that differ by more than 1e-4.
     """
     if format not in FILES:
         raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
@@ -78,9 +81,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
         _write(scores, file)
         difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
         if not difference <= _TOLERANCE:
-            raise InputError(
-                f"{folder}: the exported scores differ by {difference:.1e} of the largest; nothing is kept"
-            )
+            problem = f"the exported scores differ by {difference:.1e} of the largest"
+            raise InputError(f"{folder}: {problem}; nothing is kept")
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
     return difference
@@ -118,7 +120,7 @@ def _write(scores: Scores, file: Path) -> None:
 
 @torch.no_grad()
 def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
-    """Largest difference between what the file says of a batch and what the model says, relative to the largest."""
+    """Largest difference between the scores of the file and of the model, relative to the largest score."""
     batch = _batch(scores, rows, length)
     if file.suffix == ".pt2":
         found = torch.export.load(file).module()(*batch)

@@ -1,4 +1,4 @@
-"""A trained model on new documents, streaming: a line in, a line out, whatever the size of the input."""
+"""A trained model's predictions for new documents, streamed: an input of any size will do."""
 
 import json
 import sys
@@ -23,13 +23,16 @@ from torch_linformer.reporting.files import atomic_path
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 
-BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
-GROUP_CHARACTERS = 10_000_000  # read ahead at most, but for the last document
+BATCHES_AHEAD = 16  # so many batches of documents are read ahead, to batch those of similar lengths
+GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
 
 @contextmanager
-def open_output(path: Path) -> Iterator[TextIO]:
-    """A file to write lines to, which appears under its name once all are written, and not at all on an error."""
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """A file to write lines to, which appears only when all are written without an error; or standard output."""
+    if path is None:
+        yield sys.stdout
+        return
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
         yield stream
 
@@ -45,16 +48,13 @@ def predict_files(
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
-    Args:
-        predictor: what answers them.
-        files: text files, JSON lines, CSV, Parquet, or folders of such.
-        stream: takes the lines.
-        named: the columns that are known.
-        question: asked of every document.
-        on_document: called after each line.
+    ``question`` is asked of every document, and ``on_document`` is called after each line.
 
     Returns:
         How many documents there were, and how many of them were cut, skipped or damaged, as a sentence.
+
+    Raises:
+        InputError: a file is missing or malformed, or none holds a document with text.
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
@@ -67,7 +67,7 @@ def predict_files(
 
     written = cut = 0
     for record in predictor.predict(everything()):
-        # A file's name may hold what is no text (a lone surrogate): JSON has an escape for it.
+        # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape.
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
         stream.write(line + "\n")
         on_document()
@@ -85,16 +85,12 @@ def predict_files(
 
 
 class Predictor:
-    """A model, its tokenizer and task, and where and how they compute.
+    """A trained model with its tokenizer and task.
 
-    Args:
-        model: a trained model.
-        tokenizer: its tokenizer.
-        overflow: "cut", or "windows" to read all of a long document.
-        stride: tokens that neighbouring windows share.
-        device: where it computes.
-        precision: in which precision.
-        batch_size: windows at once.
+    ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows.
+
+    Raises:
+        InputError: the model predicts nothing about a document.
     """
 
     def __init__(
@@ -119,27 +115,28 @@ class Predictor:
 
     @property
     def record(self) -> Record:
-        """What is read of a row: nothing that the task would only learn from."""
+        """What is read of a row, without what the task needs only for training."""
         usual = self.task.record.usual
         return self.task.record if usual.question or usual.called != TEXT.usual.called else TEXT
 
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
-        """A record for each document, in their order; batches are put together by length."""
+        """A record for each document, in their order; batches hold documents of similar lengths."""
         for group in _groups(documents, self.batch_size * BATCHES_AHEAD):
             texts = [document.text for document in group]
             questions = [str(document.question) for document in group] if group[0].question is not None else None
             windows = self.encode(texts, questions)
             answers = self.task.answers(self._read(windows), windows, self.task.documents(texts, questions))
-            tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
-            read = dict(zip(windows["document"], windows["length"], strict=True))
+            sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
+            tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
             for number, document in enumerate(group):
-                cut = self.encode.overflow == "cut" and tokens[number] > read[number]
+                tokens, read = tokens_and_read[number]
                 question = {} if document.question is None else {"question": document.question}
                 answer = self.task.describe(answers[number], document.text)
-                yield {"document": document.where, **question, **answer, "tokens": tokens[number], "cut": cut}
+                cut = self.encode.overflow == "cut" and tokens > read
+                yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
 
     @torch.inference_mode()
-    def _read(self, windows: dict[str, list]) -> list[Any]:
+    def _read(self, windows: dict[str, list[Any]]) -> list[Any]:
         """What the task keeps of the logits of each window."""
         order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
         reduced: list[Any] = [None] * len(order)
