@@ -98,6 +98,7 @@ def _wrap(tokenizer: Tokenizer, goes_on: bool) -> PreTrainedTokenizerFast:
 
 def _load(spec: str) -> PreTrainedTokenizerFast:
     path = Path(spec)
+    tokenizer: object
     try:
         if path.is_file():
             tokenizer = _load_file(path)

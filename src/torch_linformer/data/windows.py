@@ -162,8 +162,7 @@ def tokenize_documents(documents: Dataset, encoder: DocumentEncoder) -> Dataset:
     inputs = [name for name in ("text", "question") if name in documents.column_names]
 
     def encode(texts: list[str], *rest: Any) -> dict[str, list[Any]]:
-        *questions, numbers = rest
-        return encoder(texts, *questions, first=numbers[0])
+        return encoder(texts, rest[0] if "question" in inputs else None, first=rest[-1][0])
 
     with quiet():
         return documents.map(

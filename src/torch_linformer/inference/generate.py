@@ -140,8 +140,8 @@ def generate(
     ends = end if isinstance(end, list) else [end]
     stream = TextStream(tokenizer, write, skip=len(ids))
     inputs = torch.tensor([ids], device=model.device)
-    cast(nn.Module, model).eval()
-    output = model.generate(
+    ready: Any = cast(nn.Module, model).eval()
+    output = ready.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
         # Special tokens, which have no text.

@@ -23,7 +23,7 @@ from torch_linformer.reporting.files import atomic_path
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 
-BATCHES_AHEAD = 16  # so many batches of documents are read ahead, to batch those of similar lengths
+BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
 

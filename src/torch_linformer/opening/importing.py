@@ -45,7 +45,7 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
         raise InputError(f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}")
     given = {name: value for name, value in options.items() if value is not None}
     for name in sorted(given.keys() - ORIGINS[origin].options):
-        raise InputError(f"--{name.replace('_', '-')} means nothing with --from {origin}")
+        raise InputError(f"--{name.replace('_', '-')} has no effect with --from {origin}")
     check_free(output)
     found, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
     if found.is_folder:

@@ -29,7 +29,7 @@ from torch_linformer.errors import InputError
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
-_FEW = 10  # that few documents may well have a label each
+_FEW = 10  # with so few documents each may well have its own label
 _LISTED_LABELS = 20  # labels an error message lists
 
 _Ints = npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ def load_documents(
 
 
 def parse_part(value: str) -> float | str:
-    """Read PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
+    """PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
     try:
         fraction = float(value)
     except ValueError:
@@ -103,8 +103,8 @@ def parse_part(value: str) -> float | str:
 def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bool = True) -> tuple[Dataset, Dataset]:
     """Split off about `fraction` of the documents: (the rest, the part split off), both in their old order.
 
-    Stratified, where there are labels, each label gives its share, rounded so that the total is right, and at
-    least one document of every label stays in the rest. The same arguments give the same split.
+    Stratified, each label gives its share, rounded so that the total is right, and keeps at least one document. The
+    same arguments give the same split.
     """
     generator = np.random.default_rng(seed)
     if stratified and "label" in dataset.column_names:

@@ -177,7 +177,9 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
     if isinstance(value, str):
         found = [value] if value.strip() else []
         value = {"text": found, "answer_start": [_start(row, answer, text) for answer in found]}
-    answers, starts = (value.get("text"), value.get("answer_start")) if isinstance(value, dict) else (None, None)
+    squad: dict[str, Any] = value if isinstance(value, dict) else {}
+    answers: Any = squad.get("text")
+    starts: Any = squad.get("answer_start")
     if not (_holds_only(str, answers) and _holds_only(int, starts) and len(answers) == len(starts)):
         raise bad_cell(row, column, value, "; expected an answer, or text and answer_start as in SQuAD")
     for answer, start in zip(answers, starts, strict=True):
