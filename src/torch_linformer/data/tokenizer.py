@@ -40,7 +40,7 @@ def build_tokenizer(
     """
     kind, _, size = spec.partition(":")
     if spec == "bytes":
-        tokenizer = _wrap(_byte_level(), goes_on)
+        tokenizer = _wrap(_train_bpe((), _MIN_BPE_SIZE, use_regex=False), goes_on)  # no merges, so no words
     elif kind == "bpe":
         if not size.isdecimal() or int(size) < _MIN_BPE_SIZE:
             raise InputError(f"tokenizer {spec!r}: write bpe:SIZE with a whole number from {_MIN_BPE_SIZE}")
@@ -55,18 +55,10 @@ def build_tokenizer(
     return tokenizer
 
 
-def _byte_level() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL_TOKENS.values(), *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    # Without merges nothing is gained by dividing the text into words first.
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return tokenizer
-
-
-def _train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
+def _train_bpe(texts: Iterable[str], size: int, use_regex: bool = True) -> Tokenizer:
+    """Byte-level pair encoding; merges stay within the words that ``use_regex`` finds."""
     tokenizer = Tokenizer(models.BPE())
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(_LONGEST_WORD)])
     trainer = trainers.BpeTrainer(
         vocab_size=size,

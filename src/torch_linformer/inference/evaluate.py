@@ -28,7 +28,7 @@ def evaluate(
     seed: int = 0,
     screen: Screen | None = None,
 ) -> tuple[Task, dict[str, Any]]:
-    """Score the model in ``folder`` on ``data``; returns its task and the scores."""
+    """Score the model in ``folder`` on ``data``, all labels of which it must know; returns its task and the scores."""
     screen = screen or Screen()
     device = resolve_device(device)
     precision = resolve_precision(precision, device)

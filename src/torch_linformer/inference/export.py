@@ -8,13 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from torch_linformer import models
 from torch_linformer.errors import InputError
-from torch_linformer.models import (
-    LinformerForConditionalGeneration,
-    LinformerForQuestionAnswering,
-    LinformerModel,
-    LinformerPreTrainedModel,
-)
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.new_folder import check_free, new_folder
 
@@ -36,9 +32,9 @@ class Scores(nn.Module):
         self.inputs = ["input_ids", "attention_mask", *types]
         self.options = {"use_cache": False} if model.config.causal else {}
         self.outputs = ["logits"]
-        if isinstance(model, LinformerForQuestionAnswering):
+        if isinstance(model, models.LinformerForQuestionAnswering):
             self.outputs = ["start_logits", "end_logits"]
-        elif isinstance(model, LinformerModel):
+        elif isinstance(model, models.LinformerModel):
             self.outputs = ["last_hidden_state"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -51,11 +47,6 @@ def export_model(folder: str, output: Path, format: str) -> float:
 
     The file takes any number of rows and any length that the model takes. It is loaded again (by onnxruntime, or by
     torch) and its scores are compared with the model's before the folder gets its name.
-
-    Args:
-        folder: a trained model.
-        output: folder to make.
-        format: "onnx" (``model.onnx``) or "torch" (``model.pt2``).
 
     Returns:
         The largest difference of a score, relative to the largest score.
@@ -70,7 +61,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    if isinstance(model, LinformerForConditionalGeneration):
+    if isinstance(model, models.LinformerForConditionalGeneration):
         raise InputError(
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"

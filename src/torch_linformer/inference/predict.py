@@ -48,13 +48,8 @@ def predict_files(
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
-    ``question`` is asked of every document, and ``on_document`` is called after each line.
-
-    Returns:
-        How many documents there were, and how many of them were cut, skipped or damaged, as a sentence.
-
-    Raises:
-        InputError: a file is missing or malformed, or none holds a document with text.
+    ``question`` is asked of every document, and ``on_document`` is called after each line. Returns a sentence: how
+    many documents there were, and how many of them were cut, skipped or damaged.
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
@@ -85,12 +80,9 @@ def predict_files(
 
 
 class Predictor:
-    """A trained model with its tokenizer and task.
+    """A trained model with its tokenizer and task, which must be one that predicts something about a document.
 
     ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows.
-
-    Raises:
-        InputError: the model predicts nothing about a document.
     """
 
     def __init__(

@@ -35,11 +35,8 @@ _ARGUMENTS = {"heads": "num_heads", "max_length": "max_len"}  # what the convert
 def import_model(source: str, origin: str, output: Path, **options: Any) -> LinformerPreTrainedModel:
     """Write weights trained elsewhere as a model folder: configuration, safetensors, the tokenizer if there is one.
 
-    Args:
-        source: a checkpoint file; for an encoder of transformers its folder, or its name on the hub.
-        origin: a key of :data:`ORIGINS`.
-        output: folder to make.
-        options: heads, activation, k, max_length or projection; None where not given.
+    ``source`` is a checkpoint file, or, for an encoder of transformers, its folder or its name on the hub; ``origin``
+    is a key of :data:`ORIGINS`. Options that are None count as not given.
     """
     if origin not in ORIGINS:
         raise InputError(f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}")
