@@ -74,7 +74,7 @@ def test_a_model_that_needs_code_of_its_own(refused_adapt, workplace):
     (workplace / "own" / "config.json").write_text(json.dumps(own))
     (workplace / "own" / "modeling.py").write_text("raise SystemExit('this code was run')")
     assert refused_adapt("own") == (
-        "own: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, with "
+        "own: needs code from its folder (auto_map in config.json), which only linformer adapt runs, with "
         "--trust-remote-code"
     )
     (workplace / "own" / "modeling.py").write_text("import nowhere")

@@ -303,7 +303,7 @@ def test_a_model_for_another_command(refused, masked_run, clm_run):
     assert message == "LinformerForCausalLM predicts nothing of a document: linformer generate goes on with a text"
     message = refused("generate", masked_run.folder, "--prompt", "a")
     assert message == (
-        f"{masked_run.folder}: a LinformerForMaskedLM does not go on with a text; train a model with --task clm"
+        f"{masked_run.folder}: a LinformerForMaskedLM does not continue a text; train a model with --task clm"
     )
     assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
     message = of_training(refused, task="clm", **{"from": masked_run.folder})
@@ -374,7 +374,7 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"whole_words": "x"}, "Option '--whole-words' does not take a value"),
         ({"question_column": "text"}, "--question-column goes with --task qa, not classify"),
         ({"task": "seq2seq", "label_column": "text"}, "--label-column goes with --task classify, multilabel, "),
-        ({"task": "seq2seq", "data": "stdlib"}, "stdlib: holds texts alone; give a table with a source and a target"),
+        ({"task": "seq2seq", "data": "stdlib"}, "stdlib: holds only texts; give a table with a source and a target"),
         ({"task": "mlm", "overflow": "windows"}, "--overflow windows is not for --task mlm, which reads all"),
         ({"task": "mlm", "class_weights": "balanced"}, "--class-weights goes with --task classify, not mlm"),
         ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),

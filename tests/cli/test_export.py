@@ -8,5 +8,5 @@ def test_a_model_and_where_it_went(model_copy, capsys):
         run(["export", f"{model_copy}/", "--format", "torch"])
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{model_copy}-torch/model.pt2: its scores are the model's to ")
+    assert shown.startswith(f"{model_copy}-torch/model.pt2: its scores differ from the model's by at most ")
     assert (model_copy.parent / f"{model_copy.name}-torch" / "tokenizer.json").is_file()

@@ -170,10 +170,10 @@ def test_what_is_left_out_is_on_the_screen(start_command, tmp_path):
             "--from must be one of lucidrains, linformer-pytorch, fairseq, bert, roberta, xlm-roberta, distilbert, "
             "got 'keras'",
         ),
-        (["--from", "lucidrains", "--heads", "3", "--k", "5"], "--k means nothing with --from lucidrains"),
+        (["--from", "lucidrains", "--heads", "3", "--k", "5"], "--k has no effect with --from lucidrains"),
         (
             ["--from", "linformer-pytorch", "--max-length", "5"],
-            "--max-length means nothing with --from linformer-pytorch",
+            "--max-length has no effect with --from linformer-pytorch",
         ),
         (
             ["--from", "fairseq", "--heads", "3"],

@@ -45,7 +45,7 @@ def test_a_causal_model(info, clm_run, quick):
     lines = info(clm_run.folder)
     metrics = json.loads((clm_run.folder / "metrics.json").read_text())
     assert "class LinformerForCausalLM" in lines and "attention K 6, causal, window 64" in lines
-    assert f"longest input any, learnt on {quick['max_length']} tokens" in lines
+    assert f"longest input any, trained on {quick['max_length']} tokens" in lines
     assert f"held-out bits-per-byte {metrics['bits_per_byte']:.4f}" in lines
 
 

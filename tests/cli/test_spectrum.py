@@ -183,7 +183,7 @@ def test_what_is_wrong_with_the_model(refused, save, workplace):
     ("options", "message"),
     [
         (["--length", "65"], "--length 65: MODEL reads at most 64 tokens; take a shorter length"),
-        (["--length", "64"], "--length 64: none of the 2 documents has so many tokens; take a shorter length"),
+        (["--length", "64"], "--length 64: none of the 2 documents has that many tokens; take a shorter length"),
         (["--length", "0"], "--length 0: '0' is no positive whole number; write --length 512,1024"),
         (["--length", "a,b"], "--length a,b: 'a' is no positive whole number; write --length 512,1024"),
         (["--length", ""], "--length: give at least one, such as --length 512"),

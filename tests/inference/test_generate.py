@@ -130,7 +130,7 @@ def test_choices_that_cannot_be(options, message):
 
 
 def test_a_model_that_does_not_go_on(masked_run):
-    message = f"{masked_run.folder}: a LinformerForMaskedLM does not go on with a text; train a model with --task clm"
+    message = f"{masked_run.folder}: a LinformerForMaskedLM does not continue a text; train a model with --task clm"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         load_causal_model(str(masked_run.folder), "cpu")
 

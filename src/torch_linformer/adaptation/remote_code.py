@@ -9,9 +9,9 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.auto import OpenedByAutoClasses
-from torch_linformer.opening.pretrained import first_line, longest_input
+from torch_linformer.opening.pretrained import longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
 KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes

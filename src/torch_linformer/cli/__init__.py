@@ -1,4 +1,4 @@
-"""The ``linformer`` command. Needs the ``train`` extra, or ``bench``, which holds it; says so where it is missing."""
+"""The ``linformer`` command, which needs the ``train`` extra, or ``bench``, which includes it."""
 
 import importlib.util
 import sys
@@ -6,17 +6,8 @@ import sys
 from torch_linformer.cli.streams import open_closed_streams
 
 REQUIRED = (
-    "typer",
-    "rich",
-    "transformers",
-    "datasets",
-    "accelerate",
-    "sklearn",
-    "seqeval",
-    "jinja2",
-    "matplotlib",
-    "sacrebleu",
-    "rouge_score",
+    *("typer", "rich", "transformers", "datasets", "accelerate"),
+    *("sklearn", "seqeval", "jinja2", "matplotlib", "sacrebleu", "rouge_score"),
 )
 
 
@@ -26,10 +17,8 @@ def main() -> None:
     missing = [name for name in REQUIRED if not _is_installed(name)]
     if missing:
         extra = "bench" if sys.argv[1:2] == ["bench"] else "train"
-        print(
-            f'linformer: {", ".join(missing)} not installed: pip install "torch-linformer[{extra}]"',
-            file=sys.stderr,
-        )
+        message = f'linformer: {", ".join(missing)} not installed: pip install "torch-linformer[{extra}]"'
+        print(message, file=sys.stderr)
         raise SystemExit(2)
     from torch_linformer.cli.app import run
 

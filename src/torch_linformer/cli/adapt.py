@@ -11,7 +11,7 @@ from torch_linformer.cli.resumable import options_of, run_resumable
 
 
 def adapt(source: str, **options: Any) -> None:
-    """Make a pretrained encoder linear, and let it read more: a distillation on texts without labels.
+    """Make a pretrained encoder linear, and extend its input: a distillation on texts without labels.
 
     SOURCE is an encoder with absolute positions, or a folder of sentence-transformers with one.
     """

@@ -22,9 +22,9 @@ from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.train import train
 
 USER_ERROR, INTERRUPTED = 2, 130
-# Writers in other languages report a full disk as text alone; the last two are torch.save, which does not say why.
+# Writers in other languages report a full disk only as text; the last two are torch.save, which gives no reason.
 DISK_FULL = ("No space left on device", "PytorchStreamWriter failed writing", "unexpected pos ")
-# Of torch on a CPU, and on a GPU; both are RuntimeErrors.
+# RuntimeErrors of torch, on a CPU and on a GPU.
 MEMORY_FULL = ("can't allocate memory", "not enough memory", "out of memory")
 
 app = typer.Typer(
@@ -55,20 +55,20 @@ def run(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         _say(explain(error))
         raise SystemExit(USER_ERROR) from None
-    if status == INTERRUPTED:  # which is what some versions of typer make of Ctrl-C
+    if status == INTERRUPTED:  # what some versions of typer return for Ctrl-C
         _say("interrupted")
     raise SystemExit(status or 0)
 
 
 def explain(error: BaseException) -> str:
-    """One line that says what went wrong."""
+    """What went wrong, in one line."""
     if _is_disk_full(error):
         return "the disk is full: make room, then run the same command again (train, adapt, bench: with --resume)"
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL)
     ):
         return "not enough memory: lower --batch-size or --max-length, or take a smaller model (--debug shows where)"
-    if hasattr(error, "format_message"):  # how typer, whichever click it stands on, reports a wrong option
+    if hasattr(error, "format_message"):  # a wrong option, reported by whichever click typer is built on
         return f"{error.format_message()} (add --help for what there is)"
     message = " ".join(str(error).split())
     if isinstance(error, (ValueError, OSError)) and message:
@@ -78,7 +78,7 @@ def explain(error: BaseException) -> str:
 
 def _is_disk_full(error: BaseException | None) -> bool:
     seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an error that was unwrapped and raised again is its own cause
+    while error is not None and error not in seen:  # an error raised again can be its own cause
         if getattr(error, "errno", None) == errno.ENOSPC or any(text in str(error) for text in DISK_FULL):
             return True
         seen.append(error)

@@ -12,22 +12,14 @@ from torch_linformer.cli.options import Debug, positive_numbers
 
 def bench(
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal")],
-    device: Annotated[str, typer.Option("--device", help="auto | cpu | cuda")] = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", help="float32 | bfloat16 | float16")] = "float32",
-    lengths: Annotated[
-        str, typer.Option("--lengths", help="tokens N, such as 512,1024  [the suite's]", show_default=False)
-    ] = "",
-    k: Annotated[str, typer.Option("--k", help="slots K, such as 128,256  [the suite's]", show_default=False)] = "",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="rows B")] = 1,
-    repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, help="timed rounds  [7; 3 with --quick]", show_default=False)
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="CPU threads  [torch's choice]", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="folder to fill  [runs/bench-SUITE]", show_default=False)
-    ] = None,
+    device: Annotated[str, typer.Option(help="auto | cpu | cuda")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 | bfloat16 | float16")] = "float32",
+    lengths: Annotated[str, typer.Option(help="tokens N, such as 512,1024  [the suite's]")] = "",
+    k: Annotated[str, typer.Option(help="slots K, such as 128,256  [the suite's]")] = "",
+    batch: Annotated[int, typer.Option(min=1, help="rows B")] = 1,
+    repeat: Annotated[int | None, typer.Option(min=1, help="timed rounds  [7; 3 with --quick]")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads  [torch's choice]")] = None,
+    output: Annotated[Path | None, typer.Option(help="folder to fill  [runs/bench-SUITE]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="two minutes on two cores")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted benchmark")] = False,
     debug: Debug = False,

@@ -5,51 +5,35 @@ from typing import Annotated
 
 import typer
 
-from torch_linformer.cli.options import (
-    BatchSize,
-    Debug,
-    Device,
-    LabelColumn,
-    Model,
-    Overflow,
-    Precision,
-    QuestionColumn,
-    SourceColumn,
-    Stride,
-    TargetColumn,
-    TextColumn,
-)
+from torch_linformer.cli import options
 
 
 def evaluate(
-    model: Model,
-    data: Annotated[str, typer.Option("--data", help="documents with labels, as for train")],
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    question_column: QuestionColumn = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    overflow: Overflow = "cut",
-    stride: Stride = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="file for the scores  [MODEL/evaluation.json]", show_default=False),
-    ] = None,
-    batch_size: BatchSize = 16,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    debug: Debug = False,
+    model: options.Model,
+    data: Annotated[str, typer.Option(help="documents with labels, as for train")],
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    question_column: options.QuestionColumn = None,
+    source_column: options.SourceColumn = None,
+    target_column: options.TargetColumn = None,
+    overflow: options.Overflow = "cut",
+    stride: options.Stride = None,
+    output: Annotated[Path | None, typer.Option(help="file for the scores  [MODEL/evaluation.json]")] = None,
+    batch_size: options.BatchSize = 16,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    debug: options.Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
     from torch_linformer.data.reading.columns import NamedColumns
     from torch_linformer.inference.evaluate import evaluate as score
-    from torch_linformer.inference.evaluate import write_scores
     from torch_linformer.opening.new_folder import check_writable
+    from torch_linformer.reporting.files import write_json
     from torch_linformer.reporting.screen import Screen
     from torch_linformer.reporting.tables import format_scores
 
     path = output or Path(model) / "evaluation.json"
-    if Path(model).exists():  # or else that is what is to be said
+    if Path(model).exists():  # a missing model is reported first
         check_writable(path)
     screen = Screen()
     task, scores = score(
@@ -63,7 +47,7 @@ def evaluate(
         precision=precision,
         screen=screen,
     )
-    write_scores(path, scores)
+    write_json(path, scores)
     shown = format_scores({name: scores[name] for name in task.headline})
     screen.table(f"{scores['documents']:,} documents of {data}", tuple(shown), [tuple(shown.values())])
     screen.say(f"all scores are in {path}")

@@ -10,18 +10,16 @@ from torch_linformer.cli.options import Debug, Model
 
 def export(
     model: Model,
-    format: Annotated[str, typer.Option("--format", help="onnx | torch")] = "onnx",
-    output: Annotated[
-        Path | None, typer.Option("--output", help="folder to make  [MODEL-FORMAT]", show_default=False)
-    ] = None,
+    format: Annotated[str, typer.Option(help="onnx | torch")] = "onnx",
+    output: Annotated[Path | None, typer.Option(help="folder to make  [MODEL-FORMAT]")] = None,
     debug: Debug = False,
 ) -> None:
     """Write a model as one file for onnxruntime or torch.
 
-    The file is compared with the model before it is kept; the tokenizer lies beside it.
+    The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
     """
     from torch_linformer.inference.export import FILES, export_model
 
     folder = output or Path(f"{model.rstrip('/')}-{format}")
     difference = export_model(model, folder, format)
-    print(f"{folder / FILES[format]}: its scores are the model's to {difference:.0e} of the largest")
+    print(f"{folder / FILES[format]}: its scores differ from the model's by at most {difference:.0e} of the largest")

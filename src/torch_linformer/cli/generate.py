@@ -11,62 +11,46 @@ from torch_linformer.cli.streams import check_standard_output
 
 def generate(
     model: Model,
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", help="text to go on with  [-, which is standard input]", show_default=False),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="tokens at most")] = 200,
+    prompt: Annotated[str | None, typer.Option(help="text to continue  [-, which is standard input]")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="tokens at most")] = 200,
     temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", help="below 1 safer, above 1 bolder, 0 the likeliest  [1]", show_default=False),
+        float | None, typer.Option(help="below 1 safer, above 1 bolder, 0 the likeliest  [1]")
     ] = None,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", help="draw from so many likeliest tokens  [all]", show_default=False)
-    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="draw only from that many likeliest tokens  [all]")] = None,
     top_p: Annotated[
-        float | None,
-        typer.Option("--top-p", help="draw from tokens with this share of the probability  [1]", show_default=False),
+        float | None, typer.Option(help="draw from tokens with this share of the probability  [1]")
     ] = None,
-    num_beams: Annotated[
-        int, typer.Option("--num-beams", help="above 1: search for the likeliest text, shown at its end")
-    ] = 1,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="of the draws  [another text each time]", show_default=False)
-    ] = None,
+    num_beams: Annotated[int, typer.Option(help="above 1: search for the likeliest text, shown at its end")] = 1,
+    seed: Annotated[int | None, typer.Option(help="of the draws  [another text each time]")] = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Go on with a text, with a model of --task clm.
+    """Continue a text, with a model of --task clm.
 
-    The new text is shown while it is made. An empty prompt begins a text.
+    The new text is shown while it is generated. An empty prompt begins a text.
     """
     from torch_linformer.inference.generate import Choice, load_causal_model
-    from torch_linformer.inference.generate import generate as go_on
+    from torch_linformer.inference.generate import generate as continue_text
     from torch_linformer.opening.devices import resolve_device
     from torch_linformer.opening.model_folder import load_tokenizer
 
     check_standard_output()
     choice = Choice(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        num_beams=num_beams,
-        seed=seed,
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, num_beams=num_beams, seed=seed
     )
     loaded, tokenizer = load_causal_model(model, resolve_device(device)), load_tokenizer(model)
     text = _standard_input() if prompt is None or prompt == "-" else prompt
     try:
-        go_on(loaded, tokenizer, text, choice, lambda piece: print(piece, end="", flush=True))
+        continue_text(loaded, tokenizer, text, choice, lambda piece: print(piece, end="", flush=True))
     except KeyboardInterrupt:
-        print()  # so that what is said of it has a line of its own
+        print()  # so that the message has a line of its own
         raise
     print()
 
 
 def _standard_input() -> str:
-    """All of standard input, without its last line break: ``echo`` adds one that the text has not."""
+    """All of standard input, without its last line break, which ``echo`` adds."""
     if sys.stdin.isatty():
-        print("the text to go on with, and Ctrl-D at its end:", file=sys.stderr)
+        print("the text to continue, and Ctrl-D at its end:", file=sys.stderr)
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
     return text.removesuffix("\n").removesuffix("\r")

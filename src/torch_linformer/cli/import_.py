@@ -15,28 +15,20 @@ def import_(
     origin: Annotated[
         str,
         typer.Option(
-            "--from",
-            help="lucidrains | linformer-pytorch | fairseq | bert | roberta | xlm-roberta | distilbert",
-            show_default=False,
+            "--from", help="lucidrains | linformer-pytorch | fairseq | bert | roberta | xlm-roberta | distilbert"
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", help="folder to make", show_default=False)],
-    heads: Annotated[
-        int | None, typer.Option("--heads", help="lucidrains, fairseq: heads, where the file does not tell")
-    ] = None,
-    activation: Annotated[
-        str | None, typer.Option("--activation", help="linformer-pytorch: gelu | relu  [gelu]")
-    ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="bert and kin: slots K  [min(256, max-length / 4)]")] = None,
-    max_length: Annotated[
-        int | None, typer.Option("--max-length", help="bert and kin: tokens read  [the original's]")
-    ] = None,
+    output: Annotated[Path, typer.Option(help="folder to make")],
+    heads: Annotated[int | None, typer.Option(help="lucidrains, fairseq: heads, where the file does not tell")] = None,
+    activation: Annotated[str | None, typer.Option(help="linformer-pytorch: gelu | relu  [gelu]")] = None,
+    k: Annotated[int | None, typer.Option(help="bert and kin: slots K  [min(256, max-length / 4)]")] = None,
+    max_length: Annotated[int | None, typer.Option(help="bert and kin: tokens read  [the original's]")] = None,
     projection: Annotated[
-        str | None, typer.Option("--projection", help="bert and kin: mean | linear (learned, begins as means)  [mean]")
+        str | None, typer.Option(help="bert and kin: mean | linear (learned, begins as means)  [mean]")
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Make a model folder of another package's weights."""
+    """Convert another package's weights into a model folder."""
     from torch_linformer.opening.importing import import_model
 
     options = {"heads": heads, "activation": activation, "k": k, "max_length": max_length, "projection": projection}

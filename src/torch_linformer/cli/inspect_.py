@@ -12,18 +12,16 @@ from torch_linformer.cli.options import Debug, Device, Model
 def inspect_(
     model: Model,
     text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="a document, or the file it is in; - is stdin")],
-    output: Annotated[Path, typer.Option("--output", help="the page to write")] = Path("inspect.html"),
-    layers: Annotated[
-        str | None, typer.Option("--layers", help="such as 0,5: fewer show finer detail  [all]", show_default=False)
-    ] = None,
+    output: Annotated[Path, typer.Option(help="the page to write")] = Path("inspect.html"),
+    layers: Annotated[str | None, typer.Option(help="such as 0,5: fewer show finer detail  [all]")] = None,
     cut: Annotated[bool, typer.Option("--cut", help="read the beginning of a text that is too long")] = False,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
     """Look inside a model while it reads a document.
 
-    Writes one page, which opens without a network: what the slots of each layer and head read, what each token takes
-    from each other one, and the document with the tokens that the answer draws on.
+    Writes one page, which opens without a network: what the slots of each layer and head read, how much each token
+    attends to each other one, and the document with the tokens that the answer draws on.
     """
     from rich.console import Console
 

@@ -5,23 +5,13 @@ from typing import Annotated
 import typer
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text", show_default=False)]
-QuestionColumn = Annotated[
-    str | None, typer.Option("--question-column", help="column that holds the question", show_default=False)
-]
-SourceColumn = Annotated[
-    str | None, typer.Option("--source-column", help="seq2seq: column that holds the source", show_default=False)
-]
-TargetColumn = Annotated[
-    str | None, typer.Option("--target-column", help="seq2seq: column that holds the target", show_default=False)
-]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text")]
+QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="column that holds the question")]
+SourceColumn = Annotated[str | None, typer.Option("--source-column", help="seq2seq: column that holds the source")]
+TargetColumn = Annotated[str | None, typer.Option("--target-column", help="seq2seq: column that holds the target")]
 Overflow = Annotated[str, typer.Option("--overflow", help="longer documents: cut | windows")]
-Stride = Annotated[
-    int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]", show_default=False)
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label-column", help="column that holds the label", show_default=False)
-]
+Stride = Annotated[int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]")]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column that holds the label")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents computed at once")]
 Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
 Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]
@@ -29,7 +19,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="show a traceback when some
 
 
 def positive_numbers(option: str, text: str) -> tuple[int, ...]:
-    """The numbers of a list such as ``512,1024``; none where nothing was given."""
+    """The numbers of a list such as ``512,1024``; an empty text gives none."""
     parts = [part.strip() for part in text.split(",")] if text else []
     for part in parts:
         if not part.isdecimal() or int(part) < 1:

@@ -1,49 +1,32 @@
 """``linformer predict``."""
 
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torch_linformer.cli.options import (
-    BatchSize,
-    Debug,
-    Device,
-    Model,
-    Overflow,
-    Precision,
-    QuestionColumn,
-    SourceColumn,
-    Stride,
-    TextColumn,
-)
+from torch_linformer.cli import options
 from torch_linformer.cli.streams import check_standard_output
 
 
 def predict(
-    model: Model,
+    model: options.Model,
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
-    text_column: TextColumn = None,
-    question_column: QuestionColumn = None,
-    source_column: SourceColumn = None,
-    question: Annotated[
-        str | None, typer.Option("--question", help="asked of every document", show_default=False)
-    ] = None,
-    overflow: Overflow = "cut",
-    stride: Stride = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="file for the lines  [standard output]", show_default=False)
-    ] = None,
-    batch_size: BatchSize = 16,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    debug: Debug = False,
+    text_column: options.TextColumn = None,
+    question_column: options.QuestionColumn = None,
+    source_column: options.SourceColumn = None,
+    question: Annotated[str | None, typer.Option(help="asked of every document")] = None,
+    overflow: options.Overflow = "cut",
+    stride: options.Stride = None,
+    output: Annotated[Path | None, typer.Option(help="file for the lines  [standard output]")] = None,
+    batch_size: options.BatchSize = 16,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    debug: options.Debug = False,
 ) -> None:
-    """Say what a model knows of documents.
+    """Predict the answer of the model's task for documents.
 
-    One JSON line a document: the answer of the model's task, the document's tokens, and whether it was cut.
+    One JSON line a document: the answer, the number of the document's tokens, and whether it was cut.
     """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -72,7 +55,7 @@ def predict(
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.completed:,} documents"), TimeElapsedColumn())
     with (
-        open_output(output) if output else nullcontext(sys.stdout) as stream,
+        open_output(output) as stream,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)

@@ -1,4 +1,4 @@
-"""Commands whose options are the fields of settings, and which go on where they were interrupted."""
+"""Commands whose options are the fields of settings, and which resume after an interruption."""
 
 import dataclasses
 import inspect
@@ -16,7 +16,7 @@ from torch_linformer.training.option_fields import read_config
 
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
-    """Call ``run`` with the settings that options and ``--config`` give; Ctrl-C ends with how to go on."""
+    """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
     from torch_linformer.training.trainer import Interrupted
 
     options.pop("debug")
@@ -35,7 +35,7 @@ def run_resumable(run: Callable[..., object], settings: type, options: dict[str,
 
 
 def options_of(settings: type) -> list[inspect.Parameter]:
-    """An option for each field of settings; None means not given, so that --config can say."""
+    """An option for each field of settings; None means not given, so that --config may give it."""
     hints = get_type_hints(settings)
     parameters = []
     for item in dataclasses.fields(settings):
@@ -50,9 +50,9 @@ def options_of(settings: type) -> list[inspect.Parameter]:
                 f"{names}/--no-{names.removeprefix('--')}",
                 f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]",
             )
-        option = typer.Option(names, help=text, show_default=False)
+        option = typer.Option(names, help=text)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
-    config = Annotated[Path | None, typer.Option(help="TOML file with any of these options", show_default=False)]
+    config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
     resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
     return [*parameters, *(_keyword(*each) for each in extra)]

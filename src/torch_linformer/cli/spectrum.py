@@ -12,22 +12,15 @@ from torch_linformer.cli.options import Debug, Device, TextColumn, positive_numb
 
 def spectrum(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="folder of any transformers encoder or decoder")],
-    data: Annotated[str, typer.Option("--data", help="documents, as for train")],
+    data: Annotated[str, typer.Option(help="documents, as for train")],
     text_column: TextColumn = None,
-    length: Annotated[str, typer.Option("--length", help="tokens N of the documents, such as 128,512")] = "512",
-    documents: Annotated[int, typer.Option("--documents", min=1, help="documents of each length")] = 16,
-    index: Annotated[
-        int | None,
-        typer.Option("--index", min=1, help="singular value at which heads are compared  [N/4]", show_default=False),
-    ] = None,
-    exact_up_to: Annotated[
-        int, typer.Option("--exact-up-to", min=0, help="longest N of which all singular values are computed")
-    ] = 4096,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="how many are computed of a longer one")] = 1024,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="decides which documents are drawn")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="folder to make  [runs/spectrum-MODEL]", show_default=False)
-    ] = None,
+    length: Annotated[str, typer.Option(help="tokens N of the documents, such as 128,512")] = "512",
+    documents: Annotated[int, typer.Option(min=1, help="documents of each length")] = 16,
+    index: Annotated[int | None, typer.Option(min=1, help="singular value at which heads are compared  [N/4]")] = None,
+    exact_up_to: Annotated[int, typer.Option(min=0, help="longest N of which all singular values are computed")] = 4096,
+    rank: Annotated[int, typer.Option(min=1, help="singular values computed of longer ones")] = 1024,
+    seed: Annotated[int, typer.Option(min=0, help="decides which documents are drawn")] = 0,
+    output: Annotated[Path | None, typer.Option(help="folder to make  [runs/spectrum-MODEL]")] = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:

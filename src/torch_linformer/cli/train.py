@@ -10,7 +10,7 @@ from torch_linformer.training.train_settings import TrainSettings
 def train(**options: Any) -> None:
     """Train a model and score it on held-out documents.
 
-    Without arguments it learns to tell which package of Python's own standard library a source file belongs to.
+    Without arguments it learns to predict the package of Python's standard library that a source file belongs to.
     """
     from torch_linformer.training.train import train as run
 

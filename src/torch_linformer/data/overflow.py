@@ -1,3 +1,3 @@
-"""What becomes of a document that is longer than a model reads at once."""
+"""How a document is read that is longer than the model's input."""
 
-OVERFLOW = ("cut", "windows")  # its end is left out; or it is read as overlapping windows
+OVERFLOW = ("cut", "windows")  # its end is left out, or it is read as overlapping windows

@@ -1,4 +1,4 @@
-"""Texts that stand in two parts of the documents, or with two labels: what they do to the scores."""
+"""Texts that occur in two parts of the documents, or with two labels, which distorts the scores."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -7,15 +7,14 @@ from datasets import Dataset
 
 from torch_linformer.reporting.tables import format_count
 
-_READ = ("text", "question", "label")  # of the columns, where they are there
+_READ = ("text", "question", "label")  # the columns compared, as far as there are any
 
 
 def overlap_warnings(parts: Mapping[str, Dataset]) -> list[str]:
     """A sentence for each two parts that share texts, and one for texts whose labels contradict each other.
 
-    Args:
-        parts: documents by what they are for, such as "to train on", with the column "text" and perhaps "question"
-            (then both must be the same) and "label".
+    The keys of ``parts`` are their purposes, such as "to train on". A text with a question is the same only if the
+    question is.
     """
     found = {name: list(_hashes(part)) for name, part in parts.items()}
     warnings = []
@@ -41,7 +40,7 @@ def overlap_warnings(parts: Mapping[str, Dataset]) -> list[str]:
 
 
 def _hashes(part: Dataset) -> Iterator[tuple[int, int]]:
-    """Of each document its text, with the question, and its label: numbers, which take little memory."""
+    """Two hashes of each document, which take little memory: of its text with the question, and of its label."""
     names = [name for name in _READ if name in part.column_names]
     for batch in part.select_columns(names).iter(batch_size=1000):
         nothing = [None] * len(batch["text"])

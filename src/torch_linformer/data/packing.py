@@ -1,9 +1,10 @@
-"""Text for pretraining as rows of one length, read and tokenised when they are asked for and not before."""
+"""Text for pretraining as rows of one length, read and tokenized only when they are asked for."""
 
 from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
@@ -11,31 +12,26 @@ from datasets import Dataset
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 
-_SAMPLED_DOCUMENTS, _SAMPLED_CHARACTERS = 256, 20_000  # to tell how many characters a token stands for
-_FILLED = 0.95  # of a row, on average: what its text has in tokens beyond a row is cut off
-_LONGEST_MEAN_WORD = 20  # tokens; a tokenizer that knows no words takes a whole text for one
+_SAMPLED_DOCUMENTS, _SAMPLED_CHARACTERS = 256, 20_000  # to estimate how many characters a token stands for
+_FILLED = 0.95  # mean share of a row that its text fills: tokens beyond a full row are cut off
+_LONGEST_MEAN_WORD = 20  # tokens; a tokenizer that does not find words takes a whole text for one
 
 
 class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
     """All the text of some documents, as rows of about ``max_length`` tokens.
 
-    The documents are put one after the other, in an order drawn by the seed, and cut into rows of equally many
-    characters; the special tokens that divide two texts stand between two documents. So short documents share a row,
-    in which they see each other (the slots of a row mix them), and long ones fill several. Without ``packing`` every
-    row holds text of one document alone.
-
-    Nothing but a number for each document is kept in memory.
+    The documents are concatenated in an order drawn by the seed, with the special tokens that separate two texts
+    between them, and cut into rows of equally many characters. So short documents share a row, in which they see each
+    other (the slots of a row mix them), and long ones fill several. Without ``packing`` every row holds text of only
+    one document. In memory there is only one number for each document.
 
     Args:
         documents: memory-mapped, with a column "text".
         encoder: makes the rows of token ids.
         packing: let documents share rows.
-        whole_words: also say which word each token belongs to.
+        whole_words: also give the word that each token belongs to.
         seed: of the order.
         most_rows: rows at most; the others are left out.
-
-    Raises:
-        InputError: ``whole_words`` with a tokenizer that does not divide text into words.
     """
 
     def __init__(
@@ -57,14 +53,14 @@ class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
         self.characters_per_token = characters / max(1, tokens)
         self.row_characters = max(1, int(_FILLED * encoder.room * self.characters_per_token))
         self.ends = self.characters[self.order].cumsum()
-        if not packing:  # a document fills its last row up with nothing
+        if not packing:  # the rest of a document's last row stays empty
             self.ends = (-(-self.characters[self.order] // self.row_characters) * self.row_characters).cumsum()
         rows = max(1, -(-int(self.ends[-1]) // self.row_characters))
         self.rows = rows if most_rows is None else min(rows, most_rows)
 
     @property
-    def num_tokens(self) -> np.ndarray:
-        """Tokens of each document, as estimated from its characters."""
+    def num_tokens(self) -> npt.NDArray[np.int64]:
+        """Tokens of each document, estimated from its characters."""
         return np.ceil(self.characters / self.characters_per_token).astype(np.int64)
 
     def __len__(self) -> int:
@@ -73,7 +69,7 @@ class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, row: int | str) -> Any:
         """A row; or, as of a ``Dataset``, the column "length", which is about the same in all rows.
 
-        "ends" says whether its last document ends with it. A row that is full to the last token may have been cut.
+        "ends" is true where the last document ends in the row; a completely full row may have been cut.
         """
         if isinstance(row, str):
             return [self.encoder.max_length] * self.rows
@@ -85,7 +81,7 @@ class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
         return {**joined, "document": int(row), "ends": bool(whole)}
 
     def _spans(self, row: int) -> Iterator[tuple[int, int, int]]:
-        """(place in the order, first character, end of the row as seen from there) of what stands in a row."""
+        """(place in the order, first character, the row's end in characters of that document) of a row's documents."""
         begin, end = row * self.row_characters, (row + 1) * self.row_characters
         place = int(np.searchsorted(self.ends, begin, side="right"))
         while place < len(self.ends) and begin < end:
@@ -102,7 +98,7 @@ class PackedText(torch.utils.data.Dataset[dict[str, Any]]):
         return sum(tokens for tokens, _ in counts), sum(words for _, words in counts), sum(map(len, texts))
 
 
-def _characters(documents: Dataset) -> np.ndarray:
+def _characters(documents: Dataset) -> npt.NDArray[np.int64]:
     """Characters of each document, counted batch by batch."""
     batches = documents.select_columns("text").with_format("arrow").iter(batch_size=1000)
     return np.concatenate([pc.utf8_length(batch["text"]).to_numpy() for batch in batches]).astype(np.int64)

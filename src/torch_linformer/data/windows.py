@@ -1,4 +1,4 @@
-"""Documents as windows of token ids: as much of each as a model reads at once, or all of it, piece after piece."""
+"""Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,18 +20,15 @@ class DocumentEncoder:
     """Turns texts into windows of at most `max_length` token ids, with the special tokens kept at both ends.
 
     Args:
-        tokenizer: left as it is; the encoder works on a copy.
-        max_length: the tokens a window may have, special tokens included.
+        tokenizer: is not changed; the encoder works on a copy.
+        max_length: tokens of a window at most, special tokens included.
         overflow: "cut" makes one window of a text and leaves out what does not fit; "windows" makes as many as the
             text needs.
-        stride: tokens that neighbouring windows share; a quarter of `max_length` if None.
-        offsets: also say which characters of the text each token stands for.
+        stride: tokens that neighboring windows share; a quarter of `max_length` if None.
+        offsets: also give the characters of the text that each token stands for.
 
     Attributes:
-        marks: ids of the special tokens before a text, and behind it.
-
-    Raises:
-        InputError: `max_length` leaves no room beside the special tokens, or `stride` none for new tokens.
+        marks: ids of the special tokens before and after a text.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class DocumentEncoder:
         self._backend.no_padding()
         self._backend.encode_special_tokens = True  # which means: split them like any other text
         self.marks = _special_ids(self._backend, 1)
-        self._after_question = _special_ids(self._backend, 2)
+        self._around_two = _special_ids(self._backend, 2)
         self.room = max_length - sum(map(len, self.marks))
         if self.room < 1:
             raise InputError(f"{max_length} tokens leave no room for text beside the special tokens; allow more")
@@ -59,49 +56,40 @@ class DocumentEncoder:
         if overflow == "windows" and not 0 <= self.stride < self.room:
             raise InputError(f"--stride {self.stride} leaves no new tokens to a window of {self.room}; take fewer")
 
-    def __call__(self, texts: Sequence[str], questions: Sequence[str] | None = None, first: int = 0) -> dict[str, list]:
-        """Return the windows of the texts as columns, in the order of the texts.
+    def __call__(
+        self, texts: Sequence[str], questions: Sequence[str] | None = None, first: int = 0
+    ) -> dict[str, list[Any]]:
+        """The windows of the texts as columns, in the order of the texts, which are numbered from `first`.
 
-        Args:
-            texts: the documents.
-            questions: one before each text, if there are any, cut to half of `max_length`.
-            first: number of the first text.
+        A question before each text, if there are any, is cut to half of `max_length`.
 
         Returns:
             `document` (its number), `input_ids`, `length` (how many), `num_tokens` of the whole document (special
             tokens included), `text_from` (how many ids stand before the text), and with `offsets` the lists `starts`
             and `ends`, in characters, of the window's tokens of text.
         """
-        columns: dict[str, list] = {name: [] for name in self.features}
+        rows: list[dict[str, Any]] = []
         encodings = self._encode(texts, fast=not self.offsets)
-        prefixes: list[Any] = [None] * len(texts) if questions is None else self._encode(questions, fast=True)
-        for number, (encoding, prefix) in enumerate(zip(encodings, prefixes, strict=True), start=first):
-            if prefix is None:
-                before, after = self.marks
-            else:
-                start, between, after = self._after_question
-                room = self.max_length - len(start) - len(between) - len(after)
-                before = start + prefix.ids[: room // 2] + between
-            room = self.max_length - len(before) - len(after)
-            for begin, end in self._spans(len(encoding.ids), room):
+        asked: list[Any] = [None] * len(texts) if questions is None else self._encode(questions, fast=True)
+        for number, (encoding, question) in enumerate(zip(encodings, asked, strict=True), start=first):
+            before, after = self.marks if question is None else self._around(question.ids)
+            around = len(before) + len(after)
+            for begin, end in self._spans(len(encoding.ids), self.max_length - around):
                 ids = before + encoding.ids[begin:end] + after
-                columns["document"].append(number)
-                columns["input_ids"].append(ids)
-                columns["length"].append(len(ids))
-                columns["num_tokens"].append(len(encoding.ids) + len(before) + len(after))
-                columns["text_from"].append(len(before))
+                row = {"document": number, "input_ids": ids, "length": len(ids), "text_from": len(before)}
+                row["num_tokens"] = len(encoding.ids) + around
                 if self.offsets:
-                    columns["starts"].append([place[0] for place in encoding.offsets[begin:end]])
-                    columns["ends"].append([place[1] for place in encoding.offsets[begin:end]])
-        return columns
+                    row["starts"], row["ends"] = ([at[side] for at in encoding.offsets[begin:end]] for side in (0, 1))
+                rows.append(row)
+        return {name: [row[name] for row in rows] for name in self.features}
 
     def join(self, texts: Sequence[str], whole_words: bool = False) -> dict[str, list[int]]:
-        """Several texts as one row, divided as a question and its text are: `input_ids`.
+        """Several texts as one row, separated as a question and its text are: `input_ids`.
 
-        With `whole_words` also `words`, the number of the word that each stands for, −1 for none. What is beyond
+        With `whole_words` also `words`, the number of the word that each id belongs to, −1 for none. What is beyond
         `max_length` is cut off.
         """
-        before, between, after = self._after_question
+        before, between, after = self._around_two
         ids, words = list(before), [-1] * len(before)
         for number, encoding in enumerate(self._encode(texts, fast=not whole_words)):
             if number:
@@ -116,12 +104,11 @@ class DocumentEncoder:
         return {**row, "words": words[:kept] + [-1] * len(after)} if whole_words else row
 
     def begin(self, text: str) -> list[int]:
-        """The ids of a text that goes on: all of it, behind what stands before a text."""
-        (encoding,) = self._encode([text], fast=True)
-        return [*self.marks[0], *encoding.ids]
+        """The ids of a text to be continued: all of it, after the special tokens that begin a text."""
+        return [*self.marks[0], *self.ids([text])[0]]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts, all of each, with no special tokens around them."""
+        """All ids of each text, without special tokens."""
         return [encoding.ids for encoding in self._encode(texts, fast=True)]
 
     def count(self, text: str) -> tuple[int, int]:
@@ -133,24 +120,31 @@ class DocumentEncoder:
     def features(self) -> Features:
         """The columns of the windows and their types."""
         ints = {"document": "int64", "length": "int32", "num_tokens": "int64", "text_from": "int32"}
-        columns: dict[str, Any] = {name: Value(kind) for name, kind in ints.items()}
-        columns["input_ids"] = ListOf(Value("int32"))
-        if self.offsets:
-            columns |= {"starts": ListOf(Value("int64")), "ends": ListOf(Value("int64"))}
-        return Features(columns)
+        lists = {"input_ids": "int32", **({"starts": "int64", "ends": "int64"} if self.offsets else {})}
+        return Features(
+            {name: Value(kind) for name, kind in ints.items()}
+            | {name: ListOf(Value(kind)) for name, kind in lists.items()}
+        )
 
     @property
     def fingerprint(self) -> str:
         """Differs whenever the windows might."""
-        return Hasher.hash([self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets])
+        parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets]
+        return str(Hasher.hash(parts))
 
     def _encode(self, texts: Sequence[str], fast: bool) -> list[Any]:
         """Encodings; fast ones know neither places nor words."""
         encode = self._backend.encode_batch_fast if fast else self._backend.encode_batch
         return encode(list(texts), add_special_tokens=False)
 
+    def _around(self, question: list[int]) -> tuple[list[int], list[int]]:
+        """The ids before and after a text with a question."""
+        start, between, after = self._around_two
+        room = self.max_length - len(start) - len(between) - len(after)
+        return start + question[: room // 2] + between, after
+
     def _spans(self, length: int, room: int) -> Iterator[tuple[int, int]]:
-        """Which tokens of a text of `length` stand in each window of `room`."""
+        """Begin and end, in the tokens of a text of `length`, of each window of `room`."""
         if self.overflow == "cut" or length <= room:
             yield 0, min(length, room)
             return
@@ -165,16 +159,15 @@ def tokenize_documents(documents: Dataset, encoder: DocumentEncoder) -> Dataset:
     They are found in the cache when the same documents come with the same tokenizer.
     """
     bytes_per_row = documents.data.nbytes // max(1, documents.data.num_rows) + 1
-    asked = "question" in documents.column_names
+    inputs = [name for name in ("text", "question") if name in documents.column_names]
 
-    def encode(texts: list[str], *rest: list) -> dict[str, list]:
-        questions, numbers = (rest[0] if asked else None), rest[-1]
-        return encoder(texts, questions, first=numbers[0])
+    def encode(texts: list[str], *rest: Any) -> dict[str, list[Any]]:
+        return encoder(texts, rest[0] if "question" in inputs else None, first=rest[-1][0])
 
     with quiet():
         return documents.map(
             encode,
-            input_columns=["text", "question"] if asked else ["text"],
+            input_columns=inputs,
             with_indices=True,
             remove_columns=documents.column_names,
             features=encoder.features,

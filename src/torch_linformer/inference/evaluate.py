@@ -1,4 +1,4 @@
-"""A trained model scored on documents with labels, with the same code that scores a run at its end."""
+"""A trained model scored on documents with labels, by the code that scores a run at its end."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,6 @@ from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.documents import check_labels, load_documents
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
-from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
@@ -29,11 +28,7 @@ def evaluate(
     seed: int = 0,
     screen: Screen | None = None,
 ) -> tuple[Task, dict[str, Any]]:
-    """Score the model in ``folder`` on ``data``; returns its task and the scores.
-
-    Raises:
-        InputError: for anything wrong with the folder, the data, the device, or a label the model does not know.
-    """
+    """Score the model in ``folder`` on ``data``, all labels of which it must know; returns its task and the scores."""
     screen = screen or Screen()
     device = resolve_device(device)
     precision = resolve_precision(precision, device)
@@ -50,8 +45,3 @@ def evaluate(
         trainer = DocumentTrainer(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(documents.dataset, encoder))
     return task, {**scores, "documents": len(documents.dataset)}
-
-
-def write_scores(path: Path, scores: dict[str, Any]) -> None:
-    """Write the scores as JSON; the file appears whole or not at all."""
-    write_json(path, scores)

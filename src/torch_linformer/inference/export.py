@@ -1,4 +1,4 @@
-"""A trained model as one file that computes without this package, compared with the model before it is kept."""
+"""A trained model as one file that runs without this package; kept only if it agrees with the model."""
 
 import importlib.util
 from pathlib import Path
@@ -8,13 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from torch_linformer import models
 from torch_linformer.errors import InputError
-from torch_linformer.models import (
-    LinformerForConditionalGeneration,
-    LinformerForQuestionAnswering,
-    LinformerModel,
-    LinformerPreTrainedModel,
-)
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.new_folder import check_free, new_folder
 
@@ -24,9 +20,9 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
 class Scores(nn.Module):
-    """Ids, mask and, where the model knows them, token types ``(B, N)`` to what a model says of them.
+    """A model as a function of ids, mask and, where it has them, token types ``(B, N)``.
 
-    That is ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
+    It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
     """
 
     def __init__(self, model: LinformerPreTrainedModel) -> None:
@@ -36,9 +32,9 @@ class Scores(nn.Module):
         self.inputs = ["input_ids", "attention_mask", *types]
         self.options = {"use_cache": False} if model.config.causal else {}
         self.outputs = ["logits"]
-        if isinstance(model, LinformerForQuestionAnswering):
+        if isinstance(model, models.LinformerForQuestionAnswering):
             self.outputs = ["start_logits", "end_logits"]
-        elif isinstance(model, LinformerModel):
+        elif isinstance(model, models.LinformerModel):
             self.outputs = ["last_hidden_state"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -52,17 +48,11 @@ def export_model(folder: str, output: Path, format: str) -> float:
     The file takes any number of rows and any length that the model takes. It is loaded again (by onnxruntime, or by
     torch) and its scores are compared with the model's before the folder gets its name.
 
-    Args:
-        folder: a trained model.
-        output: folder to make.
-        format: "onnx" (``model.onnx``) or "torch" (``model.pt2``).
-
     Returns:
         The largest difference of a score, relative to the largest score.
 
     Raises:
-        InputError: an unknown format, missing packages, a folder that is taken, an encoder-decoder, or scores that
-            differ.
+        InputError: an unknown format, missing packages, an encoder-decoder, or scores that differ by more than 1e-4.
     """
     if format not in FILES:
         raise InputError(f"--format must be one of {', '.join(FILES)}, got {format!r}")
@@ -71,7 +61,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    if isinstance(model, LinformerForConditionalGeneration):
+    if isinstance(model, models.LinformerForConditionalGeneration):
         raise InputError(
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
@@ -82,9 +72,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
         _write(scores, file)
         difference = float(np.max([_difference(scores, file, *shape) for shape in _shapes(model)]))  # NaN stays NaN
         if not difference <= _TOLERANCE:
-            raise InputError(
-                f"{folder}: the exported scores differ by {difference:.1e} of the largest; nothing is kept"
-            )
+            problem = f"the exported scores differ by {difference:.1e} of the largest"
+            raise InputError(f"{folder}: {problem}; nothing is kept")
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
     return difference
@@ -122,7 +111,7 @@ def _write(scores: Scores, file: Path) -> None:
 
 @torch.no_grad()
 def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
-    """Largest difference between what the file says of a batch and what the model says, relative to the largest."""
+    """Largest difference between the scores of the file and of the model, relative to the largest score."""
     batch = _batch(scores, rows, length)
     if file.suffix == ".pt2":
         found = torch.export.load(file).module()(*batch)

@@ -1,4 +1,4 @@
-"""A causal model that goes on with a text, shown while it is made."""
+"""Text continued by a causal model, shown while it is generated."""
 
 import math
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model
 
 COOLEST = 0.001  # above 0: scores divided by less would leave the range of float32
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what stands for the first bytes of a character, until the others come
-_REMEMBERED = 16  # tokens: enough to know how a token is spelt behind others
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoding gives it for an incomplete character
+_REMEMBERED = 16  # tokens: enough context to spell the next one correctly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,12 @@ class Choice:
     """How the next token is chosen.
 
     Attributes:
-        max_new_tokens: the end, unless the end token comes first.
+        max_new_tokens: tokens at most, if the end token does not come first.
         temperature: divides the scores that tokens are drawn by, 1 by default; 0 takes the likeliest.
-        top_k: draw from so many likeliest tokens alone.
-        top_p: draw from the likeliest tokens that have this share of the probability together.
-        num_beams: above 1, search for the likeliest text with so many beams, and draw nothing.
-        seed: of the draws; None for others each time.
-
-    Raises:
-        InputError: a number is out of range, or belongs to draws where nothing is drawn.
+        top_k: draw only from this number of likeliest tokens.
+        top_p: draw only from the likeliest tokens that together have this share of the probability.
+        num_beams: above 1, search for the likeliest text with this number of beams, and draw nothing.
+        seed: of the draws; None for different draws each time.
     """
 
     max_new_tokens: int = 200
@@ -66,25 +63,17 @@ class Choice:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of transformers' ``generate``."""
+        """The arguments of transformers' ``generate``."""
+        chosen = {"max_new_tokens": self.max_new_tokens, "num_beams": self.num_beams, "do_sample": self.draws}
         drawn = {"temperature": self.temperature or 1.0, "top_k": self.top_k or 0, "top_p": self.top_p or 1.0}
-        return {
-            "max_new_tokens": self.max_new_tokens,
-            "num_beams": self.num_beams,
-            "do_sample": self.draws,
-            **(drawn if self.draws else {}),
-        }
+        return chosen | (drawn if self.draws else {})
 
 
 class TextStream(BaseStreamer):
-    """Writes the text of tokens as soon as no later token can change it.
+    """Writes the text of tokens, without special tokens, as soon as no later token can change it.
 
-    A token may be a part of a character: what is written waits for the rest of it.
-
-    Args:
-        tokenizer: spells the tokens; special tokens are left out.
-        write: takes the text, piece by piece.
-        skip: so many tokens are not written: those of the prompt.
+    A token may be a part of a character, which is written when its other tokens have come. The first ``skip`` tokens,
+    those of the prompt, are not written.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, write: Callable[[str], object], skip: int = 0) -> None:
@@ -117,14 +106,10 @@ class TextStream(BaseStreamer):
 
 
 def load_causal_model(path: str, device: str) -> LinformerForCausalLM:
-    """The causal language model of a folder, on a device.
-
-    Raises:
-        InputError: the folder is missing or damaged, or holds another model.
-    """
+    """The causal language model of a folder, on a device; an ``InputError`` where it holds another model."""
     model = load_model(path)
     if not isinstance(model, LinformerForCausalLM):
-        raise InputError(f"{path}: a {type(model).__name__} does not go on with a text; train a model with --task clm")
+        raise InputError(f"{path}: a {type(model).__name__} does not continue a text; train a model with --task clm")
     cast(nn.Module, model).to(device)
     return model
 
@@ -136,17 +121,9 @@ def generate(
     choice: Choice,
     write: Callable[[str], object],
 ) -> None:
-    """Go on with a text until the end token comes, or there are enough tokens.
+    """Continue a text until the end token comes, or there are enough tokens; an empty prompt begins a text.
 
-    Args:
-        model: where it is, it computes.
-        tokenizer: the model's.
-        prompt: of any length; empty to begin with the start token alone.
-        choice: how the next token is chosen.
-        write: takes the new text, piece by piece; all at once from a search with beams.
-
-    Raises:
-        InputError: the prompt is empty and there is no start token, or the model cannot read so much.
+    ``write`` takes the new text piece by piece, or all at once from a search with beams.
     """
     ids = DocumentEncoder(tokenizer, model.config.max_position_embeddings).begin(prompt)
     if not ids:
@@ -160,13 +137,14 @@ def generate(
     if choice.seed is not None:
         set_seed(choice.seed)
     end = model.generation_config.eos_token_id
-    ends = set(end) if isinstance(end, list) else {end}
+    ends = end if isinstance(end, list) else [end]
     stream = TextStream(tokenizer, write, skip=len(ids))
     inputs = torch.tensor([ids], device=model.device)
-    output = model.eval().generate(
+    ready: Any = cast(nn.Module, model).eval()
+    output = ready.generate(
         inputs,
         attention_mask=torch.ones_like(inputs),
-        # They stand for no text.
+        # Special tokens, which have no text.
         suppress_tokens=[token for token in tokenizer.all_special_ids if token not in ends],
         streamer=stream if choice.num_beams == 1 else None,
         **choice.arguments,

@@ -1,4 +1,4 @@
-"""A trained model on new documents, streaming: a line in, a line out, whatever the size of the input."""
+"""A trained model's predictions for new documents, streamed: an input of any size will do."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.streamed import Document, Skipped, documents
+from torch_linformer.data.reading.streamed import Document, documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
@@ -23,13 +23,16 @@ from torch_linformer.reporting.files import atomic_path
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 
-BATCHES_AHEAD = 16  # documents of this many batches are read ahead, to be put into batches by length
-GROUP_CHARACTERS = 10_000_000  # read ahead at most, but for the last document
+BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
+GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
 
 @contextmanager
-def open_output(path: Path) -> Iterator[TextIO]:
-    """A file to write lines to, which appears under its name once all are written, and not at all on an error."""
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """A file to write lines to, which appears only when all are written without an error; or standard output."""
+    if path is None:
+        yield sys.stdout
+        return
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
         yield stream
 
@@ -45,32 +48,21 @@ def predict_files(
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
-    Args:
-        predictor: what answers them.
-        files: text files, JSON lines, CSV, Parquet, or folders of such.
-        stream: takes the lines.
-        named: the columns that are known.
-        question: asked of every document.
-        on_document: called after each line.
-
-    Returns:
-        How many documents there were, and how many of them were cut, skipped or damaged, as a sentence.
-
-    Raises:
-        InputError: a file is missing or malformed, or none holds a document with text.
+    ``question`` is asked of every document, and ``on_document`` is called after each line. Returns a sentence: how
+    many documents there were, and how many of them were cut, skipped or damaged.
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
-    report, skipped = ReadReport(), Skipped()
+    report = ReadReport()
 
     def everything() -> Iterator[Document]:
         for file in files:
             rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
-            yield from documents(rows, file, predictor.record, named, skipped, question)
+            yield from documents(rows, file, predictor.record, named, report, question)
 
     written = cut = 0
     for record in predictor.predict(everything()):
-        # A file's name may hold what is no text (a lone surrogate): JSON has an escape for it.
+        # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape.
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
         stream.write(line + "\n")
         on_document()
@@ -80,7 +72,7 @@ def predict_files(
     stream.flush()
     counts = (
         (f"cut at {predictor.encode.max_length:,} tokens", cut),
-        ("skipped, without text", skipped.empty),
+        ("skipped, without text", report.empty),
         ("with bytes that are not UTF-8", report.replaced),
     )
     notes = "".join(f", {number:,} {what}" for what, number in counts if number)
@@ -88,19 +80,9 @@ def predict_files(
 
 
 class Predictor:
-    """A model, its tokenizer and task, and where and how they compute.
+    """A trained model with its tokenizer and task, which must be one that predicts something about a document.
 
-    Args:
-        model: a trained model.
-        tokenizer: its tokenizer.
-        overflow: "cut", or "windows" to read all of a long document.
-        stride: tokens that neighbouring windows share.
-        device: where it computes.
-        precision: in which precision.
-        batch_size: windows at once.
-
-    Raises:
-        InputError: the model answers nothing about a document.
+    ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows.
     """
 
     def __init__(
@@ -125,27 +107,28 @@ class Predictor:
 
     @property
     def record(self) -> Record:
-        """What is read of a row: nothing that the task would only learn from."""
+        """What is read of a row, without what the task needs only for training."""
         usual = self.task.record.usual
         return self.task.record if usual.question or usual.called != TEXT.usual.called else TEXT
 
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
-        """A record for each document, in their order; batches are put together by length."""
+        """A record for each document, in their order; batches hold documents of similar lengths."""
         for group in _groups(documents, self.batch_size * BATCHES_AHEAD):
             texts = [document.text for document in group]
             questions = [str(document.question) for document in group] if group[0].question is not None else None
             windows = self.encode(texts, questions)
             answers = self.task.answers(self._read(windows), windows, self.task.documents(texts, questions))
-            tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
-            read = dict(zip(windows["document"], windows["length"], strict=True))
+            sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
+            tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
             for number, document in enumerate(group):
-                cut = self.encode.overflow == "cut" and tokens[number] > read[number]
+                tokens, read = tokens_and_read[number]
                 question = {} if document.question is None else {"question": document.question}
                 answer = self.task.describe(answers[number], document.text)
-                yield {"document": document.where, **question, **answer, "tokens": tokens[number], "cut": cut}
+                cut = self.encode.overflow == "cut" and tokens > read
+                yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
 
     @torch.inference_mode()
-    def _read(self, windows: dict[str, list]) -> list[Any]:
+    def _read(self, windows: dict[str, list[Any]]) -> list[Any]:
         """What the task keeps of the logits of each window."""
         order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
         reduced: list[Any] = [None] * len(order)

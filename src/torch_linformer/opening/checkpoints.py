@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are whole, so that a run killed at any moment goes on from the last good one."""
+"""Which checkpoints of a run are complete: a run killed at any moment resumes from the last one."""
 
 import json
 import re
@@ -21,19 +21,19 @@ class Spent:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real tokens trained on a second."""
+        """Real tokens a second of training."""
         return self.tokens / max(self.seconds, 1e-9)
 
 
 def seal(checkpoint: Path, spent: Spent) -> None:
-    """Record the files of a checkpoint and their sizes; written last, it marks the checkpoint as whole."""
+    """Mark a checkpoint as complete: the last file written records all others and their sizes."""
     files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != MANIFEST]
     manifest = {"files": {file.name: file.stat().st_size for file in files}, "spent": asdict(spent)}
     write_json(checkpoint / MANIFEST, manifest)
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """True where every file that was sealed is there, as long as it was."""
+    """Whether every file is there, of the size that `seal` recorded."""
     try:
         sizes = _manifest(checkpoint)["files"]
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
@@ -42,14 +42,14 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def read_spent(checkpoint: Path) -> Spent:
-    """What the training up to a whole checkpoint took."""
+    """What the training up to a complete checkpoint took."""
     return Spent(**_manifest(checkpoint)["spent"])
 
 
 def checkpoints(output: Path) -> list[Path]:
-    """The ``checkpoint-N`` folders of a run, oldest first, whole or not."""
-    found = [(re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in output.glob("checkpoint-*")]
-    return [path for match, path in sorted((int(match[1]), path) for match, path in found if match)]
+    """The ``checkpoint-N`` folders of a run, oldest first, complete or not."""
+    found = [path for path in output.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def remove_checkpoints(output: Path) -> None:
@@ -59,7 +59,7 @@ def remove_checkpoints(output: Path) -> None:
 
 
 def last_whole_checkpoint(output: Path) -> tuple[Path | None, list[Path]]:
-    """The newest whole checkpoint, and the newer ones that are not."""
+    """The newest complete checkpoint, and the newer ones that are incomplete."""
     broken: list[Path] = []
     for checkpoint in reversed(checkpoints(output)):
         if is_whole(checkpoint):

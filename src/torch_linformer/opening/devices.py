@@ -1,4 +1,4 @@
-"""Where a model runs and in which precision it computes."""
+"""The device that a model runs on and the precision that it computes in."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,14 @@ import torch
 
 from torch_linformer.errors import InputError
 
-DEVICES = ("cuda", "mps", "cpu")  # the first that is there is taken
+DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
-    """One of those that can be used, ``cpu``, ``cuda`` and ``mps`` unless told; ``auto`` takes a GPU if there is one.
-
-    Raises:
-        InputError: the device is not on this machine.
-    """
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    available = [device for device in among if there[device]]
+    """The device of that name, if it is one of `among` and on this machine; ``auto`` takes a GPU if there is one."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [device for device in among if present[device]]
     if name == "auto":
         return available[0]
     if name not in available:
@@ -26,11 +22,7 @@ def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:
 
 
 def resolve_precision(name: str, device: str) -> str:
-    """``fp32``, ``bf16`` or ``fp16``; ``auto`` is bf16 where the device is faster in it.
-
-    Raises:
-        InputError: there is no such precision, or the device cannot compute in it.
-    """
+    """``fp32``, ``bf16`` or ``fp16``; ``auto`` is bf16 where the device is faster in it."""
     if name not in PRECISIONS:
         raise InputError(f"--precision must be one of {', '.join(PRECISIONS)}, got {name!r}")
     if name == "fp16" and device != "cuda":
@@ -43,7 +35,7 @@ def resolve_precision(name: str, device: str) -> str:
 
 
 def autocast(device: str, precision: str) -> torch.autocast:
-    """The context in which a model computes in ``precision``."""
+    """A context in which a model computes in ``precision``."""
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     return torch.autocast(device, dtype, enabled=precision != "fp32")
 

@@ -1,4 +1,4 @@
-"""A run's folder belongs to one process at a time, and is left as it was found by one that leaves nothing in it."""
+"""A run's folder belongs to one process at a time, and is removed again if nothing was written to it."""
 
 import fcntl
 import os
@@ -10,16 +10,12 @@ from typing import TextIO
 
 from torch_linformer.errors import InputError
 
-LOCK_FILE = ".lock"  # names who holds it; the lock itself is the kernel's, which a dead process does not hold
+LOCK_FILE = ".lock"  # names the holder; the lock itself is the kernel's, and ends with the process
 
 
 @contextmanager
 def held(output: Path) -> Iterator[None]:
-    """Make a folder if it is not there and keep other processes out; it goes again if it is empty in the end.
-
-    Raises:
-        InputError: another process holds it, or nothing can be written there.
-    """
+    """Make a folder if it is missing and keep other processes out; in the end it is removed if it is empty."""
     made = [folder for folder in (output, *output.parents) if not folder.exists()]
     try:
         file = _lock(output)
@@ -28,7 +24,7 @@ def held(output: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        Path(file.name).unlink(missing_ok=True)  # while it is held: nobody else can have taken it
+        Path(file.name).unlink(missing_ok=True)  # while still held, so that no other process can hold it
         file.close()
         with suppress(OSError):  # the first that is not empty
             for folder in made:
@@ -39,8 +35,8 @@ def _lock(output: Path) -> TextIO:
     while True:
         output.mkdir(parents=True, exist_ok=True)
         try:
-            file = open(output / LOCK_FILE, "a+", encoding="utf-8")  # noqa: SIM115 - open for as long as it is held
-        except FileNotFoundError:  # its holder has just ended and removed the folder
+            file = open(output / LOCK_FILE, "a+", encoding="utf-8")  # noqa: SIM115 - stays open while it is held
+        except FileNotFoundError:  # the holder has just ended and removed the folder
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,8 +48,8 @@ def _lock(output: Path) -> TextIO:
                 f"--output {output}: process {holder} is at work there; wait for its end, or name another folder"
             ) from None
         if os.fstat(file.fileno()).st_nlink:
-            file.truncate(0)  # of one that was killed
+            file.truncate(0)  # a killed process leaves its name
             file.write(f"{os.getpid()} on {socket.gethostname()}\n")
             file.flush()
             return file
-        file.close()  # its holder has just ended and removed it: a lock on it would keep nobody out
+        file.close()  # the holder has just ended and removed the file: a lock on it would keep nobody out

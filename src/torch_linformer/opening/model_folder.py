@@ -2,39 +2,20 @@
 
 from typing import Any, cast
 
-import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.errors import InputError
-from torch_linformer.models import (
-    LinformerConfig,
-    LinformerForCausalLM,
-    LinformerForConditionalGeneration,
-    LinformerForMaskedLM,
-    LinformerForMultipleChoice,
-    LinformerForQuestionAnswering,
-    LinformerForSequenceClassification,
-    LinformerForTokenClassification,
-    LinformerModel,
-    LinformerPreTrainedModel,
-    LinformerSeq2SeqConfig,
-)
+from torch_linformer import models
+from torch_linformer.errors import InputError, first_line
+from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.opening.importing import ORIGINS
-from torch_linformer.opening.pretrained import first_line, load_any_config, load_own_tokenizer
+from torch_linformer.opening.pretrained import load_any_config, load_own_tokenizer, quiet_transformers
 
+# Every model by the name of its class.
 MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
-    cls.__name__: cls
-    for cls in (
-        LinformerModel,
-        LinformerForCausalLM,
-        LinformerForConditionalGeneration,
-        LinformerForMaskedLM,
-        LinformerForMultipleChoice,
-        LinformerForQuestionAnswering,
-        LinformerForSequenceClassification,
-        LinformerForTokenClassification,
-    )
+    name: found
+    for name, found in vars(models).items()
+    if isinstance(found, type) and issubclass(found, LinformerPreTrainedModel) and found is not LinformerPreTrainedModel
 }
 AnyConfig = LinformerConfig | LinformerSeq2SeqConfig
 
@@ -45,11 +26,7 @@ def reader_config(config: AnyConfig) -> LinformerConfig:
 
 
 def load_config(path: str) -> AnyConfig:
-    """The configuration of a model folder (or of a model on the hub).
-
-    Raises:
-        InputError: there is none, it is damaged, or it is another kind of model.
-    """
+    """The configuration of a model folder (or of a model on the hub)."""
     config = load_any_config(path)
     if not isinstance(config, AnyConfig):
         kind = config.model_type
@@ -59,20 +36,15 @@ def load_config(path: str) -> AnyConfig:
 
 
 def load_model(path: str) -> LinformerPreTrainedModel:
-    """The model of a folder, of the class it was saved as.
-
-    Raises:
-        InputError: the folder is missing, damaged or incomplete.
-    """
+    """The model of a folder, of the class it was saved as."""
     config = load_config(path)
     name = (config.architectures or [""])[0]
     if name not in MODEL_CLASSES:
         raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_transformers()
     try:
         loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
-        model, report = loaded
+        model, report = cast(tuple[LinformerPreTrainedModel, dict[str, Any]], loaded)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise InputError(f"{path}: the weights cannot be read: {first_line(error)}; copy the folder again") from None
     missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
@@ -83,11 +55,7 @@ def load_model(path: str) -> LinformerPreTrainedModel:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model folder.
-
-    Raises:
-        InputError: it is missing or damaged.
-    """
+    """The tokenizer of a model folder."""
     tokenizer = load_own_tokenizer(path)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"{path}: has no tokenizer.json")

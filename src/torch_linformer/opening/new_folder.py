@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""A folder that appears complete or not at all."""
 
 import os
 import secrets
@@ -14,12 +14,11 @@ def check_free(output: Path) -> None:
     """Raise ``InputError`` where a folder cannot be made: something is there, or nothing can be written there."""
     if output.is_file() or (output.is_dir() and any(output.iterdir())):
         raise InputError(f"--output {output}: is not empty; name another folder")
-
     check_writable(output)
 
 
 def check_writable(output: Path) -> None:
-    """Raise ``InputError`` where no file or folder can be made at ``output``; better before the work than after it."""
+    """Raise ``InputError`` where no file or folder can be made at ``output``: before the work, rather than after it."""
     if output.is_char_device() or output.is_fifo():  # /dev/stdout
         return
     there = next(folder for folder in output.absolute().parents if folder.exists())
@@ -29,11 +28,7 @@ def check_writable(output: Path) -> None:
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which gets its name when the block ends without an error, and else is removed.
-
-    Raises:
-        InputError: the name is taken.
-    """
+    """A temporary folder to fill, which is renamed when the block ends without an error, and otherwise removed."""
     check_free(output)
     temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}.tmp")
     temporary.mkdir(parents=True)

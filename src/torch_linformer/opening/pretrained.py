@@ -19,18 +19,14 @@ from transformers import (
 )
 
 from torch_linformer.data.reading.sources import ask_hub
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
 
 def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """The configuration of a model folder or of a model on the hub.
-
-    Raises:
-        InputError: there is none, it is damaged, or it needs code that is not trusted.
-    """
+    """The configuration of a model folder or of a model on the hub."""
     here = Path(source).exists()
     if here and not (Path(source) / "config.json").is_file():
         raise InputError(f"{source}: is no model folder: it has no config.json")
@@ -41,7 +37,7 @@ def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedC
     except Exception:  # the hub and the network share no base class of errors
         raise nowhere from None
     try:
-        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
     except Exception as error:  # nor do transformers and the code that it runs
         if "trust_remote_code" in str(error):  # the argument that transformers asks for
             raise needs_code(source) from None
@@ -51,11 +47,17 @@ def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedC
 
 
 def needs_code(source: str) -> InputError:
-    """What is said of a model that code in its own folder opens."""
+    """The error for a model that only code in its own folder can open."""
     return InputError(
-        f"{source}: needs code from its folder (auto_map in config.json), which linformer adapt alone runs, with "
+        f"{source}: needs code from its folder (auto_map in config.json), which only linformer adapt runs, with "
         "--trust-remote-code"
     )
+
+
+def quiet_transformers() -> None:
+    """Keep the log and the progress bars of transformers off the screen."""
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def model_file(source: str, name: str) -> Path | None:
@@ -70,11 +72,7 @@ def model_file(source: str, name: str) -> Path | None:
 
 
 def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model.
-
-    Raises:
-        InputError: there is none (transformers would make an empty one), or it cannot be read.
-    """
+    """The tokenizer beside a model."""
     tokenizer = load_tokenizer_if_any(source)
     if tokenizer is None:
         raise InputError(f"{source}: has no tokenizer; save the model's own into the folder")
@@ -82,16 +80,11 @@ def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
 
 
 def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
-    """The model below any head, in float32, on a device, for evaluation.
-
-    Raises:
-        InputError: there is none, or it cannot be read.
-    """
+    """The model below any head, in float32, on a device, for evaluation."""
     config: Any = load_any_config(source)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_transformers()
     if isinstance(config, LinformerConfig):
-        config.chunk_size = None  # which would leave nothing whole to look at
+        config.chunk_size = None  # chunks would not give whole matrices to look at
     try:
         model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
     except Exception as error:  # transformers, safetensors and pickle share no base class of errors
@@ -105,30 +98,20 @@ def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
     folder = Path(source)
     if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return None
-    own_code = _tokenizes_by_own_code(source)
+    config = model_file(source, "tokenizer_config.json")
+    # Where the tokenizer's class lies beside it, transformers would ask on the terminal, or take another class.
+    own_code = config is not None and '"auto_map"' in config.read_text(encoding="utf-8", errors="replace")
     if own_code and model_file(source, "tokenizer.json") is None:
         raise InputError(f"{source}: its tokenizer needs code from the folder, which is never run; save tokenizer.json")
     try:
         if not own_code:
-            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-        tokenizer.init_kwargs.pop("auto_map")  # or it would be saved, and the code be asked for
+            return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(source)
+        tokenizer.init_kwargs.pop("auto_map")  # otherwise it would be saved, and ask for the code again
         return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise InputError(
-            f"{source}: the tokenizer cannot be read: {first_line(error)}; copy the folder again"
-        ) from None
-
-
-def _tokenizes_by_own_code(source: str) -> bool:
-    """Whether a tokenizer's class lies beside it: transformers would ask on the terminal, or take another class."""
-    config = model_file(source, "tokenizer_config.json")
-    return config is not None and '"auto_map"' in config.read_text(encoding="utf-8", errors="replace")
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of another library says first."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        problem = f"the tokenizer cannot be read: {first_line(error)}"
+        raise InputError(f"{source}: {problem}; copy the folder again") from None
 
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
@@ -140,13 +123,13 @@ def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -
 
 
 def longest_input(model: PreTrainedModel) -> int | None:
-    """Tokens that a model reads at once; None where nothing says."""
+    """Tokens that a model reads at once; None where the model does not tell."""
     config: Any = model.config.get_text_config()
     if isinstance(config, LinformerConfig):
         return config.longest_input
     longest: int | None = getattr(config, "max_position_embeddings", None)
     for name, module in model.named_modules():
-        # RoBERTa and its like count positions from behind that of padding.
+        # RoBERTa and its kin count positions from the one after that of padding.
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return module.num_embeddings - module.padding_idx - 1
     return longest

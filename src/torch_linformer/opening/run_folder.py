@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and where a run goes on."""
+"""The folder of a run: which run it holds, and the checkpoint where that resumes."""
 
 import dataclasses
 import json
@@ -21,11 +21,7 @@ RUN_FILE = "run.json"  # the settings: written before training, so that the fold
 
 @contextmanager
 def run_folder(output: Path) -> Iterator[None]:
-    """The folder of a run, which no other process may use meanwhile; a run that fails early leaves none.
-
-    Raises:
-        InputError: it cannot be made, or another process is at work in it.
-    """
+    """Keep the folder of a run from other processes; a run that fails early leaves no folder."""
     if output.is_file():
         raise InputError(f"--output {output}: is a file; name a folder")
     with held(output):
@@ -39,12 +35,9 @@ def run_folder(output: Path) -> Iterator[None]:
 def open_run(
     output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
 ) -> Path | None:
-    """Make sure that the folder is free, or holds this run; returns the checkpoint to go on from.
+    """Make sure that the folder is free, or holds this run; returns the checkpoint to resume from, if any.
 
-    ``wanted`` is what makes it this run, and ``result`` the file that a finished one has.
-
-    Raises:
-        InputError: the folder holds something else, or this run and ``resume`` is not asked for.
+    ``wanted`` identifies the run, and ``result`` is the file that a finished run has.
     """
     run_file = output / RUN_FILE
     if _holds_nothing(output):
@@ -74,23 +67,23 @@ def open_run(
 
 
 def _holds_nothing(output: Path) -> bool:
-    """Whether a folder has nothing to lose: a run that was killed before its first checkpoint left its name alone."""
+    """Whether nothing in a folder is worth keeping: a run killed before its first checkpoint leaves only its name."""
     return all(path.name == RUN_FILE or path.name.startswith(".") for path in output.glob("*"))
 
 
 def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:
-    """Put a model and its tokenizer into the folder of a run, each file whole or not at all."""
+    """Put a model and its tokenizer into the folder of a run, each file complete or not at all."""
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
     tokenizer.save_pretrained(unfinished)
     mode = (unfinished / "config.json").stat().st_mode
     for file in unfinished.iterdir():
-        file.chmod(mode)  # safetensors leaves the weights readable by their owner alone
+        file.chmod(mode)  # safetensors leaves the weights readable only by their owner
         os.replace(file, output / file.name)
     unfinished.rmdir()
 
 
 def identity(settings: Any) -> dict[str, Any]:
-    """What makes two runs the same run: every setting but the folder, which may be moved."""
+    """What two runs must share to be the same run: every setting but the folder, which may be moved."""
     return {**dataclasses.asdict(settings), "output": None}

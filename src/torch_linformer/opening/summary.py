@@ -1,4 +1,4 @@
-"""What a model folder holds, read from its files: opening the model, and torch for it, would take seconds."""
+"""What a model folder holds, read from its files: importing torch and loading the model would take seconds."""
 
 import json
 import re
@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from safetensors import safe_open
 
 import torch_linformer
 from torch_linformer.reporting.tables import format_scores
@@ -18,10 +20,7 @@ _LAYER = re.compile(r".*?layers\.\d+\.")
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The class of a model, its configuration, how many parameters it has, and tokens its tokenizer (None: has none).
-
-    The configuration is that of the model, or of an encoder-decoder, with its fields as attributes.
-    """
+    """A model's class, its configuration (fields as attributes), its parameters, and its tokenizer's tokens."""
 
     model_class: str
     config: Any
@@ -30,11 +29,7 @@ class ModelSummary:
 
 
 def summarize(path: str) -> ModelSummary:
-    """What a model folder (or a model on the hub) holds.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
+    """What a model folder (or a model on the hub) holds."""
     return _from_files(Path(path)) or _from_model(path)
 
 
@@ -48,11 +43,7 @@ def attention_of(config: Any) -> str:
 
 
 def summary_rows(model: str) -> list[tuple[str, str]]:
-    """What ``linformer info`` says of a model: name and value of each of its properties, and its scores if it has any.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
+    """What ``linformer info`` shows: name and value of each property of a model, and its scores if it has any."""
     found = summarize(model)
     config = found.config.encoder if found.config.is_encoder_decoder else found.config
     length = f"{config.max_position_embeddings:,} tokens"
@@ -60,7 +51,7 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
         ("class", found.model_class),
         ("parameters", f"{found.parameters:,}"),
         ("attention", attention_of(config).removesuffix(" attention")),
-        ("longest input", length if config.longest_input else f"any, learnt on {length}"),
+        ("longest input", length if config.longest_input else f"any, trained on {length}"),
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
     ]
@@ -75,13 +66,13 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
     if metrics.is_file():
         scores = json.loads(metrics.read_text(encoding="utf-8"))
         names = dict.fromkeys(name for headline in HEADLINES.values() for name in headline)
-        known = {name: scores[name] for name in names if scores.get(name) is not None}  # an infinite perplexity is null
+        known = {name: scores[name] for name in names if scores.get(name) is not None}  # null: an infinite perplexity
         rows.extend((f"held-out {name}", value) for name, value in format_scores(known).items())
     return rows
 
 
 def _from_files(folder: Path) -> ModelSummary | None:
-    """None wherever anything is unusual: then the model itself says what it is, or what is wrong with it."""
+    """None wherever anything is unusual: then loading the model shows what it is, or what is wrong with it."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         (model_class,) = fields["architectures"]
@@ -91,7 +82,7 @@ def _from_files(folder: Path) -> ModelSummary | None:
         readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
         parameters = _count_parameters(folder / "model.safetensors", readers)
         return ModelSummary(model_class, config, parameters, _vocabulary(folder))
-    except Exception:  # whatever it is, opening the model will meet it too
+    except Exception:  # loading the model meets it too, and describes it
         return None
 
 
@@ -109,21 +100,14 @@ def _config(fields: dict[str, Any]) -> SimpleNamespace:
 
 
 def _count_parameters(file: Path, readers: list[Any]) -> int:
-    """Numbers in the tensors that the head of a safetensors file lists.
-
-    Raises:
-        ValueError: the file is cut off, has other layers than the configuration, or tensors that are no parameters.
-    """
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        tensors = json.loads(stream.read(length))
-    tensors.pop("__metadata__", None)
-    end = max(tensor["data_offsets"][1] for tensor in tensors.values())
-    layers = {match[0] for match in map(_LAYER.match, tensors) if match}
-    whole = file.stat().st_size == 8 + length + end and len(layers) == sum(each.num_hidden_layers for each in readers)
-    if not whole or any(each.projection == "random" for each in readers):
+    """Numbers in a file's tensors; an error if other layers than configured are there, or tensors without training."""
+    with safe_open(file, framework="numpy") as tensors:  # which raises if the file is cut off
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
+    layers = {match[0] for match in map(_LAYER.match, shapes) if match}
+    configured = sum(reader.num_hidden_layers for reader in readers)
+    if len(layers) != configured or any(reader.projection == "random" for reader in readers):
         raise ValueError(f"{file}: look at the model")
-    return sum(prod(tensor["shape"]) for tensor in tensors.values())
+    return sum(map(prod, shapes.values()))
 
 
 def _vocabulary(folder: Path) -> int | None:

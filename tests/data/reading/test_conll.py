@@ -1,5 +1,5 @@
-import io
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -7,8 +7,14 @@ from torch_linformer.data.reading.conll import conll_rows
 from torch_linformer.errors import InputError
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def read(content):
-    return list(conll_rows(io.BytesIO(content.encode()), "t.conll"))
+    Path("t.conll").write_text(content, encoding="utf-8")
+    return list(conll_rows(Path("t.conll")))
 
 
 def tokens(content):
@@ -76,7 +82,8 @@ def test_a_line_without_two_columns_is_refused(line):
 
 
 def test_rows_before_a_broken_line_are_given():
-    rows = conll_rows(io.BytesIO(b"a O\n\nb\n"), "t.conll")
+    Path("t.conll").write_bytes(b"a O\n\nb\n")
+    rows = conll_rows(Path("t.conll"))
     assert next(rows)[0]["tokens"] == ["a"]
     with pytest.raises(InputError):
         next(rows)
@@ -86,12 +93,11 @@ def test_nothing_but_structure_has_no_rows():
     assert read("") == read("\n \n") == read("-DOCSTART- O\n\n-DOCSTART- O\n") == read("# newdoc\n") == []
 
 
-def test_one_row_is_in_memory_at_a_time(tmp_path):
-    path = tmp_path / "t.conll"
+def test_one_row_is_in_memory_at_a_time():
+    path = Path("t.conll")
     path.write_bytes(b"-DOCSTART- O\n\n" + (b"word O\n" * 100 + b"\n-DOCSTART- O\n") * 500)
-    with path.open("rb") as stream:
-        tracemalloc.start()
-        assert sum(1 for _ in conll_rows(stream, "t.conll")) == 500
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+    tracemalloc.start()
+    assert sum(1 for _ in conll_rows(path)) == 500
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     assert peak < 100_000 < path.stat().st_size

@@ -26,9 +26,9 @@ def test_labels_are_the_packages_with_enough_files(tmp_path):
     write_package(tmp_path, "alpha", MIN_FILES + 3)
     write_package(tmp_path, "small", MIN_FILES - 1)
     documents, description = package_documents(tmp_path, "Python 9's library")
-    assert Counter(document.label for document in documents) == {"alpha": 23, "beta": 20}
-    assert documents[0] == ("alpha = 0\n", "alpha", "alpha/m000.py")
-    assert [document.path for document in documents] == sorted(document.path for document in documents)
+    assert Counter(document.values["label"] for document in documents) == {"alpha": 23, "beta": 20}
+    assert documents[0] == ({"text": "alpha = 0\n", "label": "alpha"}, "alpha/m000.py")
+    assert [document.where for document in documents] == sorted(document.where for document in documents)
     assert description == "43 distinct files of Python 9's library, 2 packages with at least 20 files"
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_document_is_left_out(tmp_path):
     write_package(tmp_path / "site-packages", "numpy", MIN_FILES)
     write_package(tmp_path / "a", "__pycache__", 3)
     documents, _ = package_documents(tmp_path, "")
-    assert Counter(document.label for document in documents) == {"a": 20, "b": 20}
+    assert Counter(document.values["label"] for document in documents) == {"a": 20, "b": 20}
 
 
 def test_packages_are_read_whole_with_their_subpackages(tmp_path):
@@ -51,14 +51,14 @@ def test_packages_are_read_whole_with_their_subpackages(tmp_path):
     write_package(tmp_path, "b", MIN_FILES - 1)
     write(tmp_path / "b" / "deep" / "er" / "x.py", b"caf\xe9 = 1\r\n")
     document = package_documents(tmp_path, "").documents[-1 - (MIN_FILES - 1)]
-    assert document == ("caf\ufffd = 1\r\n", "b", "b/deep/er/x.py")
+    assert document == ({"text": "caf\ufffd = 1\r\n", "label": "b"}, "b/deep/er/x.py")
 
 
 def test_smaller_libraries_lower_the_threshold_and_say_so(tmp_path):
     for name, files in (("a", 30), ("b", 7), ("c", 7), ("d", 6)):
         write_package(tmp_path, name, files)
     documents, description = package_documents(tmp_path, "it")
-    assert Counter(document.label for document in documents) == {"a": 30, "b": 7, "c": 7}
+    assert Counter(document.values["label"] for document in documents) == {"a": 30, "b": 7, "c": 7}
     assert description == "44 distinct files of it, 3 packages with at least 7 files (fewer than two have 20)"
 
 
@@ -72,9 +72,9 @@ def test_a_library_without_two_packages_is_an_error(tmp_path, sizes):
 
 def test_the_standard_library_of_this_python():
     documents, description = stdlib_documents()
-    sizes = Counter(document.label for document in documents)
+    sizes = Counter(document.values["label"] for document in documents)
     assert len(sizes) >= 2
-    assert len({document.text for document in documents}) > 0.99 * len(documents) > 100
+    assert len({document.values["text"] for document in documents}) > 0.99 * len(documents) > 100
     assert f"{len(documents):,} distinct files of Python {sys.version.split()[0]}" in description
     assert f"{len(sizes)} packages with at least" in description
     assert {"asyncio", "email", "encodings"} <= set(sizes)

@@ -68,7 +68,10 @@ def downloaded(datasets_cache, name, rows):
 def test_a_data_set_of_the_hub(hub_dataset):
     documents = load_documents(f"{hub_dataset}:english", split="test")
     assert documents.dataset[:] == {"text": ["bad", "good"], "label": ["neg", "pos"]}
-    assert (documents.name, documents.text_column, documents.empty) == ("movies", "content", 1)
+    assert documents.name == "movies" and documents.notes == [
+        "texts from column 'content' (by its name), labels from column 'label' (by its name)",
+        "skipped 1 document without text",
+    ]
     with pytest.raises(InputError, match=r"owner/movies:english: .* \(Unknown split \"train\""):
         load_documents(f"{hub_dataset}:english")
 

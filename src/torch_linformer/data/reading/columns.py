@@ -1,4 +1,4 @@
-"""Which column holds the documents, which one the labels and which one the questions, and what a cell may hold."""
+"""Which columns hold the documents, the labels and the questions, and what a cell may hold."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,45 +7,16 @@ from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
 TEXT_COLUMNS = (
-    "text",
-    "content",
-    "document",
-    "body",
-    "article",
-    "review",
-    "sentence",
-    "message",
-    "post",
-    "comment",
-    "abstract",
+    *("text", "content", "document", "body", "article", "review"),
+    *("sentence", "message", "post", "comment", "abstract"),
 )
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
-SOURCE_COLUMNS = (
-    "source",
-    "input",
-    "document",
-    "article",
-    "text",
-    "report",
-    "dialogue",
-    "question",
-    "content",
-    "body",
-)
-TARGET_COLUMNS = (
-    "target",
-    "output",
-    "summary",
-    "highlights",
-    "abstract",
-    "translation",
-    "answer",
-    "response",
-)
+SOURCE_COLUMNS = ("source", "input", "document", "article", "text", "report", "dialogue", "question", "content", "body")
+TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "translation", "answer", "response")
 
 
 class ChosenColumns(NamedTuple):
-    """The columns of the texts, the labels and the questions (None: not read), and in words why these."""
+    """The columns of the texts, the labels and the questions (None: not read), and why they were chosen, in words."""
 
     text: str
     label: str | None
@@ -91,33 +62,13 @@ def find_columns(
 
     A column that is named is taken. Otherwise the one whose name is usual, whatever its case; otherwise the only
     candidate: for the texts the only column of strings that are not all numbers, for the labels the only other
-    column. Without `needs_label`, labels are read only if their column is named.
-
-    Args:
-        rows: some rows of the table.
-        source: the table's name, for messages.
-        named: columns the user has named.
-        usual: usual names.
-        needs_label: look for labels.
-        several_labels: the user's label column may be several, divided by commas.
-
-    Raises:
-        InputError: a column that is named is not there, or is none of the task's, or there is no candidate, or more
-            than one; the message lists the columns.
+    column. Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may
+    name several label columns, divided by commas.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     one, two = usual.called
-    for other in ("text", "label", "source", "target"):
-        if other not in usual.called and getattr(named, other) is not None:
-            raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
     text, label, question = getattr(named, one), getattr(named, two), named.question
-    wanted = [(text, f"--{one}-column"), (question, "--question-column")]
-    labels = label.split(",") if label and several_labels and label not in names else [label]
-    for given, option in [*wanted, *((each, f"--{two}-column") for each in labels)]:
-        if given is not None and given not in names:
-            raise InputError(f"{source}: no column {given!r}, which {option} names; columns: {_list(names)}")
-    if text is not None and text == label:
-        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
+    _check_named(names, source, named, usual, several_labels)
     reasons = ["as asked"] * 3
     if usual.question and question is None:
         question, reasons[2] = _choose(names, usual.question, [], taken=(), source=source, what="question")
@@ -133,50 +84,66 @@ def find_columns(
 
 
 def read_text(row: Row, column: str, called: str = "text") -> str:
-    """Return the text of a row; "" where the cell is missing or holds only white space.
-
-    Raises:
-        InputError: the cell holds something that is not text.
-    """
-    value = row.values.get(column)
+    """The text of a row; "" where the cell is missing or holds only white space."""
+    value = row.cell(column)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}, not text; name the {called}s with --{called}-column"
-        )
+        raise bad_cell(row, column, value, f", not text; name the {called}s with --{called}-column")
     return "" if value.isspace() else value
 
 
-def read_label(row: Row, column: str) -> str:
-    """Return the label of a row as text: strings without outer white space, whole numbers without a fraction.
-
-    Raises:
-        InputError: there is no label, or it is neither a string nor a whole number nor a truth value.
-    """
-    value = row.values.get(column)
+def read_label(row: Row, column: str | None) -> str:
+    """The label of a row as text: strings without outer white space, whole numbers without a fraction."""
+    value = row.cell(column)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int):  # a truth value is one too
         return str(value)
     if is_missing(value):
-        raise missing_label(row, column)
+        raise empty_cell(row, "label", column)
     if not isinstance(value, str):
-        raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}, no label; expected text or a whole number (--task "
-            "regress learns any number)"
-        )
+        remedy = "expected text or a whole number (--task regress learns any number)"
+        raise bad_cell(row, column, value, f", no label; {remedy}")
     return value.strip()
 
 
-def missing_label(row: Row, column: str | None) -> InputError:
-    """Say in one line that a row has no label."""
-    return InputError(f"{row.where}: no label in column {column!r}; fill it in or remove the row")
+def empty_cell(row: Row, what: str, column: str | None) -> InputError:
+    """The error for a row that lacks what its task needs, such as a "label"."""
+    return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
+
+
+def bad_cell(row: Row, column: str | None, value: object, problem: str) -> InputError:
+    """The error for a cell that cannot be used."""
+    return InputError(f"{row.where}: column {column!r} holds {value!r:.40}{problem}")
 
 
 def is_missing(value: object) -> bool:
-    """Whether a label's cell says nothing: it is empty, or what pandas and NumPy write for nothing."""
+    """Whether a label's cell is empty, or holds what pandas and NumPy write for a missing value."""
     return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan"))
+
+
+def is_number(value: object) -> bool:
+    """Whether a cell holds a number, or nothing."""
+    try:
+        float(str(value) or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_named(names: list[str], source: str, named: NamedColumns, usual: UsualNames, several_labels: bool) -> None:
+    one, two = usual.called
+    for other in ("text", "label", "source", "target"):
+        if other not in usual.called and getattr(named, other) is not None:
+            raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
+    text, label = getattr(named, one), getattr(named, two)
+    labels = label.split(",") if label and several_labels and label not in names else [label]
+    for option, column in ((one, text), ("question", named.question), *((two, each) for each in labels)):
+        if column is not None and column not in names:
+            raise InputError(f"{source}: no column {column!r}, which --{option}-column names; columns: {_list(names)}")
+    if text is not None and text == label:
+        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
 
 
 def _choose(
@@ -188,12 +155,11 @@ def _choose(
     source: str,
     what: str,
 ) -> tuple[str, str]:
-    for found, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
-        found = [name for name in found if name not in taken]
+    found: list[str] = []
+    for choices, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
+        found = found or [name for name in choices if name not in taken]
         if len(found) == 1:
             return found[0], reason
-        if found:
-            break
     problem = f"{_list(found)} could each be the {what} column" if found else f"no {what} column found"
     raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {_list(names)}")
 
@@ -207,14 +173,5 @@ def _is_text(rows: Sequence[Row], name: str) -> bool:
     return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
 
 
-def is_number(value: object) -> bool:
-    """Whether a cell holds a number, or nothing."""
-    try:
-        float(str(value) or 0)
-    except ValueError:
-        return False
-    return True
-
-
 def _list(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+    return ", ".join(map(repr, names))

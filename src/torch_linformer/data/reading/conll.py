@@ -10,41 +10,41 @@ lines a row is what lies between two of them, however many sentences that is; in
 """
 
 import re
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from torch_linformer.data.reading.text_files import Row, decode, opened
 from torch_linformer.errors import InputError
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DOCUMENT = b"-DOCSTART-"
 _COMMENT = b"# "
 _TAG = re.compile(rb"O|[BIESLUM](-.+)?")  # a tag of IOB, IOBES, BILOU or BMES
 
 
-def conll_rows(stream: BinaryIO, name: str) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield each row as ({"tokens": [...], "tags": [...]}, "name, line of its first token").
+def conll_rows(path: Path) -> Iterator[Row]:
+    """Each row as {"tokens": [...], "tags": [...]}; its place is the line of its first token.
 
-    ChosenColumns are separated by tabs where the line holds one (a token may then hold spaces), by spaces otherwise.
-    Bytes that are not UTF-8 become lone surrogates. The stream is gone through twice, and no more than one row
-    of it is in memory.
-
-    Raises:
-        InputError: a line with fewer than two columns.
+    Columns are separated by tabs where the line holds one (a token may then hold spaces), by spaces otherwise.
+    The file is read twice, with no more than one row in memory.
     """
-    by_document = any(line.removeprefix(_BYTE_ORDER_MARK).startswith(_DOCUMENT) for line in stream)
-    stream.seek(0)
+    with opened(path) as stream:
+        start = stream.tell()
+        by_document = any(line.startswith(_DOCUMENT) for line in stream)
+        stream.seek(start)
+        yield from _rows(stream, str(path), by_document)
+
+
+def _rows(lines: Iterable[bytes], name: str, by_document: bool) -> Iterator[Row]:
     tokens: list[str] = []
     tags: list[str] = []
-    first = 0
+    where = ""
     in_sentence = False
-    for number, line in enumerate(stream, start=1):
-        if number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+    for number, line in enumerate(lines, start=1):
         is_boundary = line.startswith(_DOCUMENT)
         if is_boundary or not line.strip():
             in_sentence = False
             if tokens and (is_boundary or not by_document):
-                yield {"tokens": tokens, "tags": tags}, f"{name}, line {first}"
+                yield Row({"tokens": tokens, "tags": tags}, where)
                 tokens, tags = [], []
             continue
         columns = _columns(line)
@@ -52,20 +52,20 @@ def conll_rows(stream: BinaryIO, name: str) -> Iterator[tuple[dict[str, object],
             continue
         if len(columns) < 2:
             raise InputError(
-                f"{name}, line {number}: expected a token and its tag, found {_decode(line.strip())!r:.40};"
+                f"{name}, line {number}: expected a token and its tag, found {decode(line.strip())!r:.40};"
                 " put a space or a tab between the two, and a blank line between sentences"
             )
         if not tokens:
-            first = number
+            where = f"{name}, line {number}"
         in_sentence = True
-        tokens.append(_decode(columns[0]))
-        tags.append(_decode(columns[-1]))
+        tokens.append(decode(columns[0]))
+        tags.append(decode(columns[-1]))
     if tokens:
-        yield {"tokens": tokens, "tags": tags}, f"{name}, line {first}"
+        yield Row({"tokens": tokens, "tags": tags}, where)
 
 
 def _columns(line: bytes) -> list[bytes]:
-    # Split as bytes, white space is ASCII's alone: a token may hold a no-break space.
+    # Split as bytes, where only ASCII's white space counts: a token may hold a no-break space.
     if b"\t" in line.strip():
         return [column.strip() for column in line.strip().split(b"\t")]
     return line.split()
@@ -74,7 +74,3 @@ def _columns(line: bytes) -> list[bytes]:
 def _is_comment(line: bytes, columns: list[bytes]) -> bool:
     """Whether a line before a sentence is a comment of CoNLL-U, rather than the token "#" with its tag."""
     return line.startswith(_COMMENT) and (b" = " in line or not _TAG.fullmatch(columns[-1]))
-
-
-def _decode(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

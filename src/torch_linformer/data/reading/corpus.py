@@ -2,84 +2,64 @@
 
 A document is one source file and its label is the package it belongs to, so a classifier can be trained
 anywhere, without a download. What is found depends on the Python that runs: versions add and remove packages,
-and some Linux distributions leave out the tests. Only the standard library of Python is imported here.
+and some Linux distributions leave out the tests. This module imports only the standard library.
 """
 
 import platform
 import sysconfig
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
 MIN_FILES = 20
 _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
-class SourceFile(NamedTuple):
-    """One source file: its whole text, the package it belongs to, its path below the library's folder."""
-
-    text: str
-    label: str
-    path: str
-
-
 class Corpus(NamedTuple):
-    """The documents, sorted by path, and one line for the screen which says what was found."""
+    """The documents, sorted by path below the library's folder, and one line for the screen which describes them."""
 
-    documents: list[SourceFile]
+    documents: list[Row]
     description: str
 
 
 def stdlib_documents() -> Corpus:
-    """Read the source files of the running Python's standard library: some 25 MB of text in about a second.
-
-    Raises:
-        InputError: this Python ships no source files (it reads its library from a zip file, for instance).
-    """
+    """The source files of the running Python's standard library: some 25 MB of text in about a second."""
     library = f"Python {platform.python_version()}'s standard library"
     return package_documents(Path(sysconfig.get_paths()["stdlib"]), library)
 
 
 def package_documents(root: Path, library: str) -> Corpus:
-    """Read the packages below `root` which hold at least `MIN_FILES` distinct Python files.
+    """The packages below `root` that hold at least `MIN_FILES` distinct Python files; `library` names it on the screen.
 
     The label of a file is the first part of its path below `root`. Left out are modules directly in `root`,
     which belong to no package, installed packages, empty files, and all but the first of the files with the
-    same bytes. Bytes that are not UTF-8 become U+FFFD. Where fewer than two packages are that large, the size
-    asked for is lowered to that of the second largest package, and the description says so.
-
-    Args:
-        root: the folder which holds the packages.
-        library: what to call it in the description, such as "Python 3.11.7's standard library".
-
-    Raises:
-        InputError: fewer than two packages hold two files.
+    same bytes. Bytes that are not UTF-8 become U+FFFD. Where fewer than two packages are that large, the minimum
+    is lowered to the size of the second largest package, and the description tells.
     """
-    found = _distinct_files(root)
-    sizes = Counter(document.label for document in found)
+    found = list(_distinct_files(root))
+    sizes = Counter(document.values["label"] for document in found)
     second = sorted(sizes.values())[-2] if len(sizes) > 1 else 0
     if second < 2:
         raise InputError(f"{root}: too few source files to learn from; give a file or folder of your own")
     least = min(MIN_FILES, second)
-    documents = [document for document in found if sizes[document.label] >= least]
+    documents = [document for document in found if sizes[document.values["label"]] >= least]
     packages = sum(size >= least for size in sizes.values())
     lowered = "" if least == MIN_FILES else f" (fewer than two have {MIN_FILES})"
     what = f"{len(documents):,} distinct files of {library}"
     return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}")
 
 
-def _distinct_files(root: Path) -> list[SourceFile]:
-    documents = []
+def _distinct_files(root: Path) -> Iterator[Row]:
     seen = set()
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if len(parts) < 2 or _FOREIGN.intersection(parts) or not path.is_file():
             continue
         content = path.read_bytes()
-        if not content.strip() or content in seen:
-            continue
-        seen.add(content)
-        documents.append(SourceFile(content.decode("utf-8", "replace"), parts[0], "/".join(parts)))
-    return documents
+        if content.strip() and content not in seen:
+            seen.add(content)
+            yield Row({"text": content.decode("utf-8", "replace"), "label": parts[0]}, "/".join(parts))

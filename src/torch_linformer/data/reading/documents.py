@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
@@ -26,10 +27,12 @@ from torch_linformer.data.reading.sources import DocumentSource, find_source
 from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
-_SAMPLE_ROWS = 100  # rows looked at to tell the columns apart
+_SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
-_FEW = 10  # documents, of which each may well have a label of its own
+_FEW = 10  # with so few documents each may well have its own label
 _LISTED_LABELS = 20  # labels an error message lists
+
+_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -39,43 +42,27 @@ class Documents:
     Attributes:
         dataset: memory-mapped, with the column "text" and those of the record.
         name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
-        text_column: the column the texts came from; None if the source has no named columns.
-        label_column: the column the labels came from; None if the source has no named columns or no labels.
         notes: sentences for the screen: what was taken from where, what was skipped or replaced.
-        empty: documents that were skipped, because their text was missing or only white space.
-        replaced: documents with bytes that are not UTF-8, each of which became U+FFFD.
     """
 
     dataset: Dataset
     name: str
-    text_column: str | None
-    label_column: str | None
     notes: list[str]
-    empty: int
-    replaced: int
 
 
 def load_documents(
-    source: str,
-    record: Record = LABELLED,
-    *,
-    named: NamedColumns = NOT_NAMED,
-    split: str = "train",
+    source: str, record: Record = LABELLED, *, named: NamedColumns = NOT_NAMED, split: str = "train"
 ) -> Documents:
     """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
 
-    Columns that are not named are recognised (`find_columns`). Documents without text are skipped.
+    Columns that are not named are recognized (`find_columns`). Documents without text are skipped.
 
     Args:
         source: a path; or "stdlib", the source files of this Python's standard library; or, if there is no
             such path, a name on the Hugging Face hub, `name` or `owner/name`, perhaps with `:configuration`.
         record: what is read of each row.
-        named: columns that are known.
+        named: the columns that the user has named.
         split: the part of a data set of the hub.
-
-    Raises:
-        InputError: the source is missing, unreadable or malformed, its columns cannot be told apart, a label
-            is missing, or no document is left.
     """
     needs_label = bool(record.features)
     origin = find_source(source, split, whole=needs_label)
@@ -83,16 +70,11 @@ def load_documents(
     if not sample:
         raise InputError(f"{source}: holds no rows")
     if origin.note and record.usual.called != USUAL.called:
-        raise InputError(f"{source}: holds texts alone; give a table with a source and a target column")
+        raise InputError(f"{source}: holds only texts; give a table with a source and a target column")
     if origin.note and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
     columns = find_columns(
-        sample,
-        source,
-        named,
-        usual=record.usual,
-        needs_label=needs_label,
-        several_labels=record.several_labels,
+        sample, source, named, usual=record.usual, needs_label=needs_label, several_labels=record.several_labels
     )
     dataset, empty, replaced = _store(origin, record, columns)
     if not len(dataset):
@@ -102,23 +84,11 @@ def load_documents(
         notes.append(f"skipped {_count(empty)} without text")
     if replaced:
         notes.append(f"{_count(replaced)} with bytes that are not UTF-8; U+FFFD stands in for each such byte")
-    return Documents(
-        dataset,
-        origin.name,
-        text_column=None if origin.note else columns.text,
-        label_column=None if origin.note else columns.label,
-        notes=notes,
-        empty=empty,
-        replaced=replaced,
-    )
+    return Documents(dataset, origin.name, notes)
 
 
 def parse_part(value: str) -> float | str:
-    """Read PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path.
-
-    Raises:
-        InputError: a number outside (0, 1), or nothing at all.
-    """
+    """PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
     try:
         fraction = float(value)
     except ValueError:
@@ -131,13 +101,10 @@ def parse_part(value: str) -> float | str:
 
 
 def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bool = True) -> tuple[Dataset, Dataset]:
-    """Split off about `fraction` of the documents; returns (the rest, the part split off), order kept.
+    """Split off about `fraction` of the documents: (the rest, the part split off), both in their old order.
 
-    Stratified, where there are labels, each label gives its share, rounded so that the total is right, and at
-    least one document of every label stays in the rest. The same arguments give the same split.
-
-    Raises:
-        InputError: there are too few documents to give any away.
+    Stratified, each label gives its share, rounded so that the total is right, and keeps at least one document. The
+    same arguments give the same split.
     """
     generator = np.random.default_rng(seed)
     if stratified and "label" in dataset.column_names:
@@ -154,13 +121,7 @@ def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bo
 
 
 def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
-    """Return the distinct labels in order: by number if all are whole numbers, otherwise by alphabet.
-
-    A column "label" of lists gives the labels in all of them.
-
-    Raises:
-        InputError: there are fewer than `at_least`.
-    """
+    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet."""
     names = sorted({label for labels in _label_lists(dataset) for label in labels})
     if len(names) < at_least:
         found = f"every document has the label {names[0]!r}" if names else "no document has a label"
@@ -176,9 +137,8 @@ def check_labels(names: list[str], dataset: Dataset, source: str) -> None:
     for label, number in sorted(holding.items()):
         if label not in names:
             known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
-            raise InputError(
-                f"{source}: {_count(number)} with label {label!r}, which no training document has ({known})"
-            )
+            what = f"{_count(number)} with label {label!r}, which no training document has"
+            raise InputError(f"{source}: {what} ({known})")
 
 
 def check_repeated(names: list[str], dataset: Dataset, source: str) -> None:
@@ -192,7 +152,7 @@ def check_repeated(names: list[str], dataset: Dataset, source: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the progress bars and the log of `datasets` off the screen; both are as they were afterwards."""
+    """Keep the progress bars and the log of `datasets` off the screen; afterwards both are as before."""
     had_bars, verbosity = not are_progress_bars_disabled(), datasets_logging.get_verbosity()
     disable_progress_bars()
     datasets_logging.set_verbosity_error()
@@ -205,8 +165,10 @@ def quiet() -> Iterator[None]:
 
 
 def _store(source: DocumentSource, record: Record, columns: ChosenColumns) -> tuple[Dataset, int, int]:
-    """Write the documents into an Arrow file, or find it in the cache; how many were empty, and replaced."""
-    # The two marks are stored with each row, so that the counts come out of a cached file as well.
+    """The documents in an Arrow file, perhaps from the cache; how many were empty, and how many had bytes replaced.
+
+    Both marks are stored with each row, so that a cached file gives the counts as well.
+    """
     features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
     code = [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]
     try:
@@ -218,12 +180,10 @@ def _store(source: DocumentSource, record: Record, columns: ChosenColumns) -> tu
                 writer_batch_size=_WRITER_BATCH,
             )
     except DatasetGenerationError as error:
-        cause = error.__cause__ or error
-        raise cause from None
-    empty = dataset.data.column("empty").to_numpy()
-    replaced = int(dataset.data.column("replaced").to_numpy().sum())
+        raise (error.__cause__ or error) from None
+    empty, replaced = (dataset.data.column(name).to_numpy() for name in ("empty", "replaced"))
     dataset = dataset.remove_columns(["empty", "replaced"])
-    return dataset.select(np.flatnonzero(~empty)) if empty.any() else dataset, int(empty.sum()), replaced
+    return dataset.select(np.flatnonzero(~empty)) if empty.any() else dataset, int(empty.sum()), int(replaced.sum())
 
 
 def _records(source: DocumentSource, record: Record, columns: ChosenColumns) -> Iterator[dict[str, object]]:
@@ -235,13 +195,14 @@ def _records(source: DocumentSource, record: Record, columns: ChosenColumns) -> 
         replaced = report.replaced
 
 
-def _quotas(sizes: np.ndarray, fraction: float) -> np.ndarray:
+def _quotas(sizes: _Ints, fraction: float) -> _Ints:
     """How many members each group gives, by largest remainder; no group gives its last member."""
     shares = sizes * fraction
     quotas = np.floor(shares).astype(np.int64)
     missing = max(1, round(shares.sum())) - quotas.sum()
     quotas[np.argsort(quotas - shares, kind="stable")[:missing]] += 1
-    return np.minimum(quotas, sizes - 1)
+    limited: _Ints = np.minimum(quotas, sizes - 1)
+    return limited
 
 
 def _label_lists(dataset: Dataset) -> list[list[str]]:

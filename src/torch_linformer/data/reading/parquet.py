@@ -1,11 +1,12 @@
-"""Rows of a Parquet file, and what they would unfold to: a few kilobytes can stand for any number of texts."""
+"""Rows of a Parquet file, and the size they would unfold to: a few kilobytes can hold any number of equal texts."""
 
 from collections.abc import Iterator
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_linformer.data.reading.text_files import Row
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -17,26 +18,18 @@ _NUMBER_BYTES = 8  # at most, of a value that is no text
 
 
 def parquet_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file.
-
-    Raises:
-        InputError: it is damaged, or unfolds to more than the machine's memory and to more than
-            :data:`MOST_UNFOLDED` times its size.
-    """
+    """The rows of a file; one that unfolds to more than the memory and `MOST_UNFOLDED` times its size is refused."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as table:
             _check_unfolded(path, table)
-            number = 0
-            for batch in table.iter_batches(batch_size=_BATCH):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(values, f"{path}, row {number}")
+            batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_BATCH))
+            for number, values in enumerate(chain.from_iterable(batches), start=1):
+                yield Row(values, f"{path}, row {number}")
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{path}: not a readable Parquet file ({reason}); write it again") from None
+        raise InputError(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
 
 
 def _check_unfolded(path: Path, table: "ParquetFile") -> None:
@@ -46,15 +39,12 @@ def _check_unfolded(path: Path, table: "ParquetFile") -> None:
     most = max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
     if _at_most(table.metadata) <= most:
         return
-    unfolded = 0
-    for size in _sizes(path, table.metadata):
-        unfolded += size
-        if unfolded > most:
-            raise InputError(
-                f"{path}: its {format_count(table.metadata.num_rows)} rows unfold to more than {format_bytes(most)}, "
-                f"from {format_bytes(path.stat().st_size)}: the memory of this machine and {MOST_UNFOLDED} times the "
-                "file; take repeated rows out"
-            )
+    if any(unfolded > most for unfolded in accumulate(_sizes(path, table.metadata))):
+        raise InputError(
+            f"{path}: its {format_count(table.metadata.num_rows)} rows unfold to more than {format_bytes(most)}, "
+            f"from {format_bytes(path.stat().st_size)}: the memory of this machine and {MOST_UNFOLDED} times the "
+            "file; take repeated rows out"
+        )
 
 
 def _chunks(metadata: Any) -> Iterator[Any]:
@@ -65,7 +55,7 @@ def _chunks(metadata: Any) -> Iterator[Any]:
 
 
 def _at_most(metadata: Any) -> int:
-    """Bytes that the rows may take, as far as the metadata tell: each value of a dictionary may be all of it."""
+    """An upper bound on the bytes of the rows, from the metadata: each value of a dictionary may be all of it."""
     return sum(
         _NUMBER_BYTES * chunk.num_values
         + chunk.total_uncompressed_size * (chunk.num_values if chunk.has_dictionary_page else 1)
@@ -74,7 +64,7 @@ def _at_most(metadata: Any) -> int:
 
 
 def _sizes(path: Path, metadata: Any) -> Iterator[int]:
-    """Bytes of the values, a batch at a time; texts that stand in a dictionary are counted without unfolding them."""
+    """Bytes of the values, a batch at a time; texts in a dictionary are counted without unfolding them."""
     import pyarrow.compute as compute
     from pyarrow.parquet import ParquetFile
 

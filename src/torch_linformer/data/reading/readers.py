@@ -12,12 +12,11 @@
 | any other folder        | one file                  | text, and label for a file inside `label/`     |
 | any other file          | the file                  | text                                           |
 
-Text is UTF-8, with or without a byte order mark. A byte that is not UTF-8 becomes U+FFFD; how many rows that
-happened in is counted, because silence would hide a file saved in another encoding.
+Text is UTF-8, with or without a byte order mark. A byte that is not UTF-8 becomes U+FFFD; the rows that hold one
+are counted, because silence would hide a file saved in another encoding.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,16 +24,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from torch_linformer.data.reading.table_readers import read_json_lines, table_reader
-from torch_linformer.data.reading.text_files import (
-    BYTE_ORDER_MARK,
-    SNIFFED_BYTES,
-    TABLE_SUFFIXES,
-    Row,
-    decode,
-    not_text,
-    opened,
-)
+from torch_linformer.data.reading.table_readers import TABLE_READERS, read_json_lines
+from torch_linformer.data.reading.text_files import BYTE_ORDER_MARK, SNIFFED_BYTES, Row, decode, not_text, opened
 from torch_linformer.errors import InputError
 
 _PIECE_BYTES = 2**20  # of a text of which only parts are needed at once
@@ -44,61 +35,50 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass
 class ReadReport:
-    """What a reader has met so far: rows given, and those among them with bytes that are not UTF-8."""
+    """How many of the rows read so far had bytes that are not UTF-8, and how many were skipped without text."""
 
-    rows: int = 0
     replaced: int = 0
+    empty: int = 0
 
 
 def iter_rows(path: str | Path, report: ReadReport | None = None, *, whole: bool = True) -> Iterator[Row]:
-    """Yield the rows of a file or folder in order; the suffix chooses the format (the module's table).
+    """The rows of a file or folder in order; the suffix chooses the format (the module's table).
 
-    Rows are counted from 1, the header left out; blank lines are no rows. `report` is brought up to date
-    before each row is given. Unless they are to be `whole`, files of text come in pieces of a megabyte, cut at the end
-    of a line where there is one: any size of file will do.
-
-    Raises:
-        InputError: nothing is there (at once); or, when the iteration comes to it, the format is not known or
-            a row is malformed.
+    Rows are counted from 1, without the header and blank lines. `report` is brought up to date before each row is
+    given. Unless they are to be `whole`, files of text come in pieces of a megabyte, cut at the end of a line where
+    there is one: any size of file will do.
     """
     path = Path(path)
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from None
-    return _counted(_choose_reader(path, whole), str(path), ReadReport() if report is None else report)
+    rows = _read_folder(path, whole) if path.is_dir() else _read_file(path, whole)
+    return _cleaned(rows, str(path), report or ReadReport())
 
 
-def iter_stream(stream: BinaryIO, report: ReadReport | None = None, *, name: str = "standard input") -> Iterator[Row]:
-    """Yield the rows of a binary stream: JSON lines if the first line that is not blank holds a JSON object;
-    otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
+def iter_stream(stream: BinaryIO, report: ReadReport | None = None) -> Iterator[Row]:
+    """The rows of standard input: JSON lines if the first line that is not blank holds a JSON object.
 
-    Raises:
-        InputError: a malformed line, or bytes that are not text.
+    Otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
     """
-    return _counted(_read_stream(stream, name), name, ReadReport() if report is None else report)
+    return _cleaned(_read_stream(stream, "standard input"), "standard input", report or ReadReport())
 
 
 def folder_files(root: Path) -> Iterator[tuple[str | None, Path]]:
-    """Yield (label, path) of every file below `root`, sorted; hidden files and folders are passed over.
+    """(label, path) of every file below `root`, sorted; hidden files and folders are passed over.
 
     The label is the name of the folder directly below `root`, and None for a file in `root` itself.
     """
-    for entry in sorted(root.iterdir()):
-        if entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
+    for entry in _entries(root):
+        if entry.is_dir():
+            yield from ((entry.name, file) for file in _files_below(entry))
+        else:
             yield None, entry
-            continue
-        for base, folders, names in os.walk(entry, onerror=_raise):
-            folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
-            for name in sorted(names):
-                if not name.startswith("."):
-                    yield entry.name, Path(base, name)
 
 
 def unreadable(name: str | Path, error: OSError) -> InputError:
-    """Say in one line that `name` is missing, or why it cannot be read."""
+    """The error for a file that is missing or cannot be read."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"{name}: no such file or folder")
     return InputError(f"{name}: cannot be read ({error.strerror})")
@@ -107,21 +87,13 @@ def unreadable(name: str | Path, error: OSError) -> InputError:
 def shard_suffix(files: Sequence[Path]) -> str | None:
     """The suffix of a folder's files, in lower case, if they are all tables of one kind; None otherwise."""
     suffixes = {file.suffix.lower() for file in files}
-    return suffixes.pop() if len(suffixes) == 1 and suffixes <= set(TABLE_SUFFIXES) else None
+    return suffixes.pop() if len(suffixes) == 1 and suffixes <= TABLE_READERS.keys() else None
 
 
-def _choose_reader(path: Path, whole: bool) -> Iterator[Row]:
-    if path.is_dir():
-        return _read_folder(path, whole)
-    reader = table_reader(path.suffix.lower())
-    return _read_text(path, whole) if reader is None else reader(path)
-
-
-def _counted(rows: Iterator[Row], name: str, report: ReadReport) -> Iterator[Row]:
+def _cleaned(rows: Iterator[Row], name: str, report: ReadReport) -> Iterator[Row]:
     try:
         for values, where in rows:
             clean = {str(_clean(column)): _clean(value) for column, value in values.items()}
-            report.rows += 1
             report.replaced += list(clean.values()) != list(values.values())
             yield Row(clean, where)
     except OSError as error:
@@ -140,15 +112,33 @@ def _clean(value: object) -> object:
     return value
 
 
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Its own files first, then those of its folders, but not of links to folders, which may lead in circles."""
+    for entry in sorted(_entries(folder), key=Path.is_dir):
+        if not entry.is_dir():
+            yield entry
+        elif not entry.is_symlink():
+            yield from _files_below(entry)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+
+
 def _read_folder(root: Path, whole: bool) -> Iterator[Row]:
     files = list(folder_files(root))
-    reader = table_reader(shard_suffix([path for _, path in files]) or "")
+    is_table = shard_suffix([path for _, path in files]) is not None
     for label, path in files:
-        if reader is not None:
-            yield from reader(path)
+        if is_table:
+            yield from _read_file(path, whole)
             continue
         for row in _read_text(path, whole):
             yield row if label is None else Row({**row.values, "label": label}, row.where)
+
+
+def _read_file(path: Path, whole: bool) -> Iterator[Row]:
+    reader = TABLE_READERS.get(path.suffix.lower())
+    return _read_text(path, whole) if reader is None else reader(path)
 
 
 def _read_text(path: Path, whole: bool) -> Iterator[Row]:
@@ -165,15 +155,15 @@ def _read_text(path: Path, whole: bool) -> Iterator[Row]:
 
 
 def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row]:
-    head = []
+    head: list[bytes] = []
     for line in stream:
-        head.append(line)
-        if line.removeprefix(BYTE_ORDER_MARK).strip():
+        head.append(line if head else line.removeprefix(BYTE_ORDER_MARK))
+        if head[-1].strip():
             break
     if not head:
         return
     try:
-        is_json = isinstance(json.loads(head[-1].decode("utf-8-sig", "surrogateescape")), dict)
+        is_json = isinstance(json.loads(decode(head[-1])), dict)
     except (ValueError, RecursionError):
         is_json = False
     if is_json:
@@ -183,7 +173,3 @@ def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row]:
     if b"\0" in data[:SNIFFED_BYTES]:
         raise not_text(name)
     yield Row({"text": decode(data)}, name)
-
-
-def _raise(error: OSError) -> None:
-    raise error

@@ -10,16 +10,14 @@ from typing import Any
 from datasets import Sequence as ListOf
 from datasets import Value
 
+from torch_linformer.data.reading import columns as names
 from torch_linformer.data.reading.columns import (
-    LABEL_COLUMNS,
-    SOURCE_COLUMNS,
-    TARGET_COLUMNS,
-    TEXT_COLUMNS,
     USUAL,
     ChosenColumns,
     UsualNames,
+    bad_cell,
+    empty_cell,
     is_missing,
-    missing_label,
     read_label,
     read_text,
 )
@@ -28,6 +26,7 @@ from torch_linformer.errors import InputError
 
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell
 _TRUE, _FALSE = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none")
+_TEXTS, _PLACES = ListOf(Value("string")), ListOf(Value("int64"))
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ def _text(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 def _labelled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text)
-    assert columns.label is not None
     return {"text": text, "label": read_label(row, columns.label) if text else ""}
 
 
@@ -63,12 +61,10 @@ def _scored(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 
 def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text = read_text(row, columns.text)
-    assert columns.label is not None
-    if columns.label in row.values or "," not in columns.label:
-        return {"text": text, "label": _labels(row, columns.label)}
-    names = columns.label.split(",")
-    return {"text": text, "label": [name for name in names if _holds(row, name)]}
+    text, label = read_text(row, columns.text), columns.label or ""
+    if label in row.values or "," not in label:
+        return {"text": text, "label": _labels(row, label)}
+    return {"text": text, "label": [name for name in label.split(",") if _holds(row, name)]}
 
 
 def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
@@ -81,43 +77,36 @@ def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text, question = read_text(row, columns.text), read_text(row, columns.question or "")
     if text and not question:
-        raise InputError(f"{row.where}: no question in column {columns.question!r}; fill it in or remove the row")
-    name = str(row.values.get("id") or row.where)
-    record = {"text": text, "question": question, "name": name}
-    return {**record, **(_answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []})}
+        raise empty_cell(row, "question", columns.question)
+    answers = _answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []}
+    return {"text": text, "question": question, "name": str(row.values.get("id") or row.where), **answers}
 
 
 def _paired(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text = read_text(row, columns.text, "source")
-    assert columns.label is not None
-    target = read_text(row, columns.label, "target")
+    text, target = read_text(row, columns.text, "source"), read_text(row, columns.label or "", "target")
     if text and not target:
-        raise InputError(f"{row.where}: no target in column {columns.label!r}; fill it in or remove the row")
+        raise empty_cell(row, "target", columns.label)
     return {"text": text, "target": target}
 
 
 TEXT = Record({}, _text)
 LABELLED = Record({"label": Value("string")}, _labelled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
-SEVERAL = Record({"label": ListOf(Value("string"))}, _several, several_labels=True)
+SEVERAL = Record({"label": _TEXTS}, _several, several_labels=True)
 TAGGED = Record(
-    {"word_starts": ListOf(Value("int64")), "word_ends": ListOf(Value("int64")), "label": ListOf(Value("string"))},
+    {"word_starts": _PLACES, "word_ends": _PLACES, "label": _TEXTS},
     _tagged,
-    UsualNames(("tokens", "words", *TEXT_COLUMNS), ("tags", "ner_tags", "pos_tags", *LABEL_COLUMNS)),
+    UsualNames(("tokens", "words", *names.TEXT_COLUMNS), ("tags", "ner_tags", "pos_tags", *names.LABEL_COLUMNS)),
 )
 ASKED = Record(
-    {
-        "question": Value("string"),
-        "name": Value("string"),
-        "answers": ListOf(Value("string")),
-        "starts": ListOf(Value("int64")),
-    },
+    {"question": Value("string"), "name": Value("string"), "answers": _TEXTS, "starts": _PLACES},
     _asked,
-    UsualNames(("context", "passage", *TEXT_COLUMNS), ("answers", "answer"), ("question", "query")),
+    UsualNames(("context", "passage", *names.TEXT_COLUMNS), ("answers", "answer"), ("question", "query")),
 )
-
 PAIRED = Record(
-    {"target": Value("string")}, _paired, UsualNames(SOURCE_COLUMNS, TARGET_COLUMNS, called=("source", "target"))
+    {"target": Value("string")},
+    _paired,
+    UsualNames(names.SOURCE_COLUMNS, names.TARGET_COLUMNS, called=("source", "target")),
 )
 
 
@@ -133,23 +122,21 @@ def join_words(words: Iterable[str]) -> dict[str, Any]:
 
 
 def _number(row: Row, column: str | None) -> float:
-    value = row.values.get(column or "")
+    value: Any = row.cell(column)
     if is_missing(value):
-        raise missing_label(row, column)
+        raise empty_cell(row, "label", column)
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}, no number; --task regress learns numbers"
-        )
+        raise bad_cell(row, column, value, ", no number; --task regress learns numbers")
     return number
 
 
 def _labels(row: Row, column: str) -> list[str]:
-    """A list as it is; a cell of text cut at commas, semicolons and bars; nothing is no label."""
-    value = row.values.get(column)
+    """A list as it is; a cell of text cut at commas, semicolons and bars; an empty cell has no label."""
+    value = row.cell(column)
     if is_missing(value):
         return []
     if isinstance(value, str):
@@ -157,48 +144,44 @@ def _labels(row: Row, column: str) -> list[str]:
     if isinstance(value, int):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
-        raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}, no labels; expected a list of them")
+        raise bad_cell(row, column, value, ", no labels; expected a list of them")
     return sorted({str(item).strip() for item in value} - {""})
 
 
 def _holds(row: Row, column: str) -> bool:
     """Whether a row has the label that a column of 0 and 1 is named after."""
-    value = row.values.get(column)
+    value = row.cell(column)
     word = "" if is_missing(value) else str(value).strip().lower()
     if word not in _TRUE + _FALSE:
-        raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}; a column for one label holds 0 or 1")
+        raise bad_cell(row, column, value, "; a column for one label holds 0 or 1")
     return word in _TRUE
 
 
 def _words(row: Row, column: str | None) -> list[str]:
-    value = row.values.get(column or "")
+    value = row.cell(column)
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) and item != "" for item in value):
-        raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}, no list of words or tags")
+        raise bad_cell(row, column, value, ", no list of words or tags")
     return [str(item) for item in value]
 
 
 def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
     """Answers and where each begins: as SQuAD has them, or one answer as text, found in the context."""
-    value = row.values.get(column)
+    value: Any = row.cell(column)
     if isinstance(value, str) and value.lstrip().startswith("{"):  # a cell of CSV
         try:
             value = json.loads(value)
         except ValueError:
-            raise InputError(f"{row.where}: column {column!r} holds {value!r:.40}, which is not valid JSON") from None
-    if isinstance(value, str) and value.strip():
-        value = {"text": [value], "answer_start": [_start(row, value, text)]}
-    if isinstance(value, str):  # an empty cell
-        value = {"text": [], "answer_start": []}
-    found: dict[str, Any] = value if isinstance(value, dict) else {}
-    answers: Any = found.get("text")
-    starts: Any = found.get("answer_start")
+            raise bad_cell(row, column, value, ", which is not valid JSON") from None
+    if isinstance(value, str):
+        found = [value] if value.strip() else []
+        value = {"text": found, "answer_start": [_start(row, answer, text) for answer in found]}
+    squad: dict[str, Any] = value if isinstance(value, dict) else {}
+    answers: Any = squad.get("text")
+    starts: Any = squad.get("answer_start")
     if not (_holds_only(str, answers) and _holds_only(int, starts) and len(answers) == len(starts)):
-        raise InputError(
-            f"{row.where}: column {column!r} holds {value!r:.40}; "
-            "expected an answer, or text and answer_start as in SQuAD"
-        )
+        raise bad_cell(row, column, value, "; expected an answer, or text and answer_start as in SQuAD")
     for answer, start in zip(answers, starts, strict=True):
         if text and text[start : start + len(answer)] != answer:
             raise InputError(f"{row.where}: the answer {answer!r:.40} does not stand at character {start} of the text")
@@ -207,7 +190,7 @@ def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
 
 def _start(row: Row, answer: str, text: str) -> int:
     """Where the row says that the answer begins, or else where it is first found."""
-    given = row.values.get("answer_start")
+    given = row.cell("answer_start")
     start = text.find(answer) if given in (None, "") else int(_number(row, "answer_start"))
     if text and start < 0:
         raise InputError(f"{row.where}: the answer {answer!r:.40} does not stand in the text")

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from torch_linformer.data.reading.text_files import Row, decode
 from torch_linformer.errors import InputError
 
 _KINDS = {str: "text", int: "a whole number", list: "an array"}
@@ -16,12 +17,9 @@ _KINDS = {str: "text", int: "a whole number", list: "an array"}
 def find_squad(data: bytes, name: str) -> dict[str, Any] | None:
     """Parse a file of SQuAD: an object whose "data" are articles with "paragraphs".
 
-    Returns None for other JSON and for broken JSON without these two names: its reader knows to describe it.
-
-    Raises:
-        InputError: the file means to be SQuAD, but is not valid JSON.
+    Returns None for other JSON, and for broken JSON without these two names, whose own reader describes it.
     """
-    text = data.decode("utf-8", "surrogateescape")
+    text = decode(data)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -33,54 +31,50 @@ def find_squad(data: bytes, name: str) -> dict[str, Any] | None:
     return content if outlined else None
 
 
-def squad_rows(content: dict[str, Any], name: str) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield each question of what `find_squad` returned, as (values, "name, question ID").
+def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
+    """Each question of what `find_squad` returned; its place is its ID.
 
     The values are `id`, `question`, `context` and `answers`, the last with the equally long lists `text` and
-    `answer_start` (in characters), which are empty if the question has no answer. A question to which no
-    answers are given, and which is not said to be impossible, has no `answers`: it is there to be answered.
-
-    Raises:
-        InputError: something is missing, or of another type than in SQuAD.
+    `answer_start` (in characters), which are empty if the question has no answer. A question without `answers` that
+    is not marked impossible gets none here either: it is there to be answered.
     """
     for article_number, article in enumerate(content["data"]):
         place = f"{name}, data[{article_number}]"
-        for number, paragraph in enumerate(_field(article, "paragraphs", (list,), place)):
+        for number, paragraph in enumerate(_field(article, "paragraphs", place, list)):
             inside = f"{place}.paragraphs[{number}]"
-            context = _field(paragraph, "context", (str,), inside)
-            for question_number, question in enumerate(_field(paragraph, "qas", (list,), inside)):
+            context = _field(paragraph, "context", inside, str)
+            for question_number, question in enumerate(_field(paragraph, "qas", inside, list)):
                 yield _question(question, context, name, f"{inside}.qas[{question_number}]")
 
 
 def _is_lines(text: str, error: Exception) -> bool:
     """Whether JSON lines were parsed as one object: the first ends where its line does, and more follows."""
-    return (
-        isinstance(error, json.JSONDecodeError) and error.msg == "Extra data" and "\n" not in text[: error.pos].strip()
-    )
+    if not isinstance(error, json.JSONDecodeError) or error.msg != "Extra data":
+        return False
+    return "\n" not in text[: error.pos].strip()
 
 
-def _question(question: object, context: str, name: str, place: str) -> tuple[dict[str, object], str]:
-    identifier = str(_field(question, "id", (str, int), place))
+def _question(question: Any, context: str, name: str, place: str) -> Row:
+    identifier = str(_field(question, "id", place, str, int))
     where = f"{name}, question {identifier}"
-    assert isinstance(question, dict)  # it has an id
-    values = {"id": identifier, "question": _field(question, "question", (str,), where), "context": context}
+    values = {"id": identifier, "question": _field(question, "question", where, str), "context": context}
     if question.get("is_impossible"):
         answers = []
     elif "answers" in question:
-        answers = _field(question, "answers", (list,), where)
+        answers = _field(question, "answers", where, list)
     else:
-        return values, where
-    texts = [_field(answer, "text", (str,), where) for answer in answers]
-    starts = [_field(answer, "answer_start", (int,), where) for answer in answers]
-    return {**values, "answers": {"text": texts, "answer_start": starts}}, where
+        return Row(values, where)
+    texts = [_field(answer, "text", where, str) for answer in answers]
+    starts = [_field(answer, "answer_start", where, int) for answer in answers]
+    return Row({**values, "answers": {"text": texts, "answer_start": starts}}, where)
 
 
-def _field(container: object, key: str, kinds: tuple[type, ...], where: str) -> Any:
+def _field(container: object, key: str, where: str, *kinds: type) -> Any:
     expected = " or ".join(_KINDS[kind] for kind in kinds)
     if not isinstance(container, dict) or key not in container:
         found = f"an object without {key!r}" if isinstance(container, dict) else type(container).__name__
         raise InputError(f"{where}: expected an object with {key!r} ({expected}), as in SQuAD; found {found}")
-    if type(container[key]) not in kinds:  # a truth value is an int too, but no id
+    if type(container[key]) not in kinds:  # not isinstance: a truth value is an int too, but no id
         found = type(container[key]).__name__
         raise InputError(f"{where}: expected {key!r} to be {expected}, as in SQuAD; found {found}")
     return container[key]

@@ -27,23 +27,30 @@ class Row(NamedTuple):
     values: dict[str, object]
     where: str
 
+    def cell(self, column: str | None) -> object:
+        """The value in a column; None where there is no such column."""
+        return None if column is None else self.values.get(column)
+
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """A file of text, as bytes; one that is none is an `InputError`."""
+    """A text file as bytes, after its byte order mark; a file that is not text is an `InputError`."""
     if path.suffix.lower() in _BINARY_SUFFIXES:
         raise not_text(path)
     with path.open("rb") as stream:
-        if b"\0" in stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]:
+        head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
+        if b"\0" in head:
             raise not_text(path)
+        if head.startswith(BYTE_ORDER_MARK):
+            stream.seek(len(BYTE_ORDER_MARK))
         yield stream
 
 
 def decode(data: bytes) -> str:
-    """UTF-8 as text; a byte that is none becomes a lone surrogate."""
-    return data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
+    """UTF-8 as text; a byte that is not UTF-8 becomes a lone surrogate."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def not_text(name: str | Path) -> InputError:
-    """Say in one line that a file cannot be read as text."""
+    """The error for a file that cannot be read as text."""
     return InputError(f"{name}: not a text file in UTF-8, nor another known format; known are {_FORMATS}")
