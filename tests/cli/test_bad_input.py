@@ -307,7 +307,7 @@ def test_a_model_for_another_command(refused, masked_run, clm_run):
     )
     assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
     message = of_training(refused, task="clm", **{"from": masked_run.folder})
-    assert message.startswith(f"--from {masked_run.folder}: its tokens see those behind them; --task clm begins with")
+    assert message.startswith(f"--from {masked_run.folder}: its tokens see those after them; --task clm begins with")
 
 
 def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
 from torch_linformer.opening.devices import autocast
-from torch_linformer.tasks.examples import Examples
-from torch_linformer.tasks.task import ColumnLists, Task
+from torch_linformer.tasks.task import ColumnLists, Examples, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import field
@@ -9,13 +10,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.errors import InputError, flag
+from torch_linformer.errors import FORMER_NAMES, InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with what the command line says about it."""
+    """A field with its help text on the command line."""
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
@@ -40,6 +41,17 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 
 
+def renamed(options: dict[str, Any]) -> dict[str, Any]:
+    """Options by their present names, with a line on standard error for each that has a former one."""
+    for old, new in FORMER_NAMES.items():
+        if old in options:
+            if new in options:
+                raise InputError(f"{flag(old)} is the former name of {flag(new)}: give only {flag(new)}")
+            print(f"linformer: {flag(old)} is now {flag(new)}; the old name will be removed", file=sys.stderr)
+            options[new] = options.pop(old)
+    return options
+
+
 def read_config(path: str, settings: type) -> dict[str, Any]:
     """Options of a settings class from a TOML file, named as on the command line, with hyphens or underscores.
 
@@ -53,6 +65,7 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
     known = {item.name: item for item in dataclasses.fields(settings)}
+    former = {old: known[new] for old, new in FORMER_NAMES.items() if new in known}
     spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
     options: dict[str, Any] = {}
     for key, value in values.items():
@@ -63,13 +76,13 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
             if not isinstance(value, bool):
                 raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
             options[name] = value
-        elif name in known:
-            options[name] = _convert(value, known[name], f"--config {path}: {key}")
+        elif name in known or name in former:
+            options[name] = _convert(value, known.get(name) or former[name], f"--config {path}: {key}")
         else:
             near = get_close_matches(key.replace("_", "-"), spelled, n=1)
             there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
             raise InputError(f"--config {path}: unknown option {key!r}; {there}")
-    return options
+    return renamed(options)
 
 
 def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:

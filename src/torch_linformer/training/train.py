@@ -21,8 +21,7 @@ from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
-from torch_linformer.tasks.examples import Examples
-from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.new_task import new_task
