@@ -1,4 +1,8 @@
-"""What a model is worth: its scores, each from the true answers and the predicted ones, ready for JSON."""
+"""What a model is worth: its scores, from the true answers and the predicted ones, ready for JSON.
+
+A score whose denominator is zero is 0. ``per_label`` is a list of ``label``, ``precision``, ``recall``, ``f1`` and
+``support``; ``macro_f1`` is the mean F1 of the labels that occur, true or predicted.
+"""
 
 import math
 import re
@@ -20,9 +24,9 @@ from sklearn.metrics import (
     r2_score,
 )
 
-_TAG_PREFIX = re.compile("[BIESLUM]-")  # of IOB, IOBES, BILOU and BMES
+TAG_PREFIX = re.compile("[BIESLUM]-")  # of IOB, IOBES, BILOU and BMES
 _BARE_TAGS = frozenset("BIESLUMO")  # of entities without types
-_AS_IOBES = str.maketrans("LUM", "ESI")  # the letters that BILOU and BMES use for the same things
+_IOBES = str.maketrans("LUM", "ESI")  # the letters that BILOU and BMES use for the same things
 _WORDS = re.compile(r"[^\W_]+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -33,12 +37,8 @@ Scores = dict[str, Any]
 def classification_metrics(labels: Sequence[int], predictions: Sequence[int], names: Sequence[str]) -> Scores:
     """Score predicted labels against the true ones; both are indices into ``names``.
 
-    A score whose denominator is zero is 0. ``macro_f1`` is the mean F1 of the labels that occur, as a true
-    label or as a prediction; a label that does neither tells nothing about the model.
-
     Returns:
-        ``accuracy``, ``macro_f1``, ``per_label`` (a list of ``label``, ``precision``, ``recall``, ``f1``, ``support``)
-        and ``confusion_matrix`` (rows true, columns predicted).
+        ``accuracy``, ``macro_f1``, ``per_label`` and ``confusion_matrix`` (rows true, columns predicted).
     """
     true, predicted = np.asarray(labels, dtype=np.int64), np.asarray(predictions, dtype=np.int64)
     if true.ndim != 1 or true.shape != predicted.shape or not true.size:
@@ -64,14 +64,13 @@ def tagging_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     Entities are found as seqeval finds them by default, and conlleval.pl of CoNLL-2000 before it: an entity
     begins at B-, and at I- after "O" or after another type. One is right if its first token, its last token
     and its type all are. Tags of BILOU and BMES are read as IOBES. With h entities right of p predicted and t
-    true ones, precision = h / p, recall = h / t and F1 = 2 h / (p + t); a score whose denominator is zero is 0.
+    true ones, precision = h / p, recall = h / t and F1 = 2 h / (p + t).
 
     If no tag has a prefix (parts of speech, for example) each token whose tag is not "O" counts as an entity.
 
     Returns:
         ``accuracy`` (share of the tokens whose tag is right), ``f1``, ``precision``, ``recall`` (of all entities
-        together), ``macro_f1`` (mean F1 of the types that occur, true or predicted) and ``per_label`` (a list of
-        ``label``, ``precision``, ``recall``, ``f1``, ``support``).
+        together), ``macro_f1`` and ``per_label``, both by type.
     """
     lengths = [[len(tags) for tags in documents] for documents in (true, predicted)]
     if lengths[0] != lengths[1] or not sum(lengths[0]):
@@ -80,8 +79,8 @@ def tagging_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
             f" got {sum(lengths[0])} and {sum(lengths[1])} for {len(true)} and {len(predicted)} documents"
         )
     tags = {tag for documents in (true, predicted) for document in documents for tag in document}
-    spelled = any(map(_TAG_PREFIX.match, tags)) or ("B" in tags and tags <= _BARE_TAGS)
-    as_entity = _as_iobes if spelled else _as_single_token
+    spelled = any(map(TAG_PREFIX.match, tags)) or ("B" in tags and tags <= _BARE_TAGS)
+    as_entity = as_iobes if spelled else _as_single_token
     sides = [[[as_entity(tag) for tag in document] for document in documents] for documents in (true, predicted)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # seqeval warns of every tag without a prefix, and of scores of nothing
@@ -127,7 +126,7 @@ def answer_metrics(true: Sequence[Sequence[str]], predicted: Sequence[str]) -> S
     return means
 
 
-def regression_metrics(true: Sequence[float], predicted: Sequence[float]) -> Scores:
+def regression_metrics(true: Sequence[float], predicted: Sequence[float] | np.ndarray) -> Scores:
     """Score predicted numbers against the true ones.
 
     With errors e = predicted - true: mse is the mean of e², mae that of |e|, r2 = 1 - Σ e² / Σ (true - mean)².
@@ -156,7 +155,7 @@ def regression_metrics(true: Sequence[float], predicted: Sequence[float]) -> Sco
 def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> Scores:
     """Score predicted sets of labels against the true ones.
 
-    F1 = 2 h / (p + t), where of p predicted and t true labels h are right; 0 if the denominator is.
+    F1 = 2 h / (p + t), where of p predicted and t true labels h are right.
 
     Args:
         true: 1 where the document has the label, else 0, of shape (documents, labels).
@@ -164,9 +163,8 @@ def multilabel_metrics(true: np.ndarray, predicted: np.ndarray, names: Sequence[
         names: the labels' names.
 
     Returns:
-        ``micro_f1`` (over all documents and labels together), ``macro_f1`` (mean F1 of the labels that occur, true
-        or predicted), ``exact_match`` (share of the documents whose labels are all right) and ``per_label`` (a
-        list of ``label``, ``precision``, ``recall``, ``f1``, ``support``).
+        ``micro_f1`` (over all documents and labels together), ``macro_f1``, ``exact_match`` (share of the documents
+        whose labels are all right) and ``per_label``.
     """
     wanted, given = np.asarray(true), np.asarray(predicted)
     if wanted.ndim != 2 or wanted.shape != given.shape or not wanted.size or wanted.shape[1] != len(names):
@@ -249,8 +247,8 @@ def _per_label(names: Sequence[str], scores: Sequence[np.ndarray]) -> list[Score
     ]
 
 
-def _as_iobes(tag: str) -> str:
-    return tag[:1].translate(_AS_IOBES) + tag[1:] if tag[1:2] in ("", "-") else tag
+def as_iobes(tag: str) -> str:
+    return tag[:1].translate(_IOBES) + tag[1:] if tag[1:2] in ("", "-") else tag
 
 
 def _as_single_token(tag: str) -> str:

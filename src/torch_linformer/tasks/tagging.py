@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
 
 from torch_linformer.data.reading.documents import quiet
@@ -14,7 +15,7 @@ from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.models import LinformerForTokenClassification
 from torch_linformer.tasks.floors import most_frequent_tag_floor
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.metrics import tagging_metrics
+from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets
 
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
@@ -109,19 +110,12 @@ def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: lis
 
 
 def _entities(answer: list[tuple[str, float]], words: list[tuple[int, int]], text: str) -> Iterator[dict[str, Any]]:
-    """Words of one kind that follow each other, joined: B- begins a new one, as does a change of kind."""
-    kind, start, end, scores = OUTSIDE, 0, 0, [0.0]
-    for (tag, probability), place in zip([*answer, (OUTSIDE, 0.0)], [*words, (0, 0)], strict=True):
-        mark, _, name = tag.partition("-") if tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else ("", "", tag)
-        if kind != OUTSIDE and (name != kind or mark in ("B", "S", "U")):
-            score = round(float(np.mean(scores)), 6)
-            yield {"label": kind, "start": start, "end": end, "text": text[start:end], "score": score}
-            kind = OUTSIDE
-        if name != OUTSIDE and kind == OUTSIDE:
-            kind, start, scores = name, place[0], []
-        if name != OUTSIDE:
-            end = place[1]
-            scores.append(probability)
+    """The entities that tags spell, as in the metrics; of tags without prefixes, neighboring words of one tag."""
+    tags = [as_iobes(tag) if tag == OUTSIDE or TAG_PREFIX.match(tag) else f"I-{tag}" for tag, _ in answer]
+    for kind, first, last in get_entities(tags):
+        start, end = words[first][0], words[last][1]
+        score = round(float(np.mean([probability for _, probability in answer[first : last + 1]])), 6)
+        yield {"label": kind, "start": start, "end": end, "text": text[start:end], "score": score}
 
 
 def _words(documents: Dataset) -> list[list[str]]:

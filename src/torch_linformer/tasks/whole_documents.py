@@ -118,7 +118,8 @@ class Regression(WholeDocuments):
         return {**label_config(["value"]), "problem_type": "regression"}
 
     def known(self, documents: Dataset) -> list[float]:
-        return ((np.asarray(documents["label"][:]) - self.center) / self.scale).tolist()
+        values: list[float] = ((np.asarray(documents["label"][:]) - self.center) / self.scale).tolist()
+        return values
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().squeeze(-1)

@@ -34,7 +34,7 @@ class DocumentTrainer(RunTrainer):
             reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
-            self.label_smoother = None  # a way to learn: the validation loss is that of the labels
+            self.label_smoother = None  # the validation loss is that of the labels
         try:
             return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
@@ -60,11 +60,11 @@ class DocumentTrainer(RunTrainer):
         answers = self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
         return self.task.scores(answers, examples.documents)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         with self._evaluating():
             return super().get_eval_dataloader(eval_dataset)
 
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         with self._evaluating():
             return super().get_test_dataloader(test_dataset)
 

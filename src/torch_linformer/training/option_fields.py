@@ -85,7 +85,7 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
     return renamed(options)
 
 
-def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
+def _convert(value: Any, item: dataclasses.Field[Any], where: str) -> Any:
     """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
     wanted = str(item.type)
     if isinstance(value, list) and item.name == "k":

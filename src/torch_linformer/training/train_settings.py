@@ -59,7 +59,7 @@ _OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("sharing", "projection"), tuple(task for task in TASKS if task != "clm")),
 }
 _OF_LINFORMER = ("window", "sharing", "projection")  # options that full attention does not have
-_OF_NEW_MODELS = (
+_OF_NEW_MODELS = {
     *_OF_LINFORMER,
     "tokenizer",
     "k",
@@ -68,7 +68,7 @@ _OF_NEW_MODELS = (
     "chunk_size",
     "embeddings",
     "size",
-)
+}
 _READS_ALL = "which reads all of every document anyway"
 _NO_WINDOWS = {"mlm": _READS_ALL, "clm": _READS_ALL, "seq2seq": "which writes one target for a document"}
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
@@ -128,11 +128,8 @@ class TrainSettings:
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            positive=("max_length", "max_target_length", "epochs", "max_steps")
-            + ("minutes", "batch_size", "chunk_size", "learning_rate"),
-        )
+        lengths = ("max_length", "max_target_length", "chunk_size", "batch_size")
+        check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
         for name, value, least in (
             ("stride", self.stride, 0),
             ("window", self.window, 0),
