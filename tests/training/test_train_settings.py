@@ -1,8 +1,12 @@
 import dataclasses
+from typing import get_args
 
 import pytest
 
 from torch_linformer.errors import InputError, flag
+from torch_linformer.models.configuration import CHOICES
+from torch_linformer.nn.attention.context import AllPositions
+from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing
 from torch_linformer.training.option_fields import read_config
 from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
 
@@ -115,6 +119,19 @@ def test_tags_and_answers_need_positions():
 @pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
 def test_the_size_of_a_model_by_its_width(width, name):
     assert size_of_width(width) is SIZES[name]
+
+
+def test_the_choices_are_those_of_the_modules():
+    choices = {item.name: item.metadata["choices"] for item in dataclasses.fields(TrainSettings)}
+    assert choices["projection"] == get_args(Projection) and choices["sharing"] == get_args(Sharing)
+    assert choices["activation_memory"] == get_args(ActivationMemory)
+    assert choices["attention"] == get_args(CHOICES["attention"])
+
+
+@pytest.mark.parametrize("name", ["window", "sharing", "projection"])
+def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
+    options = {**DEFAULTS, name: {"window": 8, "sharing": "kv", "projection": "mean"}[name]}
+    assert AllPositions.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 
 def test_every_option_has_a_help_text_and_a_flag():
