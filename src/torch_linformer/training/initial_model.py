@@ -34,7 +34,7 @@ def build_model(
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
     Raises:
-        InputError: the other model cannot read so many tokens.
+        InputError: the other model cannot read this many tokens.
     """
     set_seed(settings.seed)
     if settings.task == "seq2seq":
@@ -53,7 +53,7 @@ def build_model(
 
 
 def _build_seq2seq(settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast) -> LinformerPreTrainedModel:
-    """A new encoder-decoder, or another that goes on learning."""
+    """A new encoder-decoder, or another that continues to learn."""
     if settings.from_model is None:
         return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
     model = cast(LinformerForConditionalGeneration, load_model(settings.from_model))
@@ -107,7 +107,7 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
     """Add the tokens' vectors to the random embeddings, at a scale that training refines and does not erase.
 
-    ``documents`` are the tokenised training documents, with a column "input_ids".
+    ``documents`` are the tokenized training documents, with a column "input_ids".
     """
     weight = cast(nn.Embedding, model.get_input_embeddings()).weight
     order = np.random.default_rng(settings.seed).permutation(len(documents))

@@ -21,7 +21,7 @@ def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
 
 
 def check_options(settings: Any, positive: Sequence[str]) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number that cannot be: not above 0, beyond any memory."""
+    """Raise ``InputError`` for a choice there is not, or a number out of its range."""
     for item in dataclasses.fields(settings):
         value, choices = getattr(settings, item.name), item.metadata["choices"]
         if choices and value is not None and value not in choices:
@@ -64,20 +64,19 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         raise InputError(f"--config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
-    known = {item.name: item for item in dataclasses.fields(settings)}
+    known = {item.name: str(item.type) for item in dataclasses.fields(settings)}
     former = {old: known[new] for old, new in FORMER_NAMES.items() if new in known}
+    kinds = {**known, **former, "resume": "bool"}
     spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
     options: dict[str, Any] = {}
     for key, value in values.items():
         name = "from_model" if key == "from" else key.replace("-", "_")
         if name in options:
             raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
-        if name == "resume":  # no setting: it does not change what the run is
-            if not isinstance(value, bool):
-                raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
-            options[name] = value
-        elif name in known or name in former:
-            options[name] = _convert(value, known.get(name) or former[name], f"--config {path}: {key}")
+        if name == "k" and isinstance(value, list):
+            value = ",".join(map(str, value))
+        if name in kinds:
+            options[name] = _convert(value, kinds[name], f"--config {path}: {key}")
         else:
             near = get_close_matches(key.replace("_", "-"), spelled, n=1)
             there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
@@ -85,12 +84,9 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
     return renamed(options)
 
 
-def _convert(value: Any, item: dataclasses.Field[Any], where: str) -> Any:
-    """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
-    wanted = str(item.type)
-    if isinstance(value, list) and item.name == "k":
-        return ",".join(map(str, value))
-    if wanted == str(bool):
+def _convert(value: Any, wanted: str, where: str) -> Any:
+    """A TOML value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+    if "bool" in wanted:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
         return value

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from torch_linformer.errors import InputError
 
@@ -26,13 +27,7 @@ def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
     if match is None:
         raise InputError(f"{option}: name a file of linformer spectrum after the @")
     level = match["level"] or LEVEL
-    try:
-        spectra = json.loads(Path(match["file"]).read_text(encoding="utf-8"))["spectra"]
-        by_length = {int(spectrum["length"]): spectrum["suggested_k"] for spectrum in spectra}
-    except OSError as error:
-        raise InputError(f"{option}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{option}: is no spectrum.json of linformer spectrum") from None
+    by_length = _suggestions(match["file"], option)
     if length not in by_length:
         lengths = ", ".join(f"{each:,}" for each in sorted(by_length))
         raise InputError(
@@ -51,3 +46,14 @@ def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
             "take a smaller share, or measure more with linformer spectrum --rank"
         )
     return ",".join(map(str, ks))
+
+
+def _suggestions(path: str, option: str) -> dict[int, Any]:
+    """What a file of ``linformer spectrum`` suggests for each length it measured."""
+    try:
+        spectra = json.loads(Path(path).read_text(encoding="utf-8"))["spectra"]
+        return {int(spectrum["length"]): spectrum["suggested_k"] for spectrum in spectra}
+    except OSError as error:
+        raise InputError(f"{option}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{option}: is no spectrum.json of linformer spectrum") from None

@@ -68,6 +68,8 @@ def train(
         InputError: for anything wrong with the settings, the data or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is written.
     """
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     with run_folder(output):
@@ -90,9 +92,6 @@ def _trained(
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
     settings = _with_the_first_model(settings)
     data = _prepare(settings, checkpoint, screen)
     model = build_model(settings, data.task, data.tokenizer, data.splits)
@@ -107,12 +106,7 @@ def _trained(
     scores = trainer.scores_of(data.test)
     screen.say("measuring the floor and a training step beside full attention")
     step = ModelStep(
-        model_class=type(model).__name__,
-        config=model.config.to_diff_dict(),
-        batch_size=settings.batch_size,
-        length=settings.length,
-        device=device,
-        precision=precision,
+        type(model).__name__, model.config.to_diff_dict(), settings.batch_size, settings.length, device, precision
     )
     return Outcome(
         settings=settings,

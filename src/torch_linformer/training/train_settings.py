@@ -94,7 +94,7 @@ class TrainSettings:
         None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
     )
     overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
-    stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
+    stride: int | None = option(None, "tokens that neighboring windows share  [max-length/4]")
     packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
     whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
     k: str | None = option(
@@ -106,7 +106,7 @@ class TrainSettings:
         None, "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  [clm: 64]"
     )
     sharing: str = option("headwise", "who shares a projection of linear, random or conv", SHARINGS)
-    # Segment means generalise best from a few thousand documents (docs/log.md).
+    # Segment means generalize best from a few thousand documents (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
     activation_memory: str = option(
