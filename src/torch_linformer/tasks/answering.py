@@ -62,8 +62,8 @@ class Answering(Task):
             place = batch["attention_mask"].cumsum(dim=-1)
             text_from = torch.tensor([window["text_from"] for window in windows])
             batch["token_type_ids"] = (place > text_from[:, None]).long()  # of padding too, where nothing reads it
-        for name in windows[0].keys() & set(_TARGETS):
-            batch[name] = torch.tensor([window[name] for window in windows])
+        if _TARGETS[0] in windows[0]:
+            batch |= {name: torch.tensor([window[name] for window in windows]) for name in _TARGETS}
         return batch
 
     def reduce(self, logits: Any, labels: Any) -> Tensor:

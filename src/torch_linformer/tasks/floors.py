@@ -6,7 +6,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.dummy import DummyClassifier, DummyRegressor
@@ -28,7 +28,19 @@ _MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps som
 _MAX_DECISIONS = 400_000  # documents times labels, each label with a model of its own: some minutes of learning
 
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
-Texts = tuple[list[str], list[Any], list[str], list[Any]]  # those of training and of test, each with their answers
+
+
+class Drawn(NamedTuple):
+    """The documents that are learned from and those that are scored, with their answers."""
+
+    texts: list[str]
+    answers: list[Any]
+    test_texts: list[str]
+    test_answers: list[Any]
+
+    @property
+    def sizes(self) -> Scores:
+        return {"documents": len(self.texts), "test_documents": len(self.test_texts)}
 
 
 def majority_floor(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
@@ -46,10 +58,11 @@ def tfidf_floor(train: Split, test: Split, *, seed: int) -> Scores:
     Returns:
         ``accuracy``, ``macro_f1``, ``documents`` (learned from) and ``test_documents`` (scored).
     """
-    texts = _drawn(train, test, seed)
-    predicted = _classified(_features(texts, len(set(texts[1]))), texts[1])
-    f1 = f1_score(texts[3], predicted, average="macro", zero_division=0)
-    return {"accuracy": float(accuracy_score(texts[3], predicted)), "macro_f1": float(f1), **_sizes(texts)}
+    drawn = _drawn(train, test, seed)
+    predicted = _classified(_features(drawn, len(set(drawn.answers))), drawn.answers)
+    accuracy = accuracy_score(drawn.test_answers, predicted)
+    f1 = f1_score(drawn.test_answers, predicted, average="macro", zero_division=0)
+    return {"accuracy": float(accuracy), "macro_f1": float(f1), **drawn.sizes}
 
 
 def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
@@ -63,11 +76,11 @@ def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
     shapes = np.shape(train[1]), np.shape(test[1])
     if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != shapes[1][1] or not shapes[0][1]:
         raise ValueError(f"labels must be of shape (documents, labels), got {shapes[0]} and {shapes[1]}")
-    texts = _drawn(train, test, seed, max(1, _MAX_DECISIONS // shapes[0][1]))
-    features = _features(texts)
-    predicted = [_classified(features, column) for column in np.asarray(texts[1]).T.tolist()]
-    scores = multilabel_metrics(np.asarray(texts[3]), np.array(predicted).T, [""] * len(predicted))
-    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **_sizes(texts)}
+    drawn = _drawn(train, test, seed, max(1, _MAX_DECISIONS // shapes[0][1]))
+    features = _features(drawn)
+    predicted = [_classified(features, column) for column in np.asarray(drawn.answers).T.tolist()]
+    scores = multilabel_metrics(np.asarray(drawn.test_answers), np.array(predicted).T, [""] * len(predicted))
+    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **drawn.sizes}
 
 
 def mean_floor(train_values: Sequence[float], test_values: Sequence[float]) -> Scores:
@@ -81,10 +94,10 @@ def tfidf_regression_floor(train: Split, test: Split, *, seed: int) -> Scores:
     Returns:
         what :func:`regression_metrics` does, ``documents`` (learned from) and ``test_documents`` (scored).
     """
-    texts = _drawn(train, test, seed)
-    known, scored = _features(texts)
-    model = Ridge().fit(known, np.asarray(texts[1], dtype=np.float64))
-    return {**regression_metrics(texts[3], model.predict(scored)), **_sizes(texts)}
+    drawn = _drawn(train, test, seed)
+    known, scored = _features(drawn)
+    model = Ridge().fit(known, np.asarray(drawn.answers, dtype=np.float64))
+    return {**regression_metrics(drawn.test_answers, model.predict(scored)), **drawn.sizes}
 
 
 def most_frequent_tag_floor(train: Split, test: Split) -> Scores:
@@ -132,7 +145,7 @@ def _first_bytes(texts: Sequence[str], most: int, seed: int, most_of_each: int |
     return bytes(found[:most])
 
 
-def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None) -> Texts:
+def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None) -> Drawn:
     """Documents of both splits in random order, until there are enough of them or of their characters."""
     draw = random.Random(seed)
     drawn: list[list[Any]] = []
@@ -147,16 +160,12 @@ def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None)
                 break
             chosen.append(index)
         drawn += [[texts[index] for index in chosen], [answers[index] for index in chosen]]
-    return drawn[0], drawn[1], drawn[2], drawn[3]
+    return Drawn(*drawn)
 
 
-def _sizes(texts: Texts) -> Scores:
-    return {"documents": len(texts[0]), "test_documents": len(texts[2])}
-
-
-def _features(texts: Texts, outputs: int = 1) -> tuple[Any, Any]:
+def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:
     """TF-IDF matrices of both splits, for one model with this many outputs; zeros if no word is left."""
-    known, _, scored, _ = texts
+    known, scored = drawn.texts, drawn.test_texts
     mean_characters = sum(map(len, known)) / len(known)
     vectorizer = TfidfVectorizer(
         token_pattern=_WORD,
