@@ -1,4 +1,4 @@
-"""The one exception that means "the input has to change, not the program"."""
+"""The one exception that means "the input has to change, not the program", and what settings are called."""
 
 
 class InputError(ValueError):
@@ -7,6 +7,10 @@ class InputError(ValueError):
     The message is one line for a person: where (file and row), what is wrong there, and what to do. The
     commands print it to standard error and exit with status 2.
     """
+
+
+FORMER_NAMES = {"memory": "activation_memory"}
+"""Settings by the names they had; command lines and files of then may still use these."""
 
 
 def first_line(error: BaseException) -> str:

@@ -166,7 +166,12 @@ def test_numbers_as_labels(refused, write_csv):
     [
         ({"k": "0"}, "--k must lie between 1 and --max-length 32, got 0"),
         ({"k": "33"}, "--k must lie between 1 and --max-length 32, got 33"),
-        ({"size": "base", "sharing": "layerwise", "k": ",".join(["8"] * 12)}, "--sharing layerwise has one projection"),
+        (
+            {"size": "base", "sharing": "layerwise", "projection": "linear", "k": ",".join(["8"] * 12)},
+            "--sharing layerwise has one projection",
+        ),
+        ({"sharing": "kv"}, "--sharing kv has no effect with --projection mean, which has nothing to share"),
+        ({"attention": "full", "window": "16"}, "--window has no effect with --attention full: leave it out"),
         ({"size": "base", "k": "8,4"}, "--k must be one number or one for each of the 12 layers"),
         ({"sharing": "everything"}, "--sharing must be one of none, headwise, kv, layerwise, got 'everything'"),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
@@ -307,7 +312,7 @@ def test_a_model_for_another_command(refused, masked_run, clm_run):
     )
     assert refused("generate", "nowhere").startswith("nowhere: no such folder, and no model of that name")
     message = of_training(refused, task="clm", **{"from": masked_run.folder})
-    assert message.startswith(f"--from {masked_run.folder}: its tokens see those behind them; --task clm begins with")
+    assert message.startswith(f"--from {masked_run.folder}: its tokens see those after them; --task clm begins with")
 
 
 def test_data_of_prediction_and_evaluation(refused, classifier_run, write_csv):
@@ -380,7 +385,7 @@ def test_columns_of_words_and_json_that_are_none(refused, workplace):
         ({"task": "clm", "projection": "max"}, "--projection goes with --task classify, multilabel, regress, "),
         (
             {"task": "clm", "k": "0", "window": "0"},
-            "--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number",
+            "--k 0 leaves only the window, and --window 0 removes it: give one of them a number",
         ),
         ({"window": "-1"}, "--window must be at least 0, got -1"),
         ({"from": "nowhere"}, "nowhere: no such folder, and no model of that name could be fetched"),

@@ -52,6 +52,15 @@ def start_training(start_command, quick, as_arguments, tmp_path):
     return start
 
 
+@pytest.mark.usefixtures("no_fresh_process")
+def test_an_option_by_its_former_name(quick, as_arguments, tmp_path, capsys):
+    options = {**quick, "max_steps": 1, "output": tmp_path / "run"}
+    finish(["train", *as_arguments({**options, "memory": "checkpoint"})])
+    assert "linformer: --memory is now --activation-memory; the old name will be removed\n" in capsys.readouterr().err
+    finish(["train", *as_arguments({**options, "activation_memory": "checkpoint"}), "--resume"])  # it is the same run
+    assert "it is finished" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("task", ["classify", "mlm"])
 @pytest.mark.usefixtures("no_fresh_process")
 def test_kill_9_and_resume(start_training, classifier_run, masked_run, capsys, task):

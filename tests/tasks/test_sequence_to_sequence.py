@@ -178,9 +178,9 @@ def test_labels_are_smoothed_in_training_alone(run, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"attention": "full"},
-        {"window": 4, "memory": "checkpoint", "label_smoothing": 0.1},
-        {"memory": "reversible", "chunk_size": 8, "tokenizer": "bytes"},
+        {"attention": "full", "projection": "mean"},
+        {"window": 4, "activation_memory": "checkpoint", "label_smoothing": 0.1},
+        {"activation_memory": "reversible", "chunk_size": 8, "tokenizer": "bytes"},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )
@@ -189,8 +189,9 @@ def test_other_encoder_decoders(run, train_quickly, tmp_path, options):
     config = load_model(str(tmp_path / "run")).config
     for side in (config.encoder, config.decoder):
         assert (side.attention, side.chunk_size) == (options.get("attention", "linformer"), options.get("chunk_size"))
-    assert config.encoder.window == options.get("window") and config.encoder.memory == options.get("memory", "none")
-    assert config.decoder.memory == ("checkpoint" if "memory" in options else "none")
+    kept = options.get("activation_memory", "none")
+    assert config.encoder.window == options.get("window") and config.encoder.activation_memory == kept
+    assert config.decoder.activation_memory == ("none" if kept == "none" else "checkpoint")
 
 
 @pytest.mark.usefixtures("no_fresh_process")
@@ -210,7 +211,7 @@ def test_from_a_model_of_the_same_task(run, train_quickly, tmp_path):
 def test_models_that_cannot_begin(run, masked_run, train_quickly, tmp_path):
     for task, first, reason in (
         ("seq2seq", masked_run, "is no encoder-decoder; --task seq2seq begins with a model of --task seq2seq, or"),
-        ("classify", run, "is an encoder-decoder, which goes on with --task seq2seq alone; begin with another model"),
+        ("classify", run, "is an encoder-decoder, which only learns --task seq2seq; begin with another model"),
     ):
         with pytest.raises(InputError) as raised:
             train_quickly(tmp_path / "run", from_model=str(first.folder), task=task, **FIRST)

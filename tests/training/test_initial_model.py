@@ -39,16 +39,16 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
 def test_the_settings_reach_the_configuration(quick, classifier_run, size):
     expected = SIZES[size]
     numbers = list(range(expected.layers, 0, -1))
-    options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv", "attention": "full"}
-    options |= {"memory": "reversible", "chunk_size": 5}
+    options = {"k": ",".join(map(str, numbers)), "sharing": "none", "projection": "conv"}
+    options |= {"activation_memory": "reversible", "chunk_size": 5}
     settings = TrainSettings(**{**quick, **options, "size": size})
     tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
     config = build_config(settings, tokenizer, {})
     assert (config.hidden_size, config.num_hidden_layers) == (expected.hidden_size, expected.layers)
     assert (config.num_attention_heads, config.intermediate_size) == (expected.heads, expected.feed_forward)
     assert config.k == (numbers if len(numbers) > 1 else 1)
-    assert (config.sharing, config.projection, config.attention) == ("none", "conv", "full")
-    assert (config.memory, config.chunk_size, config.norm_first) == ("reversible", 5, True)
+    assert (config.sharing, config.projection, config.attention) == ("none", "conv", "linformer")
+    assert (config.activation_memory, config.chunk_size, config.norm_first) == ("reversible", 5, True)
     assert (config.max_position_embeddings, config.vocab_size) == (quick["max_length"], len(tokenizer))
     assert config.pad_token_id == tokenizer.pad_token_id
 

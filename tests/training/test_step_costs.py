@@ -57,7 +57,7 @@ def test_every_model_has_something_to_learn(model_class, config):
 def test_an_encoder_decoder_and_its_twin():
     sides = {"encoder": CONFIG, "decoder": {**CONFIG, "max_position_embeddings": 7}}
     config = json.loads(json.dumps(LinformerSeq2SeqConfig(**sides, bos_token_id=1).to_diff_dict()))
-    twin = step_costs._with_attention(config, "full")
+    twin = step_costs._with_full_attention(config)
     for fields, attention in ((config, "linformer"), (twin, "full")):
         model, batch = step_costs._build(a_step("LinformerForConditionalGeneration", **fields))
         assert {model.config.encoder.attention, model.config.decoder.attention} == {attention}

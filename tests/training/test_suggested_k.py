@@ -44,7 +44,7 @@ def test_a_run_is_the_numbers_and_not_the_file():
 @pytest.mark.parametrize(
     ("k", "options", "message"),
     [
-        ("@", {}, "--k @: name a file of linformer spectrum behind the @"),
+        ("@", {}, "--k @: name a file of linformer spectrum after the @"),
         ("@gone.json", {}, "--k @gone.json: No such file or directory"),
         ("@not.json", {}, "--k @not.json: is no spectrum.json of linformer spectrum"),
         ("@list.json", {}, "--k @list.json: is no spectrum.json of linformer spectrum"),

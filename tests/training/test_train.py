@@ -373,7 +373,7 @@ def test_a_mistake_in_the_data_does_not_take_the_folder(tmp_path, train_quickly,
         {"k": "8,6,4", "sharing": "none", "class_weights": "balanced"},
         {"sharing": "layerwise", "task": "mlm"},
         {"sharing": "kv", "projection": "random", "tokenizer": "bytes", "k": None},
-        {"attention": "full", "learning_rate": None, "max_steps": None, "epochs": 0.2},
+        {"attention": "full", "projection": "mean", "learning_rate": None, "max_steps": None, "epochs": 0.2},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )

@@ -1,8 +1,12 @@
 import dataclasses
+from typing import get_args
 
 import pytest
 
 from torch_linformer.errors import InputError, flag
+from torch_linformer.models.configuration import CHOICES
+from torch_linformer.nn.attention.context import AllPositions
+from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing
 from torch_linformer.training.option_fields import read_config
 from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
 
@@ -18,7 +22,7 @@ def test_slots_are_one_number_or_one_a_layer():
     assert TrainSettings(k="7").slots == 7
     numbers = list(range(LAYERS, 0, -1))
     assert TrainSettings(k=",".join(map(str, numbers)), size="base").slots == numbers
-    assert TrainSettings(k="7", sharing="layerwise", size="base").slots == 7
+    assert TrainSettings(k="7", sharing="layerwise", projection="linear", size="base").slots == 7
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"k": "many"}, "--k must be a number or comma-separated numbers, got 'many'"),
         ({"k": "8,4", "size": "base"}, f"--k must be one number or one for each of the {LAYERS} layers of"),
         (
-            {"k": ",".join(["8"] * LAYERS), "size": "base", "sharing": "layerwise"},
+            {"k": ",".join(["8"] * LAYERS), "size": "base", "sharing": "layerwise", "projection": "conv"},
             "--sharing layerwise has one projection for all layers: --k must be one number",
         ),
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
@@ -41,8 +45,11 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
         ({"chunk_size": 0}, "--chunk-size must be a number above 0, got 0"),
-        ({"memory": "all"}, "--memory must be one of none, checkpoint, reversible, got 'all'"),
-        ({"from_model": "m", "memory": "checkpoint"}, "--memory is for a new model; --from m has its own"),
+        ({"activation_memory": "all"}, "--activation-memory must be one of none, checkpoint, reversible, got 'all'"),
+        (
+            {"from_model": "m", "activation_memory": "checkpoint"},
+            "--activation-memory is for a new model; --from m has",
+        ),
         ({"from_model": "m", "chunk_size": 8}, "--chunk-size is for a new model; --from m has its own"),
         ({"batch_size": 0}, "--batch-size must be a number above 0, got 0"),
         ({"epochs": float("inf")}, "--epochs must be a number above 0, got inf"),
@@ -60,7 +67,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
         ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
         ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
-        ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves the window alone, and --window 0 takes it away"),
+        ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves only the window, and --window 0 removes it"),
         ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
         ({"k": "0", "window": 8}, "--k must lie between 1 and --max-length 64, got 0"),
         ({"task": "seq2seq", "overflow": "windows"}, "--overflow windows is not for --task seq2seq, which writes one"),
@@ -74,6 +81,12 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"window": -1}, "--window must be at least 0, got -1"),
         ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
+        ({"attention": "full", "window": 16}, "--window has no effect with --attention full: leave it out"),
+        ({"attention": "full", "sharing": "kv"}, "--sharing has no effect with --attention full: leave it out"),
+        ({"attention": "full", "projection": "conv"}, "--projection has no effect with --attention full: leave it out"),
+        ({"task": "clm", "attention": "full", "window": 0}, "--window has no effect with --attention full"),
+        ({"sharing": "kv"}, "--sharing kv has no effect with --projection mean, which has nothing to share: leave it"),
+        ({"sharing": "none", "projection": "max"}, "--sharing none has no effect with --projection max, which has"),
         ({"seed": 2**32}, "--seed must be at least 0 and below 2^32, got 4294967296"),
     ],
 )
@@ -91,6 +104,12 @@ def test_the_window_and_the_slots_of_a_causal_model():
     assert TrainSettings().local_window is None and TrainSettings(window=8).local_window == 8
 
 
+def test_full_attention_has_no_slots_and_no_window():
+    full = TrainSettings(attention="full", task="clm", k="many", max_length=64)  # what is not used is not checked
+    assert full.local_window is None and full.slots == 16
+    assert not any(map(full.applies, ("window", "sharing", "projection")))
+
+
 def test_tags_and_answers_need_positions():
     kinds = {task: TrainSettings(task=task).positions for task in ("classify", "mlm", "token-classify", "qa")}
     assert kinds == {"classify": "none", "mlm": "none", "token-classify": "learned", "qa": "learned"}
@@ -100,6 +119,19 @@ def test_tags_and_answers_need_positions():
 @pytest.mark.parametrize(("width", "name"), [(8, "tiny"), (128, "tiny"), (383, "tiny"), (768, "base"), (4096, "large")])
 def test_the_size_of_a_model_by_its_width(width, name):
     assert size_of_width(width) is SIZES[name]
+
+
+def test_the_choices_are_those_of_the_modules():
+    choices = {item.name: item.metadata["choices"] for item in dataclasses.fields(TrainSettings)}
+    assert choices["projection"] == get_args(Projection) and choices["sharing"] == get_args(Sharing)
+    assert choices["activation_memory"] == get_args(ActivationMemory)
+    assert choices["attention"] == get_args(CHOICES["attention"])
+
+
+@pytest.mark.parametrize("name", ["window", "sharing", "projection"])
+def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
+    options = {**DEFAULTS, name: {"window": 8, "sharing": "kv", "projection": "mean"}[name]}
+    assert AllPositions.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 
 def test_every_option_has_a_help_text_and_a_flag():
@@ -132,7 +164,7 @@ VALUES = {
     "sharing": ('"kv"', "kv"),
     "projection": ('"conv"', "conv"),
     "attention": ('"full"', "full"),
-    "memory": ('"reversible"', "reversible"),
+    "activation-memory": ('"reversible"', "reversible"),
     "chunk-size": ("512", 512),
     "embeddings": ('"random"', "random"),
     "size": ('"base"', "base"),
@@ -163,6 +195,19 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("k = 16\nlabel-column = 3\nresume = true\n")
     assert read_config(str(path), TrainSettings) == {"k": "16", "label_column": "3", "resume": True}
+
+
+def test_a_file_may_use_the_former_name_of_an_option(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text('memory = "checkpoint"\n')
+    assert read_config(str(path), TrainSettings) == {"activation_memory": "checkpoint"}
+    note = "linformer: --memory is now --activation-memory; the old name will be removed\n"
+    assert capsys.readouterr().err == note
+    path.write_text('memory = "checkpoint"\nactivation-memory = "none"\n')
+    with pytest.raises(
+        InputError, match=r"^--memory is the former name of --activation-memory: give only --activation"
+    ):
+        read_config(str(path), TrainSettings)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Extractive question answering: the stretch of a text that answers a question, or none."""
+"""Extractive question answering: the span of a text that answers a question, or none."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +14,22 @@ from torch_linformer.data.reading.records import ASKED
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import answer_metrics
-from torch_linformer.tasks.task import ColumnLists, Task, each_window
+from torch_linformer.tasks.task import Batch, ColumnLists, Task, each_window
 
 _BEST = 20  # first and last tokens looked at in each window
 _LONGEST = 300  # characters of an answer
+_TARGETS = ("start_positions", "end_positions")
 
 
 class Answering(Task):
     """The first and the last token of the answer; both are the first token of the window where it holds none.
 
-    Of a document's windows the best stretch counts. No answer is given where every window prefers its first token.
+    The best span of a document's windows counts. No answer is given where every window prefers its first token.
 
     Args:
         tokenizer: pads batches.
         typed: give the question and the text token types of their own, 0 and 1. Nothing else tells them apart in a new
-            model; one of a single type, as RoBERTa, has learnt to tell them by their separators.
+            model; one with a single type, as RoBERTa, has learned to tell them apart by their separators.
     """
 
     record = ASKED
@@ -47,24 +48,22 @@ class Answering(Task):
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
         def targets(window: dict[str, Any]) -> dict[str, int]:
             document = documents[window["document"]]
-            first = last = 0
-            if document["answers"]:
-                start = document["starts"][0]
-                first, last = _tokens_of(window, start, start + len(document["answers"][0]))
-            return {"start_positions": first, "end_positions": last}
+            if not document["answers"]:
+                return dict.fromkeys(_TARGETS, 0)
+            start = document["starts"][0]
+            return dict(zip(_TARGETS, _tokens_of(window, start, start + len(document["answers"][0])), strict=True))
 
         with quiet():
             return windows.map(targets)
 
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, windows: list[dict[str, Any]]) -> Batch:
         batch = super().collate(windows)
         if self.typed:
             place = batch["attention_mask"].cumsum(dim=-1)
             text_from = torch.tensor([window["text_from"] for window in windows])
             batch["token_type_ids"] = (place > text_from[:, None]).long()  # of padding too, where nothing reads it
-        for name in ("start_positions", "end_positions"):
-            if name in windows[0]:
-                batch[name] = torch.tensor([window[name] for window in windows])
+        if _TARGETS[0] in windows[0]:
+            batch |= {name: torch.tensor([window[name] for window in windows]) for name in _TARGETS}
         return batch
 
     def reduce(self, logits: Any, labels: Any) -> Tensor:
@@ -78,23 +77,13 @@ class Answering(Task):
         for window, scores in each_window(reduced, windows):
             number = window["document"]
             nothing[number] = min(nothing[number], float(scores[0].sum()))
-            best[number] = max(best[number], _best_stretch(window, np.asarray(scores)))
-        answers = []
-        for (score, start, end), none, text in zip(best, nothing, texts, strict=True):
-            answer = text[start:end] if score > none else ""
-            # A token may begin with the space before its word.
-            start += len(answer) - len(answer.lstrip())
-            answer = answer.strip()
-            start, end = (start, start + len(answer)) if answer else (0, 0)
-            # The odds of the stretch against none at all.
-            probability = float(1 / (1 + np.exp(np.clip(none - score, -50, 50))))
-            answers.append({"answer": answer, "start": start, "end": end, "score": round(probability, 6)})
-        return answers
+            best[number] = max(best[number], _best_span(window, np.asarray(scores)))
+        return [_answer(*each) for each in zip(best, nothing, texts, strict=True)]
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return answer_metrics(documents["answers"][:], [answer["answer"] for answer in answers])
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
         assert questions is not None
         return {"text": list(texts), "question": list(questions)}
 
@@ -102,8 +91,18 @@ class Answering(Task):
         return answer
 
 
+def _answer(best: tuple[float, int, int], nothing: float, text: str) -> dict[str, Any]:
+    """The best span of a text, unless no answer has a better score."""
+    score, start, end = best
+    span = text[start:end] if score > nothing else ""
+    answer = span.strip()  # a token may begin with the space before its word
+    start = start + len(span) - len(span.lstrip()) if answer else 0
+    probability = float(1 / (1 + np.exp(np.clip(nothing - score, -50, 50))))  # odds of the span against no answer
+    return {"answer": answer, "start": start, "end": start + len(answer), "score": round(probability, 6)}
+
+
 def _tokens_of(window: dict[str, Any], start: int, end: int) -> tuple[int, int]:
-    """First and last token of the characters from ``start`` to ``end``; (0, 0) where they do not all stand here."""
+    """First and last token of the characters from ``start`` to ``end``; (0, 0) where the window lacks some."""
     starts, ends = np.asarray(window["starts"]), np.asarray(window["ends"])
     if not len(starts) or starts[0] > start or ends[-1] < end:
         return 0, 0
@@ -112,8 +111,8 @@ def _tokens_of(window: dict[str, Any], start: int, end: int) -> tuple[int, int]:
     return window["text_from"] + first, window["text_from"] + max(first, last)
 
 
-def _best_stretch(window: dict[str, Any], scores: np.ndarray) -> tuple[float, int, int]:
-    """(score, first character, character behind the last) of a window's best stretch of text."""
+def _best_span(window: dict[str, Any], scores: np.ndarray) -> tuple[float, int, int]:
+    """(score, first character, character after the last) of a window's best span of text."""
     starts, ends = np.asarray(window["starts"]), np.asarray(window["ends"])
     begin = window["text_from"]
     of_text = scores[begin : begin + len(starts)]

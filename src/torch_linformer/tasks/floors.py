@@ -4,177 +4,125 @@ import bz2
 import random
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score
 
-from torch_linformer.tasks.metrics import multilabel_metrics, regression_metrics, tagging_metrics
+from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
 
 # Words and the parts of snake_case names; a Chinese or Japanese character is a word, as nothing divides them.
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
 _WORD = rf"[{_CJK}]|[^\W_{_CJK}]+"
-_BIGRAM_CHARACTERS = 4_000  # documents longer than this on average are told apart by their words alone
+_BIGRAM_CHARACTERS = 4_000  # documents longer than this on average are classified by single words only
+_MAX_DOCUMENTS = 20_000  # of a split
 _MAX_CHARACTERS = 200_000_000  # of a split: some ten seconds of reading
 _MAX_FEATURES = 200_000
-_MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimiser keeps some twenty arrays of this size
+_MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps some twenty arrays of this size
 _MAX_DECISIONS = 400_000  # documents times labels, each label with a model of its own: some minutes of learning
 
+Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
 
-def majority_accuracy(train_labels: Sequence[Hashable], test_labels: Sequence[Hashable]) -> float:
+
+class Drawn(NamedTuple):
+    """The documents that are learned from and those that are scored, with their answers."""
+
+    texts: list[str]
+    answers: list[Any]
+    test_texts: list[str]
+    test_answers: list[Any]
+
+    @property
+    def sizes(self) -> Scores:
+        return {"documents": len(self.texts), "test_documents": len(self.test_texts)}
+
+
+def majority_floor(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
     """Accuracy on the test set of always answering the training set's most frequent label."""
-    if not len(train_labels) or not len(test_labels):
-        raise ValueError(f"both splits need labels, got {len(train_labels)} and {len(test_labels)}")
-    majority = Counter(train_labels).most_common(1)[0][0]
-    return sum(label == majority for label in test_labels) / len(test_labels)
+    return float(accuracy_score(test_labels, _constant(DummyClassifier(), train_labels, len(test_labels))))
 
 
-def tfidf_floor(
-    train_texts: Sequence[str],
-    train_labels: Sequence[Hashable],
-    test_texts: Sequence[str],
-    test_labels: Sequence[Hashable],
-    *,
-    max_documents: int = 20_000,
-    seed: int,
-) -> dict:
-    """Score of logistic regression on TF-IDF word counts: the floor that a transformer has to beat.
+def tfidf_floor(train: Split, test: Split, *, seed: int) -> Scores:
+    """Score of logistic regression on TF-IDF word counts, with one label a document.
 
-    Words are counted with sublinear weights, and pairs of neighbouring words too when documents are short
+    Words are counted with sublinear weights, and pairs of neighboring words too when documents are short
     (at most 4,000 characters on average): pairs helped on film reviews, and cost both time and accuracy on
-    source files of 20,000 characters.
-
-    Args:
-        train_texts: documents to learn from.
-        train_labels: one label a document.
-        test_texts: documents to be scored on.
-        test_labels: one label a document.
-        max_documents: the most documents of each split; more are drawn from at random.
-        seed: of that draw.
+    source files of 20,000 characters. Of a large split some documents are drawn at random.
 
     Returns:
-        `accuracy`, `macro_f1`, `documents` (learnt from) and `test_documents` (scored).
+        ``accuracy``, ``macro_f1``, ``documents`` (learned from) and ``test_documents`` (scored).
     """
-    draw = random.Random(seed)
-    texts, labels = _drawn(train_texts, train_labels, max_documents, draw, "train")
-    scored_texts, scored_labels = _drawn(test_texts, test_labels, max_documents, draw, "test")
-    features = _features(texts, scored_texts, len(set(labels)))
-    predictions = _logistic(features, labels, len(scored_texts))
-    return {
-        "accuracy": float(accuracy_score(scored_labels, predictions)),
-        "macro_f1": float(f1_score(scored_labels, predictions, average="macro", zero_division=0)),
-        "documents": len(texts),
-        "test_documents": len(scored_texts),
-    }
+    drawn = _drawn(train, test, seed)
+    predicted = _classified(_features(drawn, len(set(drawn.answers))), drawn.answers)
+    accuracy = accuracy_score(drawn.test_answers, predicted)
+    f1 = f1_score(drawn.test_answers, predicted, average="macro", zero_division=0)
+    return {"accuracy": float(accuracy), "macro_f1": float(f1), **drawn.sizes}
 
 
-def tfidf_multilabel_floor(
-    train_texts: Sequence[str],
-    train_labels: np.ndarray,
-    test_texts: Sequence[str],
-    test_labels: np.ndarray,
-    *,
-    max_documents: int = 20_000,
-    seed: int,
-) -> dict:
-    """Score of one logistic regression a label, each for itself, on the features of `tfidf_floor`.
+def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
+    """Score of one logistic regression a label, each independent of the others, on the features of :func:`tfidf_floor`.
 
-    Args:
-        train_texts: documents to learn from.
-        train_labels: 1 where the document has the label, else 0, of shape (documents, labels).
-        test_texts: documents to be scored on.
-        test_labels: the same of these.
-        max_documents: the most documents of each split (fewer are learnt from if there are more than 20
-            labels); more are drawn from at random.
-        seed: of that draw.
+    The labels are 1 where a document has the label, else 0, of shape (documents, labels).
 
     Returns:
-        `micro_f1`, `macro_f1`, `documents` (learnt from) and `test_documents` (scored).
+        ``micro_f1``, ``macro_f1``, ``documents`` (learned from) and ``test_documents`` (scored).
     """
-    shapes = np.shape(train_labels), np.shape(test_labels)
+    shapes = np.shape(train[1]), np.shape(test[1])
     if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != shapes[1][1] or not shapes[0][1]:
         raise ValueError(f"labels must be of shape (documents, labels), got {shapes[0]} and {shapes[1]}")
-    draw = random.Random(seed)
-    learnt = min(max_documents, max(1, _MAX_DECISIONS // shapes[0][1]))
-    texts, labels = _drawn(train_texts, train_labels, learnt, draw, "train")
-    scored_texts, scored_labels = _drawn(test_texts, test_labels, max_documents, draw, "test")
-    features = _features(texts, scored_texts, 1)
-    predictions = [_logistic(features, column, len(scored_texts)) for column in np.asarray(labels).T.tolist()]
-    scores = multilabel_metrics(np.asarray(scored_labels), np.array(predictions).T, [""] * len(predictions))
-    return {
-        "micro_f1": scores["micro_f1"],
-        "macro_f1": scores["macro_f1"],
-        "documents": len(texts),
-        "test_documents": len(scored_texts),
-    }
+    drawn = _drawn(train, test, seed, max(1, _MAX_DECISIONS // shapes[0][1]))
+    features = _features(drawn)
+    predicted = [_classified(features, column) for column in np.asarray(drawn.answers).T.tolist()]
+    scores = multilabel_metrics(np.asarray(drawn.test_answers), np.array(predicted).T, [""] * len(predicted))
+    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **drawn.sizes}
 
 
-def mean_floor(train_values: Sequence[float], test_values: Sequence[float]) -> dict:
-    """`regression_metrics` of always answering the mean of the training set."""
-    if not len(train_values):
-        raise ValueError("train needs values, got none")
-    return regression_metrics(test_values, [float(np.mean(train_values))] * len(test_values))
+def mean_floor(train_values: Sequence[float], test_values: Sequence[float]) -> Scores:
+    """:func:`regression_metrics` of always answering the mean of the training set."""
+    return regression_metrics(test_values, _constant(DummyRegressor(), train_values, len(test_values)))
 
 
-def tfidf_regression_floor(
-    train_texts: Sequence[str],
-    train_values: Sequence[float],
-    test_texts: Sequence[str],
-    test_values: Sequence[float],
-    *,
-    max_documents: int = 20_000,
-    seed: int,
-) -> dict:
-    """Score of ridge regression on the features of `tfidf_floor`, which also explains the arguments.
+def tfidf_regression_floor(train: Split, test: Split, *, seed: int) -> Scores:
+    """Score of ridge regression on the features of :func:`tfidf_floor`.
 
     Returns:
-        what `regression_metrics` does, `documents` (learnt from) and `test_documents` (scored).
+        what :func:`regression_metrics` does, ``documents`` (learned from) and ``test_documents`` (scored).
     """
-    draw = random.Random(seed)
-    texts, values = _drawn(train_texts, train_values, max_documents, draw, "train")
-    scored_texts, scored_values = _drawn(test_texts, test_values, max_documents, draw, "test")
-    features = _features(texts, scored_texts, 1)
-    if features is None:
-        scores = mean_floor(values, scored_values)
-    else:
-        model = Ridge().fit(features[0], np.asarray(values, dtype=np.float64))
-        scores = regression_metrics(scored_values, model.predict(features[1]))
-    return {**scores, "documents": len(texts), "test_documents": len(scored_texts)}
+    drawn = _drawn(train, test, seed)
+    known, scored = _features(drawn)
+    model = Ridge().fit(known, np.asarray(drawn.answers, dtype=np.float64))
+    return {**regression_metrics(drawn.test_answers, model.predict(scored)), **drawn.sizes}
 
 
-def most_frequent_tag_floor(
-    train_words: Sequence[Sequence[str]],
-    train_tags: Sequence[Sequence[str]],
-    test_words: Sequence[Sequence[str]],
-    test_tags: Sequence[Sequence[str]],
-) -> dict:
-    """`tagging_metrics` of giving each word the tag it had most often in the training set.
+def most_frequent_tag_floor(train: Split, test: Split) -> Scores:
+    """:func:`tagging_metrics` of giving each word the tag it had most often in the training set.
 
-    A word not met there is given the tag that was most frequent overall; of equally frequent tags the first
-    one met is taken.
+    The splits are the words of each document and their tags. A word not met in training is given the tag that was most
+    frequent overall; of equally frequent tags the first one met is taken.
     """
-    for split, words, tags in (("train", train_words, train_tags), ("test", test_words, test_tags)):
+    for split, (words, tags) in (("train", train), ("test", test)):
         if list(map(len, words)) != list(map(len, tags)) or not any(map(len, words)):
             numbers = f"{sum(map(len, words))} and {sum(map(len, tags))}"
             raise ValueError(f"{split} needs documents of words and a tag for each word, got {numbers}")
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for words, tags in zip(train_words, train_tags, strict=True):
+    for words, tags in zip(*train, strict=True):
         for word, tag in zip(words, tags, strict=True):
             seen[word][tag] += 1
-    overall = Counter(chain.from_iterable(train_tags)).most_common(1)[0][0]
+    overall = Counter(chain.from_iterable(train[1])).most_common(1)[0][0]
     best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
-    return tagging_metrics(test_tags, [[best.get(word, overall) for word in words] for words in test_words])
+    return tagging_metrics(test[1], [[best.get(word, overall) for word in words] for words in test[0]])
 
 
 def compression_floor(train_texts: Sequence[str], test_texts: Sequence[str], *, seed: int) -> float:
-    """Bits per byte that bzip2 takes for test documents behind training documents.
+    """Bits per byte that bzip2 takes for test documents after training documents.
 
-    Both stand in one of its blocks of 900,000 bytes, so that it profits from what the training documents repeat.
+    Both lie in one of its blocks of 900,000 bytes, so that it profits from what the training documents repeat.
     The test documents are the first of those that a language model is scored on.
 
     Args:
@@ -188,7 +136,7 @@ def compression_floor(train_texts: Sequence[str], test_texts: Sequence[str], *, 
 
 
 def _first_bytes(texts: Sequence[str], most: int, seed: int, most_of_each: int | None = None) -> bytes:
-    """Documents one after the other as UTF-8, in the order of :class:`PackedRows`, until there is enough of them."""
+    """Documents one after the other as UTF-8, in the order of :class:`PackedRows`, up to ``most`` bytes."""
     found = bytearray()
     for index in np.random.default_rng(seed).permutation(len(texts)):
         found += texts[int(index)][:most_of_each].encode()
@@ -197,52 +145,58 @@ def _first_bytes(texts: Sequence[str], most: int, seed: int, most_of_each: int |
     return bytes(found[:most])
 
 
-def _drawn(
-    texts: Sequence[str], answers: Sequence[Any] | np.ndarray, max_documents: int, draw: random.Random, split: str
-) -> tuple[list[str], list[Any]]:
-    """Documents of a split in random order, until there are enough of them or of their characters."""
-    if len(texts) != len(answers) or not len(texts):
-        raise ValueError(f"{split} needs documents and an answer for each, got {len(texts)} and {len(answers)}")
-    chosen: list[int] = []
-    characters = 0
-    for index in draw.sample(range(len(texts)), min(max_documents, len(texts))):
-        characters += len(texts[index])
-        if chosen and characters > _MAX_CHARACTERS:
-            break
-        chosen.append(index)
-    return [texts[index] for index in chosen], [answers[index] for index in chosen]
+def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None) -> Drawn:
+    """Documents of both splits in random order, until there are enough of them or of their characters."""
+    draw = random.Random(seed)
+    drawn: list[list[Any]] = []
+    for name, (texts, answers), most in (("train", train, max_learned), ("test", test, None)):
+        if len(texts) != len(answers) or not len(texts):
+            raise ValueError(f"{name} needs documents and an answer for each, got {len(texts)} and {len(answers)}")
+        chosen: list[int] = []
+        characters = 0
+        for index in draw.sample(range(len(texts)), min(most or _MAX_DOCUMENTS, _MAX_DOCUMENTS, len(texts))):
+            characters += len(texts[index])
+            if chosen and characters > _MAX_CHARACTERS:
+                break
+            chosen.append(index)
+        drawn += [[texts[index] for index in chosen], [answers[index] for index in chosen]]
+    return Drawn(*drawn)
 
 
-def _features(texts: Sequence[str], scored: Sequence[str], outputs: int) -> tuple[Any, Any] | None:
-    """TF-IDF matrices of `texts` and of `scored`, for one model with so many outputs; None if no word is left."""
-    mean_characters = sum(map(len, texts)) / len(texts)
+def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:
+    """TF-IDF matrices of both splits, for one model with this many outputs; zeros if no word is left."""
+    known, scored = drawn.texts, drawn.test_texts
+    mean_characters = sum(map(len, known)) / len(known)
     vectorizer = TfidfVectorizer(
         token_pattern=_WORD,
         ngram_range=(1, 2 if mean_characters <= _BIGRAM_CHARACTERS else 1),
-        min_df=2 if len(texts) >= 100 else 1,
+        min_df=2 if len(known) >= 100 else 1,
         max_features=min(_MAX_FEATURES, _MAX_COEFFICIENTS // outputs),
         sublinear_tf=True,
         dtype=np.float32,
     )
     try:
-        features = vectorizer.fit_transform(texts)
-    except ValueError:  # no word stands in enough documents
-        return None
+        features = vectorizer.fit_transform(known)
+    except ValueError:  # no word stands in enough documents: only how frequent the answers are can be learned
+        return np.zeros((len(known), 1)), np.zeros((len(scored), 1))
     return features, vectorizer.transform(scored)
 
 
-def _logistic(features: tuple[Any, Any] | None, labels: Sequence[Hashable], scored: int) -> Sequence[Hashable]:
-    """Labels that logistic regression, fitted on the first matrix, gives to the `scored` rows of the second.
-
-    They are the most frequent label where nothing but that can be learnt.
-    """
-    kinds = Counter(labels)
-    if features is None or len(kinds) == 1:
-        return [kinds.most_common(1)[0][0]] * scored
+def _classified(features: tuple[Any, Any], labels: Sequence[Any]) -> np.ndarray:
+    """Labels that logistic regression, fitted on the first matrix, gives to the rows of the second."""
+    if len(set(labels)) == 1:
+        return _constant(DummyClassifier(), labels, features[1].shape[0])
     with warnings.catch_warnings():
         # Stopped at max_iter it is still a measured score on documents it has not seen.
         warnings.simplefilter("ignore", ConvergenceWarning)
         # A weak penalty suits rare, telling words: film reviews (IMDB) gain nothing from a weaker one, source
         # files a little.
         model = LogisticRegression(C=30, max_iter=300).fit(features[0], labels)
-    return model.predict(features[1])
+    return np.asarray(model.predict(features[1]))
+
+
+def _constant(model: Any, answers: Sequence[Any], scored: int) -> np.ndarray:
+    """What a model of scikit-learn that looks at no features answers to ``scored`` documents."""
+    if not len(answers) or not scored:
+        raise ValueError(f"both splits need answers, got {len(answers)} and {scored}")
+    return np.asarray(model.fit(np.zeros((len(answers), 1)), answers).predict(np.zeros((scored, 1))))

@@ -1,4 +1,4 @@
-"""The scores that head the report of each task; apart from the tasks, so that reading them costs no imports."""
+"""The scores that head the report of each task; in a file of their own, so that reading them imports nothing."""
 
 HEADLINES = {
     "classify": ("accuracy", "macro_f1"),

@@ -1,5 +1,6 @@
-"""What the tasks that learn from text alone share: their rows, and their scores by the token and by the byte."""
+"""What the tasks that learn from plain text share: their rows, and their scores by the token and by the byte."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.packing import PackedText
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.tasks.examples import Examples
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import language_model_metrics
-from torch_linformer.tasks.task import IGNORED, ColumnLists, Task
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Examples, Task
 
 
 class LanguageModelling(Task):
@@ -38,23 +38,14 @@ class LanguageModelling(Task):
         self.bytes_of_token = token_bytes(tokenizer)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
-        rows = PackedText(
-            documents,
-            encoder,
-            packing=self.packing,
-            whole_words=self.whole_words,
-            seed=self.seed,
-            most_rows=most,
-        )
+        options: dict[str, Any] = {"packing": self.packing, "whole_words": self.whole_words, "seed": self.seed}
+        rows = PackedText(documents, encoder, most_rows=most, **options)
         return Examples(documents, rows, rows.num_tokens)
 
     def reduce(self, logits: Tensor, labels: Tensor) -> Tensor:
         """``(B, 3)``: nats, predicted tokens, and the bytes they stand for."""
-        losses = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
-        ).view_as(labels)
         sizes = self.bytes_of_token.to(labels.device)[labels.clamp(min=0)].masked_fill(labels == IGNORED, 0)
-        return torch.stack([losses.sum(dim=-1), (labels != IGNORED).sum(dim=-1), sizes.sum(dim=-1)], dim=-1)
+        return sums_of_tokens(logits, labels, sizes)
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced, dtype=np.float64)
@@ -64,16 +55,22 @@ class LanguageModelling(Task):
         return language_model_metrics(float(nats), int(tokens), int(num_bytes))
 
 
+def sums_of_tokens(logits: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+    """``(B, 3)``: nats, predicted tokens and the sum of ``counted`` ``(B, N)`` in each row."""
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none")
+    each = (losses.view_as(labels), labels != IGNORED, counted)
+    return torch.stack([values.sum(dim=-1).float() for values in each], dim=-1)
+
+
 def token_bytes(tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """UTF-8 bytes each token stands for; special tokens stand for none."""
+    # A byte-level token spells each byte as one character; elsewhere a token is text, with marks for word parts.
+    byte_level = isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel)
+    size: Callable[[str], int] = len if byte_level else lambda token: _text_bytes(tokenizer, token)
     special = set(tokenizer.all_special_ids)
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    sizes = [0 if number in special else _bytes_of(tokenizer, token) for number, token in enumerate(tokens)]
-    return torch.tensor(sizes)
+    return torch.tensor([0 if number in special else size(token) for number, token in enumerate(tokens)])
 
 
-def _bytes_of(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    # A byte-level token spells each byte as one character; elsewhere a token is text, with marks for word parts.
-    if isinstance(tokenizer.backend_tokenizer.decoder, ByteLevel):
-        return len(token)
+def _text_bytes(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return len(tokenizer.convert_tokens_to_string([token]).removeprefix("##").encode())

@@ -1,4 +1,4 @@
-"""First word embeddings out of the documents themselves: latent semantic analysis."""
+"""Initial word embeddings from the documents themselves: latent semantic analysis."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ def token_vectors(documents: Iterable[Sequence[int]], vocab_size: int, width: in
         documents: token ids of each document.
         vocab_size: one more than the largest token id.
         width: numbers a vector has; those beyond the rank that the documents allow are 0.
-        seed: of the randomised SVD.
+        seed: of the randomized SVD.
 
     Returns:
         ``(vocab_size, width)`` in float32, of mean square 1; all 0 where there are no tokens.

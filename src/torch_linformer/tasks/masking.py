@@ -1,4 +1,4 @@
-"""Masked-language modelling: learning from text alone."""
+"""Masked-language modeling: learning from plain text."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForMaskedLM
 from torch_linformer.tasks.language_modelling import LanguageModelling
-from torch_linformer.tasks.task import IGNORED, pad_targets
+from torch_linformer.tasks.task import IGNORED, Batch, pad_targets
 
 MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
 VALIDATION_EPOCH = -1  # masks drawn for this "epoch" are the same at every evaluation
@@ -44,11 +44,11 @@ class MaskedLanguageModelling(LanguageModelling):
 
 
 class MaskingCollator:
-    """Pads, and masks tokens anew each epoch: which ones follows from (seed, epoch, document) alone.
+    """Pads, and masks tokens anew each epoch: which ones depends only on (seed, epoch, document).
 
     A resumed run draws the same masks, whatever its loader had fetched ahead. Of the chosen tokens 80 % become the
-    mask token, 10 % a random one and 10 % stay; special tokens are never chosen. Where the examples say which word each
-    token belongs to, words are chosen and all their tokens with them.
+    mask token, 10 % a random one and 10 % stay; special tokens are never chosen. Where the examples have the word of
+    each token, words are chosen with all their tokens.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, epoch: int) -> None:
@@ -61,7 +61,7 @@ class MaskingCollator:
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, examples: list[dict[str, Any]]) -> Batch:
         masked = [self._mask(example) for example in examples]
         batch = self.pad([{"input_ids": ids.tolist()} for ids, _ in masked])
         return {**batch, "labels": pad_targets([targets.tolist() for _, targets in masked], batch["attention_mask"])}

@@ -1,4 +1,4 @@
-"""Causal language modelling: learning from text alone to go on with it."""
+"""Causal language modeling: learning from plain text to continue it."""
 
 from typing import Any
 
@@ -9,13 +9,14 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.tasks.floors import compression_floor
 from torch_linformer.tasks.language_modelling import LanguageModelling
-from torch_linformer.tasks.task import IGNORED, pad_targets
+from torch_linformer.tasks.task import IGNORED, Batch, pad_targets
 
 
 class CausalLanguageModelling(LanguageModelling):
     """Every token predicted from those before it in its row.
 
-    The first token of a row has none before it, and the end of a row is no end of a text: neither is predicted.
+    The first token of a row has none before it, and a row may end within a text: neither the first token nor such an
+    end is predicted.
     """
 
     model_class = LinformerForCausalLM
@@ -34,7 +35,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def config(self) -> dict[str, Any]:
         return {"bos_token_id": self.tokenizer.bos_token_id, "eos_token_id": self.tokenizer.eos_token_id}
 
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, windows: list[dict[str, Any]]) -> Batch:
         batch = super().collate(windows)
         return {**batch, "labels": pad_targets([self._targets(row) for row in windows], batch["attention_mask"])}
 

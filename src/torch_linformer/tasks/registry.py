@@ -1,4 +1,4 @@
-"""The tasks by name, and the task that a trained model has learnt."""
+"""The tasks by name, and the task that a trained model has learned."""
 
 from transformers import PreTrainedTokenizerFast
 
@@ -25,25 +25,20 @@ TASKS: dict[str, type[Task]] = {
 
 
 def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Task:
-    """The task that a trained model has learnt.
+    """The task that a trained model has learned.
 
     Raises:
-        InputError: it has learnt none that can be scored or asked for.
+        InputError: it has learned none that can be scored or predicted.
     """
     if isinstance(model, LinformerForSequenceClassification):
-        match model.config.problem_type:
-            case "regression":
-                return Regression(tokenizer)
-            case None if model.num_labels == 1:  # a number, as the loss takes it too
-                return Regression(tokenizer)
-            case "multi_label_classification":
-                return MultiLabel(tokenizer, model.config.label_names)
-            case _:
-                return Classification(tokenizer, model.config.label_names)
-    if isinstance(model, MaskedLanguageModelling.model_class):
-        return MaskedLanguageModelling(tokenizer, seed)
-    if isinstance(model, CausalLanguageModelling.model_class):
-        return CausalLanguageModelling(tokenizer, seed)
+        problem = model.config.problem_type
+        if problem == "regression" or (problem is None and model.num_labels == 1):  # as the loss takes it too
+            return Regression(tokenizer)
+        kind = MultiLabel if problem == "multi_label_classification" else Classification
+        return kind(tokenizer, model.config.label_names)
+    for language_model in (MaskedLanguageModelling, CausalLanguageModelling):
+        if isinstance(model, language_model.model_class):
+            return language_model(tokenizer, seed)
     if isinstance(model, SequenceToSequence.model_class):
         return SequenceToSequence(tokenizer, model.decoder.config.max_position_embeddings)
     if isinstance(model, Answering.model_class):

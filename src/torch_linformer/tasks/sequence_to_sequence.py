@@ -1,6 +1,5 @@
 """From a long source to a short target: a summary, an answer, a translation."""
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -15,10 +14,10 @@ from torch_linformer.data.reading.records import PAIRED
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
-from torch_linformer.tasks.examples import Examples
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.metrics import target_metrics
-from torch_linformer.tasks.task import IGNORED, ColumnLists, Task
+from torch_linformer.tasks.language_modelling import sums_of_tokens
+from torch_linformer.tasks.metrics import perplexity, target_metrics
+from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
 
 WRITTEN = 200  # documents at most that a target is written for when a model is scored
 
@@ -26,7 +25,8 @@ WRITTEN = 200  # documents at most that a target is written for when a model is 
 class SequenceToSequence(Task):
     """Every token of a target predicted from its source and the tokens before it.
 
-    That picks the checkpoint. The final scores are of targets that the model writes itself, each token the likeliest.
+    Those predictions pick the checkpoint. The final scores are of targets that the model writes itself, always with the
+    likeliest token.
 
     Args:
         tokenizer: of sources and targets.
@@ -51,7 +51,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
         if tokenizer.eos_token_id is None:
             raise InputError("--task seq2seq needs a tokenizer with an end token; this one has none")
         self.max_target_length = max_target_length
-        self.targets = DocumentEncoder(tokenizer, max_target_length)
+        self.target_encoder = DocumentEncoder(tokenizer, max_target_length)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -63,36 +63,31 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
         return super().encoder(max_length, overflow=overflow, stride=stride)
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
-        def targets(batch: dict[str, list]) -> dict[str, list]:
-            ids = self.targets.ids(documents[batch["document"]]["target"])
+        def targets(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            ids = self.target_encoder.ids(documents[batch["document"]]["target"])
             ended = [[*row, self.tokenizer.eos_token_id] for row in ids]
             return {
                 "labels": [row[: self.max_target_length] for row in ended],
                 "target_tokens": [len(row) for row in ended],
             }
 
-        made_of = [windows._fingerprint, documents._fingerprint, self.targets.fingerprint, self.tokenizer.eos_token_id]
+        encoder, end = self.target_encoder.fingerprint, self.tokenizer.eos_token_id
+        made_of = [windows._fingerprint, documents._fingerprint, encoder, end]
         with quiet():
             return windows.map(targets, batched=True, batch_size=100, new_fingerprint=Hasher.hash(made_of))
 
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        batch = super().collate(windows)
-        if "labels" in windows[0]:
-            rows = [torch.tensor(window["labels"]) for window in windows]
-            batch["labels"] = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
-        return batch
+    def targets(self, labels: list[Any], attention_mask: Tensor) -> Tensor:
+        rows = [torch.tensor(row) for row in labels]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
 
     def reduce(self, logits: Any, labels: Tensor) -> Tensor:
         """``(B, 3)``: nats, predicted tokens, and how many of them the likeliest token is."""
         scores = logits[0] if isinstance(logits, tuple) else logits  # the Trainer keeps the encoder's output too
-        losses = nn.functional.cross_entropy(scores.flatten(0, 1).float(), labels.flatten(), reduction="none")
-        right = scores.argmax(dim=-1) == labels
-        each = (losses.view_as(labels), labels != IGNORED, right)
-        return torch.stack([counts.sum(dim=-1).float() for counts in each], dim=-1)
+        return sums_of_tokens(scores, labels, scores.argmax(dim=-1) == labels)
 
     @torch.inference_mode()
-    def respond(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """``(B, T)``: the tokens that a model writes for each source, padding behind them."""
+    def respond(self, model: nn.Module, batch: Batch) -> Tensor:
+        """``(B, T)``: the tokens that a model writes for each source, padding after them."""
         suppressed = [token for token in self.tokenizer.all_special_ids if token != self.tokenizer.eos_token_id]
         written = cast(Any, model).generate(
             batch["input_ids"],
@@ -109,12 +104,17 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         nats, tokens, right = np.asarray(answers, dtype=np.float64).sum(axis=0).tolist()
-        with np.errstate(over="ignore"):
-            return {"perplexity": float(np.exp(nats / tokens)), "token_accuracy": right / tokens}
+        return {"perplexity": perplexity(nats / tokens), "token_accuracy": right / tokens}
 
     def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
         numbers = _drawn(len(examples.documents))
-        written = [self._text(row) for row in self._write(model, examples, numbers, batch_size)]
+        windows = cast(Dataset, examples.windows).select(numbers)["input_ids"][:]
+        device = next(model.parameters()).device
+        written: list[str] = []
+        for start in range(0, len(numbers), batch_size):
+            batch = self.collate([{"input_ids": ids} for ids in windows[start : start + batch_size]])
+            rows = self.respond(model, {name: tensor.to(device) for name, tensor in batch.items()}).cpu()
+            written += map(self._text, rows)
         targets = examples.documents.select(numbers)["target"][:]
         return {**target_metrics(targets, written), "written_documents": len(numbers)}
 
@@ -127,19 +127,11 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def describe(self, answer: Any, text: str) -> dict[str, Any]:
         return {"target": self._text(answer)}
 
-    def _write(self, model: nn.Module, examples: Examples, numbers: np.ndarray, batch_size: int) -> Iterator[Any]:
-        """The tokens written for some documents, in their order."""
-        device = next(model.parameters()).device
-        for start in range(0, len(numbers), batch_size):
-            rows = cast(Dataset, examples.windows).select(numbers[start : start + batch_size])
-            batch = super().collate([{"input_ids": ids} for ids in rows["input_ids"]])
-            yield from self.respond(model, {name: tensor.to(device) for name, tensor in batch.items()}).cpu()
-
     def _text(self, ids: Any) -> str:
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return cast(str, text).strip()
 
 
 def _drawn(documents: int) -> np.ndarray:
-    """Numbers of the documents that a target is written for, the same whoever asks: all, or some from end to end."""
+    """Numbers of the documents that a target is written for, always the same: all, or evenly spaced ones."""
     return np.unique(np.linspace(0, documents - 1, min(documents, WRITTEN)).round().astype(np.int64))

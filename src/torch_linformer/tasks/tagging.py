@@ -1,4 +1,4 @@
-"""Token classification: a tag for every word, and the named stretches of text that tags spell out."""
+"""Token classification: a tag for every word, and the entities that tags spell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
 
 from torch_linformer.data.reading.documents import quiet
@@ -14,20 +15,19 @@ from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.models import LinformerForTokenClassification
 from torch_linformer.tasks.floors import most_frequent_tag_floor
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.metrics import tagging_metrics
-from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, pad_targets
-from torch_linformer.tasks.whole_documents import label_config
+from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
+from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets
 
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
-# Words of a text that comes without them: as most corpora divide them, punctuation stands by itself.
+# Words of plain text, divided as in most corpora: each punctuation mark is one.
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Tagging(Task):
     """A tag for every word. The first token of a word carries its tag; the others take no part in the loss.
 
-    A word that stands in several windows gets the tag of the one in which it has most text on both sides. Words that
-    no window holds (what was cut off) are tagged "O".
+    A word in several windows gets the tag of the one with most context on both of its sides. Words that no window holds
+    (what was cut off) are tagged "O".
     """
 
     record = TAGGED
@@ -52,11 +52,8 @@ class Tagging(Task):
         with quiet():
             return windows.map(targets)
 
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        batch = super().collate(windows)
-        if "labels" in windows[0]:
-            batch["labels"] = pad_targets([window["labels"] for window in windows], batch["attention_mask"])
-        return batch
+    def targets(self, labels: list[Any], attention_mask: Tensor) -> Tensor:
+        return pad_targets(labels, attention_mask)
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         """``(B, N, 2)``: the number of the best tag, and its probability."""
@@ -81,12 +78,11 @@ class Tagging(Task):
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        words, tags = zip(*((_words(part), part["label"][:]) for part in (train, test)), strict=True)
-        floor = most_frequent_tag_floor(words[0], tags[0], words[1], tags[1])
-        return {"frequent_tag": {name: floor[name] for name in self.headline}}
+        known, wanted = ((_words(part), part["label"][:]) for part in (train, test))
+        return {"frequent_tag": self.heading(most_frequent_tag_floor(known, wanted))}
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
-        places = [[match.span() for match in _WORD.finditer(text)] for text in texts]
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
+        places = [_word_spans(text) for text in texts]
         return {
             "text": list(texts),
             "word_starts": [[start for start, _ in spans] for spans in places],
@@ -94,41 +90,32 @@ class Tagging(Task):
         }
 
     def describe(self, answer: list[tuple[str, float]], text: str) -> dict[str, Any]:
-        words = [match.span() for match in _WORD.finditer(text)]
-        return {"entities": list(_entities(answer, words, text))}
+        return {"entities": list(_entities(answer, _word_spans(text), text))}
+
+
+def _word_spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:
     """(number of a word, number of the first token of text that holds some of it) for the words in a window."""
     token_starts, token_ends = np.asarray(window["starts"]), np.asarray(window["ends"])
-    # A token may begin before its word, with the space there; the first that ends behind the word's start is its.
+    # A token may begin before its word, with the space there; its token is the first that ends after its start.
     tokens = np.searchsorted(token_ends, word_starts, side="right").tolist()
     for word, (token, start, end) in enumerate(zip(tokens, word_starts, word_ends, strict=True)):
         has_token = token < len(token_ends) and token_starts[token] < end
-        # At the front of a window a word may go on that has begun, and has its tag, in the window before.
+        # A window may begin within a word, which has its tag in the window before.
         if has_token and (token > 0 or token_starts[0] <= start):
             yield word, token
 
 
 def _entities(answer: list[tuple[str, float]], words: list[tuple[int, int]], text: str) -> Iterator[dict[str, Any]]:
-    """Words of one kind that follow each other, joined: B- begins a new one, as does a change of kind."""
-    kind, start, end, scores = OUTSIDE, 0, 0, [0.0]
-    for (tag, score), place in zip([*answer, (OUTSIDE, 0.0)], [*words, (0, 0)], strict=True):
-        mark, _, name = tag.partition("-") if tag[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else ("", "", tag)
-        if kind != OUTSIDE and (name != kind or mark in ("B", "S", "U")):
-            yield {
-                "label": kind,
-                "start": start,
-                "end": end,
-                "text": text[start:end],
-                "score": round(float(np.mean(scores)), 6),
-            }
-            kind = OUTSIDE
-        if name != OUTSIDE and kind == OUTSIDE:
-            kind, start, scores = name, place[0], []
-        if name != OUTSIDE:
-            end = place[1]
-            scores.append(score)
+    """The entities that tags spell, as in the metrics; of tags without prefixes, neighboring words of one tag."""
+    tags = [as_iobes(tag) if tag == OUTSIDE or TAG_PREFIX.match(tag) else f"I-{tag}" for tag, _ in answer]
+    for kind, first, last in get_entities(tags):
+        start, end = words[first][0], words[last][1]
+        score = round(float(np.mean([probability for _, probability in answer[first : last + 1]])), 6)
+        yield {"label": kind, "start": start, "end": end, "text": text[start:end], "score": score}
 
 
 def _words(documents: Dataset) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,44 +11,39 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
+from torch_linformer.data.packing import PackedText
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.tasks.examples import Examples
 
 ColumnLists = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
-
+Batch = dict[str, Tensor]
 
 IGNORED = -100  # a target that takes no part in the loss
 
 
-def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
-    """Targets of every token as one tensor, −100 wherever the batch is padded, on whichever side."""
-    padded = torch.full_like(attention_mask, IGNORED)
-    padded[attention_mask.bool()] = torch.tensor([target for row in targets for target in row])
-    return padded
+@dataclass(frozen=True)
+class Examples:
+    """Documents, the windows of them that a model reads, and the tokens of each document before anything is cut."""
 
-
-def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
-    """A window with the places of its tokens in the document, and what is left of its logits, one after the other."""
-    names = ("document", "text_from", "starts", "ends")
-    for number, kept in enumerate(reduced):
-        yield {name: windows[name][number] for name in names}, kept
+    documents: Dataset
+    windows: Dataset | PackedText
+    num_tokens: np.ndarray
 
 
 class Task(ABC):
     """What a run needs to know of a task.
 
-    Documents become windows of token ids (:mod:`torch_linformer.data.windows`), a model answers each window, and
-    the answers of a document's windows become its own, which is scored. Training, ``linformer evaluate`` and
-    ``linformer predict`` go this way alike.
+    Documents become windows of token ids (:mod:`torch_linformer.data.windows`), a model answers each window, and the
+    answers to a document's windows become that to the document, which is scored. Training, ``linformer evaluate`` and
+    ``linformer predict`` all do so.
 
     Attributes:
         record: how a document is read from a row.
         model_class: the model that learns it.
         best_metric: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
         headline: the scores that head the report.
-        validated: those of the validation documents that are shown while it trains; the headline if empty.
+        validated: the scores of the validation documents that are shown during training; the headline if empty.
         offsets: whether the windows must tell which characters a token stands for.
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
@@ -79,7 +75,7 @@ outputs = model(**inputs)"""
 
     @property
     def config(self) -> dict[str, Any]:
-        """What the configuration of a new model says of the task."""
+        """What the task sets in the configuration of a new model."""
         return {}
 
     def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
@@ -87,7 +83,7 @@ outputs = model(**inputs)"""
         return DocumentEncoder(self.tokenizer, max_length, overflow=overflow, stride=stride, offsets=self.offsets)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
-        """Documents tokenised, with the targets of each window; found in a cache if they were made before.
+        """Documents tokenized, with the targets of each window; from a cache if they were made before.
 
         ``most`` windows at most, where a task can leave some out.
         """
@@ -96,23 +92,30 @@ outputs = model(**inputs)"""
         return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
-        """The windows with the targets that the collator reads."""
+        """The windows with the targets that :meth:`collate` reads."""
         raise NotImplementedError
 
-    def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], dict[str, Tensor]]:
+    def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], Batch]:
         """What makes a batch of windows."""
         return self.collate
 
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    def collate(self, windows: list[dict[str, Any]]) -> Batch:
         """A padded batch; with its targets if the windows have them."""
-        return dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
+        batch = dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
+        if "labels" in windows[0]:
+            batch["labels"] = self.targets([window["labels"] for window in windows], batch["attention_mask"])
+        return batch
+
+    def targets(self, labels: list[Any], attention_mask: Tensor) -> Tensor:
+        """The column "labels" of a batch's windows as one tensor."""
+        return torch.tensor(labels)
 
     @abstractmethod
     def reduce(self, logits: Any, labels: Any) -> Tensor:
         """The small part of a batch's logits that the answers need."""
 
-    def respond(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """What a model says of a batch without targets, as :meth:`answers` reads it."""
+    def respond(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What a model makes of a batch without targets, as :meth:`answers` reads it."""
         outputs = model(**batch)
         return self.reduce(outputs.to_tuple() if "logits" not in outputs else outputs.logits, None)
 
@@ -124,6 +127,10 @@ outputs = model(**inputs)"""
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         """Every score of the answers."""
 
+    def heading(self, scores: Mapping[str, Any]) -> dict[str, float]:
+        """Those of the scores that head the report."""
+        return {name: scores[name] for name in self.headline}
+
     def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""
         return {}
@@ -132,8 +139,8 @@ outputs = model(**inputs)"""
         """What a model must beat, by its name in the report, and its headline scores."""
         return {}
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list]:
-        """Texts without anything known of them, as the columns that :meth:`answers` reads."""
+    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
+        """Texts without labels, as the columns that :meth:`answers` reads."""
         return {"text": list(texts)}
 
     def describe(self, answer: Any, text: str) -> dict[str, Any]:
@@ -145,4 +152,23 @@ outputs = model(**inputs)"""
         raise NotImplementedError
 
     def finish(self, model: LinformerPreTrainedModel) -> None:  # noqa: B027 - most tasks have none
-        """The last touch to the trained model."""
+        """The last change to the trained model."""
+
+
+def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:
+    """Targets of every token as one tensor, −100 wherever the batch is padded, on whichever side."""
+    padded = torch.full_like(attention_mask, IGNORED)
+    padded[attention_mask.bool()] = torch.tensor([target for row in targets for target in row])
+    return padded
+
+
+def each_window(reduced: Any, windows: ColumnLists) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Each window with the places of its tokens in the document, and what is left of its logits."""
+    names = ("document", "text_from", "starts", "ends")
+    for number, kept in enumerate(reduced):
+        yield {name: windows[name][number] for name in names}, kept
+
+
+def label_config(names: Sequence[str]) -> dict[str, Any]:
+    """The names of a model's outputs, as a configuration has them."""
+    return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}

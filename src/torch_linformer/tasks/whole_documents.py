@@ -1,4 +1,4 @@
-"""Tasks that ask for something of a document as a whole: its label, its labels, or a number."""
+"""Tasks that predict something of a document as a whole: its label, its labels, or a number."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -11,36 +11,24 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import LABELLED, SCORED, SEVERAL
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
-from torch_linformer.tasks.floors import (
-    majority_accuracy,
-    mean_floor,
-    tfidf_floor,
-    tfidf_multilabel_floor,
-    tfidf_regression_floor,
-)
+from torch_linformer.tasks import floors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
-from torch_linformer.tasks.task import ColumnLists, Task
+from torch_linformer.tasks.task import ColumnLists, Task, label_config
 
 
 class WholeDocuments(Task):
-    """The answers of a document's windows are averaged, each weighted by its tokens."""
+    """The answers to a document's windows are averaged, each weighted by its tokens."""
 
     model_class = LinformerForSequenceClassification
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
-        targets = self._targets(documents)
-        return windows.add_column("labels", [targets[number] for number in windows["document"]])
+        known = self.known(documents)
+        return windows.add_column("labels", [known[number] for number in windows["document"]])
 
-    def _targets(self, documents: Dataset) -> list[Any]:
-        """What the loss compares with, for each document."""
+    def known(self, documents: Dataset) -> list[Any]:
+        """The true answer to each document, as the loss compares with it."""
         raise NotImplementedError
-
-    def collate(self, windows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        batch = super().collate(windows)
-        if "labels" in windows[0]:
-            batch["labels"] = torch.tensor([window["labels"] for window in windows])
-        return batch
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
@@ -55,7 +43,7 @@ class Classification(WholeDocuments):
     """One label a document."""
 
     record = LABELLED
-    # Accuracy alone says little of the rare labels, and on a few hundred documents it hardly moves.
+    # Accuracy tells little of the rare labels, and on a few hundred documents it hardly moves.
     best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2
 
@@ -63,7 +51,7 @@ class Classification(WholeDocuments):
     def config(self) -> dict[str, Any]:
         return {**label_config(self.names), "problem_type": "single_label_classification"}
 
-    def _targets(self, documents: Dataset) -> list[int]:
+    def known(self, documents: Dataset) -> list[int]:
         index = {name: number for number, name in enumerate(self.names)}
         return [index[label] for label in documents["label"]]
 
@@ -71,12 +59,12 @@ class Classification(WholeDocuments):
         return logits.float().softmax(dim=-1)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        return classification_metrics(self._targets(documents), np.argmax(answers, axis=-1), self.names)
+        return classification_metrics(self.known(documents), np.argmax(answers, axis=-1).tolist(), self.names)
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        floor = tfidf_floor(train["text"], train["label"], test["text"], test["label"], seed=seed)
-        majority = {"accuracy": majority_accuracy(train["label"], test["label"])}
-        return {"tfidf": _headline(floor, self.headline), "majority": majority}
+        known, wanted = train["label"][:], test["label"][:]
+        tfidf = floors.tfidf_floor((train["text"], known), (test["text"], wanted), seed=seed)
+        return {"tfidf": self.heading(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         return {"label": self.names[int(np.argmax(answer))], "probabilities": _rounded(self.names, answer)}
@@ -93,20 +81,18 @@ class MultiLabel(WholeDocuments):
     def config(self) -> dict[str, Any]:
         return {**label_config(self.names), "problem_type": "multi_label_classification"}
 
-    def _targets(self, documents: Dataset) -> list[list[float]]:
+    def known(self, documents: Dataset) -> list[list[float]]:
         return [[float(name in labels) for name in self.names] for labels in map(set, documents["label"])]
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().sigmoid()
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        return multilabel_metrics(np.asarray(self._targets(documents)), np.asarray(answers) > 0.5, self.names)
+        return multilabel_metrics(np.asarray(self.known(documents)), np.asarray(answers) > 0.5, self.names)
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        sets = (np.asarray(self._targets(part)) for part in (train, test))
-        known, wanted = sets
-        floor = tfidf_multilabel_floor(train["text"], known, test["text"], wanted, seed=seed)
-        return {"tfidf": _headline(floor, self.headline)}
+        splits = [(part["text"], np.asarray(self.known(part))) for part in (train, test)]
+        return {"tfidf": self.heading(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > 0.5]
@@ -116,7 +102,7 @@ class MultiLabel(WholeDocuments):
 class Regression(WholeDocuments):
     """A number a document.
 
-    It is learnt less ``center`` and divided by ``scale``, the mean and the standard deviation of the training
+    It is learned less ``center`` and divided by ``scale``, the mean and the standard deviation of the training
     documents, so that the learning rate suits any unit; :meth:`finish` writes both into the model's last layer.
     """
 
@@ -131,8 +117,9 @@ class Regression(WholeDocuments):
     def config(self) -> dict[str, Any]:
         return {**label_config(["value"]), "problem_type": "regression"}
 
-    def _targets(self, documents: Dataset) -> list[float]:
-        return ((np.asarray(documents["label"][:]) - self.center) / self.scale).tolist()
+    def known(self, documents: Dataset) -> list[float]:
+        values: list[float] = ((np.asarray(documents["label"][:]) - self.center) / self.scale).tolist()
+        return values
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().squeeze(-1)
@@ -145,9 +132,8 @@ class Regression(WholeDocuments):
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
         known, wanted = train["label"][:], test["label"][:]
-        ridge = tfidf_regression_floor(train["text"], known, test["text"], wanted, seed=seed)
-        mean = mean_floor(known, wanted)
-        return {"tfidf_ridge": _headline(ridge, self.headline), "mean": _headline(mean, self.headline)}
+        ridge = floors.tfidf_regression_floor((train["text"], known), (test["text"], wanted), seed=seed)
+        return {"tfidf_ridge": self.heading(ridge), "mean": self.heading(floors.mean_floor(known, wanted))}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         return {"value": float(answer)}
@@ -158,15 +144,6 @@ class Regression(WholeDocuments):
         last.weight *= self.scale
         last.bias.mul_(self.scale).add_(self.center)
         self.center, self.scale = 0.0, 1.0
-
-
-def label_config(names: Sequence[str]) -> dict[str, Any]:
-    """The names of a model's outputs, as a configuration has them."""
-    return {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-
-
-def _headline(scores: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
-    return {name: scores[name] for name in names}
 
 
 def _rounded(names: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""A training run, from its settings to a model folder with its report. Importing it alone is free.
+"""A training run, from its settings to a model folder with its report. Importing only this is free.
 
-``adapt`` is :func:`torch_linformer.adaptation.adapt`, by the name it had first.
+``adapt`` is :func:`torch_linformer.adaptation.adapt`, under its first name.
 """
 
 import importlib

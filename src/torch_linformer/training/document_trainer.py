@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
 from torch_linformer.opening.devices import autocast
-from torch_linformer.tasks.examples import Examples
-from torch_linformer.tasks.task import ColumnLists, Task
+from torch_linformer.tasks.task import ColumnLists, Examples, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 
@@ -35,7 +34,7 @@ class DocumentTrainer(RunTrainer):
             reads = self.accelerator.unwrap_model(model).prepare_decoder_input_ids_from_labels(inputs["labels"])
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
-            self.label_smoother = None  # a way to learn: the validation loss is that of the labels
+            self.label_smoother = None  # the validation loss is that of the labels
         try:
             return super().compute_loss(model, inputs, *args, **kwargs)
         finally:
@@ -61,11 +60,11 @@ class DocumentTrainer(RunTrainer):
         answers = self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
         return self.task.scores(answers, examples.documents)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         with self._evaluating():
             return super().get_eval_dataloader(eval_dataset)
 
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         with self._evaluating():
             return super().get_test_dataloader(test_dataset)
 

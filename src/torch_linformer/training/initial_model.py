@@ -16,14 +16,16 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.opening.model_folder import AnyConfig, load_model
+from torch_linformer.models.configuration import FIELDS, without_unused_options
+from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
-_LSA_STEPS = 100  # at the peak rate, that the optimiser would need to undo the vectors
+_LSA_STEPS = 100  # at the peak rate, that the optimizer would need to undo the vectors
+_MODEL_OPTIONS = ("attention", "activation_memory", "chunk_size")  # those of a model that are no options of attention
 
 
 def build_model(
@@ -32,7 +34,7 @@ def build_model(
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
     Raises:
-        InputError: the other model cannot read so many tokens.
+        InputError: the other model cannot read this many tokens.
     """
     set_seed(settings.seed)
     if settings.task == "seq2seq":
@@ -41,10 +43,7 @@ def build_model(
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
     source = load_model(settings.from_model)
-    try:
-        _read_up_to(source, settings.length)
-    except ValueError as error:
-        raise InputError(f"--max-length {settings.length}: {error}") from None
+    _read_up_to(source, settings.length)
     types = {"type_vocab_size": max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))}
     model = task.model_class(
         LinformerConfig(**{**source.config.to_diff_dict(), "architectures": None, **labels, **types})
@@ -54,56 +53,48 @@ def build_model(
 
 
 def _build_seq2seq(settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast) -> LinformerPreTrainedModel:
-    """A new encoder-decoder, or another that goes on learning."""
+    """A new encoder-decoder, or another that continues to learn."""
     if settings.from_model is None:
         return task.model_class(cast(Any, build_seq2seq_config(settings, tokenizer, task.config)))
     model = cast(LinformerForConditionalGeneration, load_model(settings.from_model))
-    try:
-        model.resize_max_len(settings.length, mode="keep")
-    except ValueError as error:
-        raise InputError(f"--max-length {settings.length}: {error}") from None
-    _read_up_to(model.decoder, settings.target_length)
+    _read_up_to(model, settings.length)
+    _read_up_to(model.decoder, settings.target_length, "--max-target-length")
     return model
 
 
-def _read_up_to(model: LinformerPreTrainedModel, length: int) -> None:
-    """Make a model take rows of ``length`` tokens; one that reads rows of any length only notes what it learns on."""
-    if model.config.longest_input is None:
+def _read_up_to(model: LinformerPreTrainedModel, length: int, option: str = "--max-length") -> None:
+    """Make a model take rows of ``length`` tokens; one that reads rows of any length only records the length."""
+    if reader_config(model.config).longest_input is None:
         model.config.max_position_embeddings = length
-    else:
+        return
+    try:
         model.resize_max_len(length, mode="keep")
+    except ValueError as error:
+        raise InputError(f"{option} {length}: {error}") from None
 
 
 def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
     """Raise ``InputError`` where a model cannot learn the task because of what it is or what its tokens see."""
-    if settings.task == "seq2seq" and not isinstance(config, LinformerSeq2SeqConfig):
-        raise InputError(
-            f"--from {settings.from_model}: is no encoder-decoder; --task seq2seq begins with a model of --task "
-            "seq2seq, or with a new one"
+    seq2seq = isinstance(config, LinformerSeq2SeqConfig)
+    if settings.task == "seq2seq" and not seq2seq:
+        wrong = "is no encoder-decoder; --task seq2seq begins with a model of --task seq2seq, or with a new one"
+    elif settings.task != "seq2seq" and seq2seq:
+        wrong = "is an encoder-decoder, which only learns --task seq2seq; begin with another model, or with a new one"
+    elif settings.task == "clm" and not config.causal:
+        wrong = "its tokens see those after them; --task clm begins with a model of --task clm, or with a new one"
+    elif settings.task == "mlm" and config.causal:
+        wrong = (
+            "its tokens do not see those after them, as --task mlm needs; take --task clm, or begin with a new model"
         )
-    if isinstance(config, LinformerSeq2SeqConfig):
-        if settings.task == "seq2seq":
-            return
-        raise InputError(
-            f"--from {settings.from_model}: is an encoder-decoder, which goes on with --task seq2seq alone; begin with "
-            "another model, or with a new one"
-        )
-    if settings.task == "clm" and not config.causal:
-        raise InputError(
-            f"--from {settings.from_model}: its tokens see those behind them; --task clm begins with a model of --task "
-            "clm, or with a new one"
-        )
-    if settings.task == "mlm" and config.causal:
-        raise InputError(
-            f"--from {settings.from_model}: its tokens do not see those behind them, as --task mlm needs; take --task "
-            "clm, or begin with a new model"
-        )
+    else:
+        return
+    raise InputError(f"--from {settings.from_model}: {wrong}")
 
 
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
-    """The weights of one model in another; the token types may be more, and the head is taken if it says the same.
+    """Copy the weights of one model into another, which may have more token types; the head too, if labels agree.
 
-    A regression's head is not: it speaks in the unit of its own documents.
+    A regression's head is not copied: it predicts in the unit of its own documents.
     """
     same_head = type(source) is type(model) and source.config.id2label == model.config.id2label
     whole = same_head and model.config.problem_type != "regression"
@@ -114,9 +105,9 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
 
 
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
-    """Add the tokens' vectors to the random embeddings, so large that training refines and does not erase them.
+    """Add the tokens' vectors to the random embeddings, at a scale that training refines and does not erase.
 
-    ``documents`` are the tokenised training documents, with a column "input_ids".
+    ``documents`` are the tokenized training documents, with a column "input_ids".
     """
     weight = cast(nn.Embedding, model.get_input_embeddings()).weight
     order = np.random.default_rng(settings.seed).permutation(len(documents))
@@ -130,8 +121,9 @@ def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, se
 def build_config(
     settings: TrainSettings, tokenizer: PreTrainedTokenizerFast, labels: dict[str, Any]
 ) -> LinformerConfig:
-    """The configuration of the new model that ``settings`` ask for, with what it says of the task."""
-    size = SIZES[settings.size]
+    """The configuration of the new model that ``settings`` ask for, with what the task sets in it."""
+    size, causal = SIZES[settings.size], settings.task == "clm"
+    same_names = [name for name in (*FIELDS, *_MODEL_OPTIONS) if hasattr(settings, name) and settings.applies(name)]
     return LinformerConfig(
         **{
             "vocab_size": len(tokenizer),
@@ -145,15 +137,12 @@ def build_config(
             "type_vocab_size": 0,
             "max_position_embeddings": settings.length,
             "pad_token_id": tokenizer.pad_token_id,
+            **{name: getattr(settings, name) for name in same_names},
             "k": settings.slots,
             "window": settings.local_window,
-            **{name: getattr(settings, name) for name in ("sharing", "projection") if settings.applies(name)},
-            "causal": settings.task == "clm",
-            "lm_head_transform": settings.task != "clm",
-            "embedding_norm": settings.task != "clm",  # with one a model of text learns much more slowly (docs/log.md)
-            "attention": settings.attention,
-            "activation_memory": settings.memory,
-            "chunk_size": settings.chunk_size,
+            "causal": causal,
+            "lm_head_transform": not causal,
+            "embedding_norm": not causal,  # with one a language model learns much more slowly (docs/log.md)
             "pooling": "mean_max",
             "norm_first": True,
             **labels,
@@ -166,8 +155,8 @@ def build_seq2seq_config(
 ) -> LinformerSeq2SeqConfig:
     """The configuration of the new encoder-decoder that ``settings`` ask for.
 
-    The slots of the decoder's memory are as the encoder's. The decoder is short, and keeps the inputs of its layers
-    where the encoder is reversible, which a decoder cannot be.
+    The decoder reads the encoder's output through slots like the encoder's. It is short, and keeps the inputs of its
+    layers where the encoder is reversible, which a decoder cannot be.
     """
     encoder = build_config(settings, tokenizer, tokens)
     target = {
@@ -177,12 +166,11 @@ def build_seq2seq_config(
         "position_embedding": "rotary",
         "window": WINDOW,
         "k": min(DECODER_SLOTS, settings.target_length // 4),
-        "activation_memory": "checkpoint" if settings.memory == "reversible" else settings.memory,
+        "activation_memory": "checkpoint" if encoder.activation_memory == "reversible" else encoder.activation_memory,
         "lm_head_transform": False,
     }
-    return LinformerSeq2SeqConfig(
-        encoder=encoder, decoder=LinformerConfig(**target), pad_token_id=tokenizer.pad_token_id, **tokens
-    )
+    decoder = LinformerConfig(**without_unused_options(target))
+    return LinformerSeq2SeqConfig(encoder=encoder, decoder=decoder, pad_token_id=tokenizer.pad_token_id, **tokens)
 
 
 def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | None:

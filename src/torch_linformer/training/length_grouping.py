@@ -10,9 +10,9 @@ BATCHES_GROUPED = 8  # documents of this many batches are sorted by length toget
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """A shuffle in which the documents of a batch have similar lengths, drawn from (seed, epoch) alone.
+    """A shuffle in which the documents of a batch have similar lengths, drawn from only (seed, epoch).
 
-    The longest batch comes first, so that memory runs out at the start or not at all.
+    The longest batch comes first, so that memory runs out at the start or never.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
@@ -29,9 +29,9 @@ class LengthGroupedSampler(Sampler[int]):
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self), generator=generator)
         batches: list[Tensor] = []
-        for group in order.split(self.batch_size * BATCHES_GROUPED):
+        for group in torch.split(order, self.batch_size * BATCHES_GROUPED):
             longest_first = group[torch.argsort(self.lengths[group], descending=True, stable=True)]
-            batches.extend(longest_first.split(self.batch_size))
+            batches.extend(torch.split(longest_first, self.batch_size))
         shuffled = [batches[i] for i in torch.randperm(len(batches), generator=generator)]
         # A batch that is not full must stay the last one: the loader cuts the order into batches by counting.
         shuffled.sort(key=lambda batch: len(batch) < self.batch_size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import field
@@ -9,18 +10,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.errors import InputError, flag
+from torch_linformer.errors import FORMER_NAMES, InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    """A field with what the command line says about it."""
+    """A field with its help text on the command line."""
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
 def check_options(settings: Any, positive: Sequence[str]) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number that cannot be: not above 0, beyond any memory."""
+    """Raise ``InputError`` for a choice there is not, or a number out of its range."""
     for item in dataclasses.fields(settings):
         value, choices = getattr(settings, item.name), item.metadata["choices"]
         if choices and value is not None and value not in choices:
@@ -40,6 +41,17 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 
 
+def renamed(options: dict[str, Any]) -> dict[str, Any]:
+    """Options by their present names, with a line on standard error for each that has a former one."""
+    for old, new in FORMER_NAMES.items():
+        if old in options:
+            if new in options:
+                raise InputError(f"{flag(old)} is the former name of {flag(new)}: give only {flag(new)}")
+            print(f"linformer: {flag(old)} is now {flag(new)}; the old name will be removed", file=sys.stderr)
+            options[new] = options.pop(old)
+    return options
+
+
 def read_config(path: str, settings: type) -> dict[str, Any]:
     """Options of a settings class from a TOML file, named as on the command line, with hyphens or underscores.
 
@@ -52,32 +64,29 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
         raise InputError(f"--config {path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
-    known = {item.name: item for item in dataclasses.fields(settings)}
+    known = {item.name: str(item.type) for item in dataclasses.fields(settings)}
+    former = {old: known[new] for old, new in FORMER_NAMES.items() if new in known}
+    kinds = {**known, **former, "resume": "bool"}
     spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
     options: dict[str, Any] = {}
     for key, value in values.items():
         name = "from_model" if key == "from" else key.replace("-", "_")
         if name in options:
             raise InputError(f"--config {path}: {flag(name).removeprefix('--')} stands there twice; remove one of them")
-        if name == "resume":  # no setting: it does not change what the run is
-            if not isinstance(value, bool):
-                raise InputError(f"--config {path}: resume must be true or false, got {value!r}")
-            options[name] = value
-        elif name in known:
-            options[name] = _convert(value, known[name], f"--config {path}: {key}")
+        if name == "k" and isinstance(value, list):
+            value = ",".join(map(str, value))
+        if name in kinds:
+            options[name] = _convert(value, kinds[name], f"--config {path}: {key}")
         else:
             near = get_close_matches(key.replace("_", "-"), spelled, n=1)
             there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
             raise InputError(f"--config {path}: unknown option {key!r}; {there}")
-    return options
+    return renamed(options)
 
 
-def _convert(value: Any, item: dataclasses.Field, where: str) -> Any:
-    """A TOML value as the field's type: numbers may stand for text and whole numbers for fractions."""
-    wanted = str(item.type)
-    if isinstance(value, list) and item.name == "k":
-        return ",".join(map(str, value))
-    if wanted == str(bool):
+def _convert(value: Any, wanted: str, where: str) -> Any:
+    """A TOML value as the type that a field has: numbers may stand for text and whole numbers for fractions."""
+    if "bool" in wanted:
         if not isinstance(value, bool):
             raise InputError(f"{where} must be true or false, got {value!r}")
         return value

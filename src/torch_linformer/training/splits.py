@@ -21,9 +21,9 @@ from torch_linformer.training.train_settings import TrainSettings
 
 @dataclass(frozen=True)
 class Splits:
-    """Datasets with the columns of the task's record; the names of its labels, if any; what the screen says.
+    """Datasets with the columns of the task's record; the names of its labels, if any; notes for the screen.
 
-    ``warnings`` are what is said of the scores too, wherever they stand.
+    ``warnings`` stand beside the scores too.
     """
 
     train: Dataset
@@ -64,7 +64,7 @@ def _load(settings: TrainSettings, source: str) -> Documents:
 
 
 def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:
-    """``train`` without the part ``name``, and the part; a file of its own leaves ``train`` whole."""
+    """``train`` without the part ``name``, and the part; a part from a file of its own takes nothing from ``train``."""
     source = parse_part(getattr(settings, name))
     if isinstance(source, float):
         return split_documents(train, source, settings.seed, stratified=settings.task == "classify")

@@ -1,4 +1,4 @@
-"""Speed and memory of a model's step, of training or inference, beside the same model with full attention."""
+"""Speed and memory of a model's step, of training or inference, and of the same model with full attention."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +10,7 @@ from torch import nn
 from torch_linformer import models
 from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
+from torch_linformer.models.configuration import without_unused_options
 from torch_linformer.opening.devices import autocast
 
 
@@ -30,7 +31,7 @@ class ModelStep:
 class StepCost:
     """Tokens per second, and peak memory beyond the parameters and the batch (:mod:`torch_linformer.measuring.memory`).
 
-    Of a training step that is what its activations, gradients and AdamW's state take together at their height.
+    For a training step that is the peak of its activations, gradients and AdamW's state together.
     """
 
     tokens_per_second: float
@@ -38,8 +39,8 @@ class StepCost:
 
 
 def measure_beside_full_attention(step: ModelStep) -> tuple[StepCost | None, StepCost | None]:
-    """The model as it is, and the same with full attention; None for one that failed, for want of memory say."""
-    ours, full = measure_steps([step, replace(step, config=_with_attention(step.config, "full"))])
+    """The model as it is, and the same with full attention; None for one that failed (out of memory, for example)."""
+    ours, full = measure_steps([step, replace(step, config=_with_full_attention(step.config))])
     return ours, full
 
 
@@ -76,11 +77,11 @@ def build_step(**fields: Any) -> Callable[[], None]:
     return train
 
 
-def _with_attention(config: dict[str, Any], attention: str) -> dict[str, Any]:
-    """A configuration with another attention, in both parts of an encoder-decoder."""
+def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with full attention, in both parts of an encoder-decoder."""
     if "encoder" in config:
-        return {**config, **{side: {**config[side], "attention": attention} for side in ("encoder", "decoder")}}
-    return {**config, "attention": attention}
+        return {**config, **{side: _with_full_attention(config[side]) for side in ("encoder", "decoder")}}
+    return without_unused_options({**config, "attention": "full"})
 
 
 def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:
@@ -98,7 +99,7 @@ def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 
 def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Something to learn, of the shape that the model expects."""
+    """Targets of the shape that the model expects."""
     first = torch.zeros_like(ids[:, 0])
     match model_class:
         case "LinformerForMaskedLM" | "LinformerForCausalLM":

@@ -3,10 +3,11 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from torch_linformer.errors import InputError
 
-LEVEL = "95"  # per cent of the energy, where none is named
+LEVEL = "95"  # percent of the energy, by default
 
 
 def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
@@ -14,25 +15,19 @@ def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
 
     Args:
         reference: ``@FILE``, or ``@FILE:99`` for another share of the energy than 95 %.
-        length: tokens that the new model reads; spectra of other lengths ask for another K.
-        size: what the new model's size is called.
+        length: tokens that the new model reads; spectra of other lengths suggest another K.
+        size: the name of the new model's size.
         layers: how many it has.
 
     Raises:
-        InputError: the file is missing or no such file, or says nothing of this length, share or number of layers.
+        InputError: the file is missing or of another kind, or lacks this length, share or number of layers.
     """
     option = f"--k {reference}"
     match = re.fullmatch(r"@(?P<file>.+?)(:(?P<level>\d+))?", reference)
     if match is None:
-        raise InputError(f"{option}: name a file of linformer spectrum behind the @")
+        raise InputError(f"{option}: name a file of linformer spectrum after the @")
     level = match["level"] or LEVEL
-    try:
-        spectra = json.loads(Path(match["file"]).read_text(encoding="utf-8"))["spectra"]
-        by_length = {int(spectrum["length"]): spectrum["suggested_k"] for spectrum in spectra}
-    except OSError as error:
-        raise InputError(f"{option}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{option}: is no spectrum.json of linformer spectrum") from None
+    by_length = _suggestions(match["file"], option)
     if length not in by_length:
         lengths = ", ".join(f"{each:,}" for each in sorted(by_length))
         raise InputError(
@@ -51,3 +46,14 @@ def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
             "take a smaller share, or measure more with linformer spectrum --rank"
         )
     return ",".join(map(str, ks))
+
+
+def _suggestions(path: str, option: str) -> dict[int, Any]:
+    """What a file of ``linformer spectrum`` suggests for each length it measured."""
+    try:
+        spectra = json.loads(Path(path).read_text(encoding="utf-8"))["spectra"]
+        return {int(spectrum["length"]): spectrum["suggested_k"] for spectrum in spectra}
+    except OSError as error:
+        raise InputError(f"{option}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{option}: is no spectrum.json of linformer spectrum") from None

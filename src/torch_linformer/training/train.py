@@ -21,22 +21,21 @@ from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
-from torch_linformer.tasks.examples import Examples
-from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
-from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention
+from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention
 from torch_linformer.training.train_settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
-EVALUATED_TOKENS = 500_000  # of text at most that a language model is scored on
-LEAST_EVALUATED = 20_000  # tokens for validation; beyond them all evaluations together read as much as the training
-TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from at most
+EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
+LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
+TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,19 @@ def train(
 
     Args:
         settings: what to train on what.
-        resume: go on from the last whole checkpoint of a run with the same settings.
+        resume: continue from the last whole checkpoint of a run with the same settings.
         command: the command line, for the report.
-        screen: where to show what happens.
+        screen: where progress is shown.
 
     Returns:
         The folder, which ``from_pretrained`` loads.
 
     Raises:
         InputError: for anything wrong with the settings, the data or the folder.
-        Interrupted: on Ctrl-C, once a checkpoint is left.
+        Interrupted: on Ctrl-C, once a checkpoint is written.
     """
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     with run_folder(output):
@@ -87,17 +88,14 @@ def train(
 def _trained(
     settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: TrainingScreen
 ) -> Outcome:
-    """Everything between a folder that was opened and what is written into it in the end."""
+    """Train and score in a folder that is open."""
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-
     settings = _with_the_first_model(settings)
     data = _prepare(settings, checkpoint, screen)
     model = build_model(settings, data.task, data.tokenizer, data.splits)
-    if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has the embeddings already
+    if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has its embeddings
         add_latent_semantics(model, data.train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
 
@@ -107,6 +105,9 @@ def _trained(
     data.task.finish(model)
     scores = trainer.scores_of(data.test)
     screen.say("measuring the floor and a training step beside full attention")
+    step = ModelStep(
+        type(model).__name__, model.config.to_diff_dict(), settings.batch_size, settings.length, device, precision
+    )
     return Outcome(
         settings=settings,
         command=command,
@@ -116,7 +117,7 @@ def _trained(
         task=data.task,
         scores=scores,
         floors=data.task.floors(data.splits.train, data.splits.test, settings.seed),
-        costs=_costs(settings, model, device, precision),
+        costs=measure_beside_full_attention(step),
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
         spent=spent,
@@ -126,7 +127,7 @@ def _trained(
 
 
 def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
-    """The settings with what follows from the model that the training begins with, if it does with one."""
+    """The settings completed by the model that the training begins with, if any."""
     if settings.from_model is None:
         return settings
     first = load_config(settings.from_model)
@@ -164,7 +165,7 @@ def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None)
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
-        load_tokenizer(settings.from_model)  # says what is wrong with the model's folder, where something is
+        load_tokenizer(settings.from_model)  # its errors name what is wrong with the model's folder
     return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
 
 
@@ -221,12 +222,7 @@ def _describe_model(
 
 
 def _trainer(
-    settings: TrainSettings,
-    output: Path,
-    data: Prepared,
-    model: LinformerPreTrainedModel,
-    device: str,
-    precision: str,
+    settings: TrainSettings, output: Path, data: Prepared, model: LinformerPreTrainedModel, device: str, precision: str
 ) -> DocumentTrainer:
     task = data.task
     arguments = run_arguments(
@@ -252,17 +248,3 @@ def _trainer(
         processing_class=data.tokenizer,
         minutes=settings.minutes,
     )
-
-
-def _costs(
-    settings: TrainSettings, model: LinformerPreTrainedModel, device: str, precision: str
-) -> tuple[StepCost | None, StepCost | None]:
-    step = ModelStep(
-        model_class=type(model).__name__,
-        config=model.config.to_diff_dict(),
-        batch_size=settings.batch_size,
-        length=settings.length,
-        device=device,
-        precision=precision,
-    )
-    return measure_beside_full_attention(step)

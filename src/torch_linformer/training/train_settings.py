@@ -34,19 +34,18 @@ SIZES = {
 }
 
 TASKS = tuple(HEADLINES)
-OF_TEXT = ("mlm", "clm")  # tasks that learn from text alone, all of it
+OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
 PROJECTIONS = ("linear", "random", "conv", "mean", "max")
-MEMORY = ("none", "checkpoint", "reversible")
+SHARINGS = ("none", "headwise", "kv", "layerwise")
+ACTIVATION_MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
 MAX_TARGET_LENGTH = 256
-DECODER_SLOTS = 16  # of the target so far, beside its window
+DECODER_SLOTS = 16  # of the target so far, in addition to its window
 EPOCHS = 5.0
-WINDOW = 64  # tokens that a new causal model sees one by one
-FINE_TUNING = 0.2  # of the rate that a model of the size learns with from scratch
-# Options that only some tasks have.
-_OF_TASKS = {
-    "text_column": tuple(task for task in TASKS if task != "seq2seq"),
-    "label_column": tuple(task for task in TASKS if task != "seq2seq"),
+WINDOW = 64  # tokens of the local window of a new causal model
+FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
+_OF_TASKS = {  # options that only some tasks have
+    **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
     "question_column": ("qa",),
     "source_column": ("seq2seq",),
     "target_column": ("seq2seq",),
@@ -56,21 +55,22 @@ _OF_TASKS = {
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
     "class_weights": ("classify",),
-    "sharing": tuple(task for task in TASKS if task != "clm"),  # slots of a causal model are running means
-    "projection": tuple(task for task in TASKS if task != "clm"),
+    # The slots of a causal model are running means.
+    **dict.fromkeys(("sharing", "projection"), tuple(task for task in TASKS if task != "clm")),
 }
-_OF_NEW_MODELS = (
+_OF_LINFORMER = ("window", "sharing", "projection")  # options that full attention does not have
+_OF_NEW_MODELS = {
+    *_OF_LINFORMER,
     "tokenizer",
     "k",
-    "window",
-    "sharing",
-    "projection",
     "attention",
-    "memory",
+    "activation_memory",
     "chunk_size",
     "embeddings",
     "size",
-)
+}
+_READS_ALL = "which reads all of every document anyway"
+_NO_WINDOWS = {"mlm": _READS_ALL, "clm": _READS_ALL, "seq2seq": "which writes one target for a document"}
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -94,26 +94,28 @@ class TrainSettings:
         None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
     )
     overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
-    stride: int | None = option(None, "tokens that neighbouring windows share  [max-length/4]")
+    stride: int | None = option(None, "tokens that neighboring windows share  [max-length/4]")
     packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
     whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
     k: str | None = option(
         None,
-        "slots K: a number; one a layer, comma-separated; or @spectrum.json, or :90, :99 behind it "
-        " [min(256, max-length/4); clm 64]",
+        "slots K: a number; one a layer, comma-separated; or @spectrum.json, or @spectrum.json:99  "
+        "[min(256, max-length/4); clm 64]",
     )
     window: int | None = option(
-        None, "also attend to the tokens this near; clm: to the last so many, 0 for none  [clm: 64]"
+        None, "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  [clm: 64]"
     )
-    sharing: str = option("headwise", "who shares a projection", ("none", "headwise", "kv", "layerwise"))
-    # Segment means generalise best from a few thousand documents (docs/log.md).
+    sharing: str = option("headwise", "who shares a projection of linear, random or conv", SHARINGS)
+    # Segment means generalize best from a few thousand documents (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
-    memory: str = option("none", "activations a training keeps: all; inputs of layers; none, as two streams", MEMORY)
+    activation_memory: str = option(
+        "none", "activations a training keeps: all; inputs of layers; none, as two streams", ACTIVATION_MEMORY
+    )
     chunk_size: int | None = option(None, "tokens the layers work on at once in inference  [all]")
     embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
-    class_weights: str = option("none", "balanced weighs rare labels up in the loss", ("none", "balanced"))
+    class_weights: str = option("none", "balanced gives rare labels more weight in the loss", ("none", "balanced"))
     label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
     max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
@@ -126,55 +128,47 @@ class TrainSettings:
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
     def __post_init__(self) -> None:
-        check_options(
-            self,
-            positive=(
-                "max_length",
-                "max_target_length",
-                "epochs",
-                "max_steps",
-                "minutes",
-                "batch_size",
-                "chunk_size",
-                "learning_rate",
-            ),
-        )
-        if self.stride is not None and self.stride < 0:
-            raise InputError(f"--stride must be at least 0, got {self.stride}")
-        if self.window is not None and self.window < 0:
-            raise InputError(f"--window must be at least 0, got {self.window}")
+        lengths = ("max_length", "max_target_length", "chunk_size", "batch_size")
+        check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
+        for name, value, least in (
+            ("stride", self.stride, 0),
+            ("window", self.window, 0),
+            ("max_length", self.length, 4),
+            ("max_target_length", self.target_length, 4),
+        ):
+            if value is not None and value < least:
+                raise InputError(f"{flag(name)} must be at least {least}, got {value}")
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
-        if self.length < 4:
-            raise InputError(f"--max-length must be at least 4, got {self.length}")
-        if self.target_length < 4:
-            raise InputError(f"--max-target-length must be at least 4, got {self.target_length}")
-        self._check_task()
-        if isinstance(self.k, str) and self.k.startswith("@"):
-            # The numbers, not the file: a run is resumed by what it is, whatever the file says by then.
+        for item in dataclasses.fields(self):
+            if getattr(self, item.name) != item.default:
+                self._check_effect(item.name)
+        if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
+            # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         self.slots  # noqa: B018 - its checks
 
-    def _check_task(self) -> None:
-        """Options that the task, or the model to begin with, would ignore are mistakes."""
-        for item in dataclasses.fields(self):
-            given = getattr(self, item.name) != item.default
-            if given and self.task not in _OF_TASKS.get(item.name, TASKS):
-                tasks = ", ".join(_OF_TASKS[item.name])
-                raise InputError(f"{flag(item.name)} goes with --task {tasks}, not {self.task}")
-            if given and self.from_model and item.name in _OF_NEW_MODELS:
-                raise InputError(f"{flag(item.name)} is for a new model; --from {self.from_model} has its own")
-        if self.task in OF_TEXT and self.overflow == "windows":
+    def _check_effect(self, name: str) -> None:
+        """Raise ``InputError`` for an option that was given and would have no effect."""
+        if self.task not in _OF_TASKS.get(name, TASKS):
+            raise InputError(f"{flag(name)} goes with --task {', '.join(_OF_TASKS[name])}, not {self.task}")
+        if self.from_model and name in _OF_NEW_MODELS:
+            raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
+        if self.attention == "full" and name in _OF_LINFORMER:
+            raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
+        if name == "sharing" and self.projection in ("mean", "max"):
             raise InputError(
-                f"--overflow windows is not for --task {self.task}, which reads all of every document anyway"
+                f"--sharing {self.sharing} has no effect with --projection {self.projection}, which has nothing to "
+                "share: leave it out, or take --projection linear, random or conv"
             )
-        if self.task == "seq2seq" and self.overflow == "windows":
-            raise InputError("--overflow windows is not for --task seq2seq, which writes one target for a document")
+        if name == "overflow" and self.task in _NO_WINDOWS:
+            raise InputError(f"--overflow windows is not for --task {self.task}, {_NO_WINDOWS[self.task]}")
 
     def applies(self, name: str) -> bool:
-        """Whether an option has a meaning for this task, and for a model that begins as this one does."""
+        """Whether an option has an effect for this task, and for a model that begins as this one does."""
         new = self.from_model is None or name not in _OF_NEW_MODELS
-        return new and self.task in _OF_TASKS.get(name, TASKS)
+        slots = self.attention == "linformer" or name not in _OF_LINFORMER
+        return new and slots and self.task in _OF_TASKS.get(name, TASKS)
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""
@@ -196,7 +190,7 @@ class TrainSettings:
 
     @property
     def positions(self) -> str:
-        """How a new model knows where a token stands; tagging, answering and seq2seq cannot do without."""
+        """The position embedding of a new model; tagging, answering and seq2seq cannot do without one."""
         if self.task == "clm":
             return "rotary"
         needed = self.task in ("token-classify", "qa", "seq2seq")
@@ -209,12 +203,14 @@ class TrainSettings:
 
     @property
     def begins_with_lsa(self) -> bool:
-        """Whether the word embeddings start from the documents; what masked tokens ask for is another matter."""
+        """Whether the word embeddings begin as latent semantics of the documents."""
         return self.applies("embeddings") and self.embeddings == "lsa"
 
     @property
     def local_window(self) -> int | None:
-        """Tokens that a new model sees one by one beside its slots; None for no such window."""
+        """The local window of a new model; None for none."""
+        if not self.applies("window"):
+            return None
         if self.window is None:
             return WINDOW if self.task == "clm" else None
         return self.window or None
@@ -223,14 +219,14 @@ class TrainSettings:
     def slots(self) -> int | list[int]:
         """K of the model: one number, or one a layer."""
         layers, least = SIZES[self.size].layers, 0 if self.task == "clm" and self.local_window else 1
-        if self.k is None:
+        if self.k is None or self.attention == "full":
             return min(64 if self.task == "clm" else 256, self.length // 4)
         try:
             numbers = [int(part) for part in str(self.k).split(",")]
         except ValueError:
             raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
         if least == 1 and 0 in numbers and self.task == "clm":
-            raise InputError("--k 0 leaves the window alone, and --window 0 takes it away: give one of them a number")
+            raise InputError("--k 0 leaves only the window, and --window 0 removes it: give one of them a number")
         for number in numbers:
             if not least <= number <= self.length:
                 raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")

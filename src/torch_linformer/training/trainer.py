@@ -1,4 +1,4 @@
-"""The Trainer of transformers with what a long, interruptible run needs beside it."""
+"""The Trainer of transformers with what a long, interruptible run needs in addition."""
 
 import math
 import signal
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.checkpoints import Spent, checkpoints, read_spent, seal
@@ -21,7 +21,7 @@ from torch_linformer.training.length_grouping import LengthGroupedSampler
 from torch_linformer.training.training_screen import TrainingScreen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
-CHECKPOINTS = 10  # over the time that --minutes allows, where the steps leave fewer: they may take any time
+CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may take any time
 
 
 class Interrupted(Exception):
@@ -32,13 +32,13 @@ class RunTrainer(Trainer):
     """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens.
 
     Batches have an ``attention_mask``, and the documents a column ``length``. A run that diverges ends with an
-    ``InputError``, and no weights of then are saved.
+    ``InputError`` before such weights are saved.
     """
 
     def __init__(self, *, minutes: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.seconds_allowed = None if minutes is None else minutes * 60
-        self.before = Spent()  # by the processes that trained this run earlier
+        self.before = Spent()  # by processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
         self.started: float | None = None  # the clock runs from the first step on
 
@@ -87,12 +87,12 @@ class RunTrainer(Trainer):
         return loss, logits, labels
 
     def check_weights(self) -> None:
-        """Raise ``InputError`` where a weight is not finite: there is nothing to go on with."""
+        """Raise ``InputError`` where a weight is not finite."""
         if not _all_finite(cast(nn.Module, self.model).parameters()):
             raise self.diverged("weights are no longer finite", self.state.global_step)
 
     def diverged(self, what: str, step: int) -> InputError:
-        """What is said of a run that came to nothing."""
+        """The error that ends a run which diverged."""
         output = Path(str(self.args.output_dir))
         elsewhere = f" and name another --output: {output} keeps checkpoints of before" if checkpoints(output) else ""
         return InputError(
@@ -106,36 +106,23 @@ class RunTrainer(Trainer):
 
 
 def _all_finite(tensors: Any) -> bool:
-    """Of a tensor, or of any number of them, None among them."""
+    """Whether a tensor, or any number of them, has only finite numbers; None has."""
     if tensors is None or isinstance(tensors, Tensor):
         return tensors is None or bool(tensors.isfinite().all())
     return all(map(_all_finite, tensors))
 
 
 def run_arguments(
-    output: Path,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    seed: int,
-    device: str,
-    precision: str,
-    evaluations: int,
-    best: str | None,
-    larger_is_better: bool,
-    **more: Any,
+    output: Path, *, steps: int, evaluations: int, best: str | None, larger_is_better: bool, **more: Any
 ) -> TrainingArguments:
-    """Arguments of a run that is scored, and leaves a checkpoint, ``evaluations`` times; ``best`` picks among them."""
+    """Arguments of a run that is scored, and leaves a checkpoint, ``evaluations`` times; ``best`` picks among them.
+
+    ``more`` are those of :func:`quiet_arguments`, among them ``learning_rate`` and ``seed``.
+    """
     interval = max(1, -(-steps // evaluations))
     return quiet_arguments(
         output,
-        batch_size=batch_size,
-        device=device,
-        precision=precision,
         max_steps=steps,
-        learning_rate=learning_rate,
-        seed=seed,
         eval_strategy="steps",
         eval_steps=interval,
         save_strategy="steps",
@@ -149,7 +136,7 @@ def run_arguments(
 
 
 def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: str, **more: Any) -> TrainingArguments:
-    """Arguments of a Trainer that leaves the screen and the columns of its data alone."""
+    """Arguments of a Trainer that prints nothing and keeps all columns of its data."""
     return TrainingArguments(
         output_dir=str(output),
         per_device_train_batch_size=batch_size,
@@ -169,20 +156,17 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
     callback = RunCallback(trainer, screen)
     trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
-    state = None
     if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         trainer.before = read_spent(checkpoint)
-    if state is not None and state.global_step >= trainer.args.max_steps:
-        trainer.state, spent = state, trainer.before
-    else:
+    if checkpoint is None or trainer.state.global_step < trainer.args.max_steps:
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             callback.close()
         if callback.interrupted:  # after the last checkpoint
             raise Interrupted
-        spent = trainer.spent
+    spent = trainer.spent
     best = trainer.state.best_model_checkpoint
     if best is not None:
         weights = output / Path(best).name / "model.safetensors"
@@ -203,21 +187,17 @@ class RunCallback(TrainerCallback):
         self.interrupted = False
         self.loss: float | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.started = self.saved = time.monotonic()
         self.screen.start(state.global_step, state.max_steps)
         self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(int(state.epoch or 0))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
             control.should_evaluate = control.should_save = control.should_training_stop = True
         if self.interrupted or self._checkpoint_is_due():
@@ -228,32 +208,23 @@ class RunCallback(TrainerCallback):
             spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
             self.screen.step(state.global_step, done, self.loss, spent.tokens_per_second, spent.seconds)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         self.loss = (logs or {}).get("loss", self.loss)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         self.screen.evaluated(state.global_step, metrics or {})
         best = f"eval_{args.metric_for_best_model}"
         if math.isnan((metrics or {}).get(best, 0.0)):
             raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
         self.saved = time.monotonic()
         if self.interrupted:
             raise Interrupted
 
     def close(self) -> None:
-        """Give Ctrl-C and the screen back, however the training ended."""
+        """Restore Ctrl-C and the screen, however the training ended."""
         if hasattr(self, "previous_handler"):
             signal.signal(signal.SIGINT, self.previous_handler)
         self.screen.stop()
