@@ -1,4 +1,4 @@
-"""Pretrained encoders made linear: a student with slots learns to do what its teacher does. Importing it alone is free.
+"""Pretrained encoders made linear: a student with slots learns to do what its teacher does.
 
 ``adapt`` needs the extra `train` and is imported when first touched.
 """

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models.backbone import LinformerModel
-from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.encoder_layer import EncoderLayer
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -102,7 +101,7 @@ def attention_of_layers(
     found = {}
     for number in layers:
         weights = outputs.attentions[number][0]
-        attention = cast(Attention, cast(EncoderLayer, backbone.encoder.layers[number]).self_attn)
+        attention = cast(EncoderLayer, backbone.encoder.layers[number]).self_attn
         proj_k = getattr(attention, "proj_k", None) or backbone.encoder.shared_projection
         proj_v = getattr(attention, "proj_v", None) or proj_k
         found[number] = LayerAttention(

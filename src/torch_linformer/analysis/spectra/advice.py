@@ -85,6 +85,9 @@ def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tupl
     if None in ks:
         return None, None
     model = spectrum.architecture
-    sizes = {"length": spectrum.length, "width": model.width, "heads": model.heads, "feedforward": model.feedforward}
-    layers = [LayerSizes(k=k, **sizes) for k in ks if k is not None]
+    layers = [
+        LayerSizes(length=spectrum.length, k=k, width=model.width, heads=model.heads, feedforward=model.feedforward)
+        for k in ks
+        if k is not None
+    ]
     return layer_ratio(*layers, sharing="headwise", feedforward=feedforward)

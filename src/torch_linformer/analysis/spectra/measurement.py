@@ -89,9 +89,10 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     """
     config: Any = model.config.get_text_config()
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    layers, heads, width = sizes = [getattr(config, name, None) for name in names]
+    sizes: list[Any] = [getattr(config, name, None) for name in names]
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"a {config.model_type} model has no attention weights that can be read")
+    layers, heads, width = sizes
     return Architecture(
         layers=layers,
         heads=heads,
