@@ -207,6 +207,11 @@ def test_no_two_files_have_one_name():
     assert {name: found for name, found in alike.items() if not rooms[name] <= mathematics} == {}
 
 
+def test_what_torch_keeps_to_itself_is_read_in_one_place():
+    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if "torch._C" in path.read_text(encoding="utf-8")]
+    assert readers == [PACKAGE / "functional" / "torch_state.py"]
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_folder_imports_only_what_its_layer_allows(layer):
     files = sorted((PACKAGE / layer).rglob("*.py"))

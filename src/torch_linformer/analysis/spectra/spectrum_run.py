@@ -59,14 +59,18 @@ def run_spectrum(
         spectra = _measure(backbone, [group.documents for group in drawn], screen, exact_up_to, rank)
     except ValueError as error:
         raise InputError(f"{model}: {error}") from None
-    settings = {"length": ",".join(map(str, lengths)), "documents": documents}
-    settings |= {"exact-up-to": exact_up_to, "rank": rank, "seed": seed}
     run = SpectrumRun(
         model=model,
         data=data,
         command=command,
         device=device,
-        settings={f"--{name}": str(value) for name, value in settings.items()},
+        settings={
+            "--length": ",".join(map(str, lengths)),
+            "--documents": str(documents),
+            "--exact-up-to": str(exact_up_to),
+            "--rank": str(rank),
+            "--seed": str(seed),
+        },
         spectra=spectra,
         shorter=[group.shorter for group in drawn],
         index=index,
