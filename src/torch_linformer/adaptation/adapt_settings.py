@@ -26,7 +26,7 @@ class AdaptSettings:
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
     k: int | None = option(None, "slots K  [min(256, max-length/4)]")
     window: int = option(64, "also attend to the tokens this near; 0 for only slots")
-    # Means leave padding out exactly and need no training; learned maps ended a little nearer (docs/log.md).
+    # Means leave padding out exactly and need no training; learned maps ended slightly closer (docs/log.md).
     projection: str = option("mean", "how positions become slots; linear is learned, beginning with means", PROJECTIONS)
     sharing: str = option("headwise", "linear: who shares a projection", ("none", "headwise", "kv", "layerwise"))
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")

@@ -60,21 +60,22 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
     if isinstance(held_out, float):
         documents = _load(str(settings.data), objective, settings, labelled=True)
         train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not objective.several)
-        return train, test, [*documents.notes, *overlap_warnings({"to learn from": train, "held out": test})]
-    documents, others = (
-        _load(path, objective, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
-    )
-    warnings = overlap_warnings({"to learn from": documents.dataset, "held out": others.dataset})
-    return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes), *warnings]
+        notes = documents.notes
+    else:
+        documents = _load(str(settings.data), objective, settings, labelled=False)
+        others = _load(held_out, objective, settings, labelled=True)
+        train, test = documents.dataset, others.dataset
+        notes = [*documents.notes, *(f"test: {note}" for note in others.notes)]
+    return train, test, [*notes, *overlap_warnings({"to learn from": train, "held out": test})]
 
 
 def _load(path: str, objective: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
-    label = settings.label_column
+    text, label = settings.text_column, settings.label_column
     if label and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
     if not (labelled and label and isinstance(objective, Labels)):
-        return load_documents(path, TEXT, named=NamedColumns(settings.text_column))
-    documents = load_documents(path, objective.task.record, named=NamedColumns(settings.text_column, label))
+        return load_documents(path, TEXT, named=NamedColumns(text))
+    documents = load_documents(path, objective.task.record, named=NamedColumns(text, label))
     check_labels(objective.task.names, documents.dataset, path)
     return documents
 

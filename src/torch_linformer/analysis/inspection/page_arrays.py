@@ -99,7 +99,7 @@ def block_means(matrix: Tensor, block: int) -> Tensor:
     """Means over every ``block`` rows of ``(N, S)``, ``(⌈N / block⌉, S)``; the last block may have fewer rows."""
     if block == 1:
         return matrix
-    return torch.stack([rows.mean(dim=0) for rows in matrix.split(block)])
+    return torch.stack([rows.mean(dim=0) for rows in torch.split(matrix, block)])
 
 
 def block_band(near: Tensor, block: int) -> Tensor:

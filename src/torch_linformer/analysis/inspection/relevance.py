@@ -47,7 +47,7 @@ def integrated_gradients(
         blank: bool ``(1, N)``, True at the tokens of the text.
         steps: points of the quadrature, each a forward pass and A backward passes.
 
-    Source: Sundararajan, Taly and Yan, arXiv 1703.01365, with layer normalisation kept out of the path.
+    Source: Sundararajan, Taly and Yan, arXiv 1703.01365, with layer normalization kept out of the path.
     """
     with torch.no_grad():
         words = embeddings.word_embeddings(input_ids)

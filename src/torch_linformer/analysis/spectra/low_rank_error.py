@@ -12,7 +12,7 @@ P̃ = P Π with a projection Π of rank K that is the same for every document, a
 Linformer with ``projection="mean"`` computes from the same queries, keys and values. A model with a mask has no such
 entry, because compressed keys leak what it masks.
 
-The fit minimises Σ ‖P_d (I − Π) V_d‖² over documents d, with PᵀP and VVᵀ each replaced by its mean over documents, A
+The fit minimizes Σ ‖P_d (I − Π) V_d‖² over documents d, with PᵀP and VVᵀ each replaced by its mean over documents, A
 and C. Then the sum is proportional to ‖A^½ (I − Π) C^½‖², and by Eckart and Young the best Π of rank K is
 A^-½ U Uᵀ A^½, where U holds the K first eigenvectors of A^½ C A^½.
 """

@@ -52,7 +52,7 @@ class Spectrum:
         documents: number of documents that every mean is over.
         method: ``exact`` or ``randomised``.
         singular_values: means of σ_i.
-        cumulative: means of :math:`\sum_{i \le k} σ_i / \sum_i σ_i`, the paper's normalised cumulative singular value.
+        cumulative: means of :math:`\sum_{i \le k} σ_i / \sum_i σ_i`, the paper's normalized cumulative singular value.
         energy: means of :math:`\sum_{i \le k} σ_i^2 / \sum_i σ_i^2`.
         cumulative_error: (L, H), how far ``cumulative`` may be off, at most; 0 where all values were computed.
         missing_energy: (L, H), share of Σσ² in the values that were not computed.
@@ -72,7 +72,7 @@ class Spectrum:
     low_rank: LowRankErrors | None = None
 
     def cumulative_at(self, index: int) -> Tensor:
-        """(L, H): the normalised cumulative singular value of the first ``index`` values.
+        """(L, H): the normalized cumulative singular value of the first ``index`` values.
 
         Raises:
             ValueError: fewer were computed.
