@@ -155,7 +155,7 @@ def forbidden_imports(path: Path, layer: str) -> list[str]:
     for line, name in imported_modules(path.read_text(encoding="utf-8"), package):
         top, _, rest = name.partition(".")
         allowed = (
-            rest.partition(".")[0] in {layer} | layers_allowed | at_top
+            rest.partition(".")[0] in {layer, "lazy"} | layers_allowed | at_top
             if top == "torch_linformer"
             else top in libraries
         )
