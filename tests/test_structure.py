@@ -184,6 +184,11 @@ def test_layers_import_only_what_is_above_them():
         above.add(layer)
 
 
+def test_what_torch_keeps_to_itself_is_read_in_one_place():
+    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if "torch._C" in path.read_text(encoding="utf-8")]
+    assert readers == [PACKAGE / "functional" / "torch_state.py"]
+
+
 def test_no_two_classes_have_one_name():
     places: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -205,11 +210,6 @@ def test_no_two_files_have_one_name():
             files.setdefault(path.name, []).append(place.as_posix())
     alike = {name: found for name, found in files.items() if len(found) > 1}
     assert {name: found for name, found in alike.items() if not rooms[name] <= mathematics} == {}
-
-
-def test_what_torch_keeps_to_itself_is_read_in_one_place():
-    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if "torch._C" in path.read_text(encoding="utf-8")]
-    assert readers == [PACKAGE / "functional" / "torch_state.py"]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
