@@ -1,6 +1,6 @@
-"""A training run, from its settings to a model folder with its report.
+"""A training run, from its settings to a model folder with its report. Importing only this is free.
 
-``adapt`` is :func:`torch_linformer.adaptation.adapt`, under its first name; it is imported when first used.
+``adapt`` is :func:`torch_linformer.adaptation.adapt`, under its first name.
 """
 
 from typing import TYPE_CHECKING
