@@ -155,7 +155,7 @@ def forbidden_imports(path: Path, layer: str) -> list[str]:
     for line, name in imported_modules(path.read_text(encoding="utf-8"), package):
         top, _, rest = name.partition(".")
         allowed = (
-            rest.partition(".")[0] in {layer} | layers_allowed | at_top
+            rest.partition(".")[0] in {layer, "lazy"} | layers_allowed | at_top
             if top == "torch_linformer"
             else top in libraries
         )
@@ -182,6 +182,11 @@ def test_layers_import_only_what_is_above_them():
     for layer, (allowed, _) in LAYERS.items():
         assert allowed <= above, f"{layer} stands above {sorted(allowed - above)}"
         above.add(layer)
+
+
+def test_what_torch_keeps_to_itself_is_read_in_one_place():
+    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if "torch._C" in path.read_text(encoding="utf-8")]
+    assert readers == [PACKAGE / "functional" / "torch_state.py"]
 
 
 def test_no_two_classes_have_one_name():

@@ -108,7 +108,7 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
         (["--projection", "max"], "--projection must be one of mean, linear, got 'max'"),
         (["--sharing", "kv"], "--sharing is for --projection linear: means of segments have nothing to share"),
         (["--task", "tag"], "--task must be one of embed, mlm, classify, got 'tag'"),
-        (["--task", "mlm"], "--task mlm: bert has no head for it; --task embed adapts the encoder alone"),
+        (["--task", "mlm"], "--task mlm: bert has no head for it; --task embed adapts only the encoder"),
         (
             ["--task", "mlm", "--label-column", "label"],
             "--label-column is for --task classify: nothing else has labels",
@@ -145,7 +145,7 @@ def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
         (
             ["Transformer", "Pooling"],
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-            "bert: pools by cls, mean; mean, cls or max alone can be adapted",
+            "bert: pools by cls, mean; only mean, cls or max can be adapted",
         ),
         (["Transformer", "Pooling"], None, "bert: modules.json or a folder it names cannot be read ("),
     ],

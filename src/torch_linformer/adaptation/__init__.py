@@ -1,23 +1,15 @@
-"""Pretrained encoders made linear: a student with slots learns to do what its teacher does. Importing it alone is free.
+"""Pretrained encoders made linear: a student with slots learns to do what its teacher does.
 
-``adapt`` needs the extra `train` and is imported when first touched.
+``adapt`` needs the extra `train` and is imported when first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_linformer.adaptation.in_memory import adapt
 
 __all__ = ["adapt"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.in_memory"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, {"adapt": ".in_memory"})

@@ -7,7 +7,7 @@ from torch_linformer.training.option_fields import check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("mean", "linear")
-# Of a configuration. A student with dropout would follow its teacher half blind.
+# Of a configuration; 0 in a student, whose hidden states would otherwise be compared with noise in them.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
@@ -18,22 +18,18 @@ class AdaptSettings:
     data: str | None = option(
         None, "texts, without labels: CSV, TSV, JSON lines, Parquet, a folder, or a dataset's name"
     )
-    task: str | None = option(
-        None,
-        "what it is for, by default what its head says",
-        ("embed", "mlm", "classify"),
-    )
+    task: str | None = option(None, "what it is for  [that of its head]", ("embed", "mlm", "classify"))
     text_column: str | None = option(None, "column that holds the text")
     label_column: str | None = option(None, "classify: column of the texts held out that holds the label")
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
     trust_remote_code: bool = option(False, "run the code in the source's folder, where its model needs it")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
     k: int | None = option(None, "slots K  [min(256, max-length/4)]")
-    window: int = option(64, "also attend to the tokens this near; 0 for slots alone")
-    # Means leave padding out exactly and need no training; learned maps ended a little nearer (docs/log.md).
-    projection: str = option("mean", "how positions become slots; linear is learned, from means on", PROJECTIONS)
+    window: int = option(64, "also attend to the tokens this near; 0 for only slots")
+    # Means leave padding out exactly and need no training; learned maps ended slightly closer (docs/log.md).
+    projection: str = option("mean", "how positions become slots; linear is learned, beginning with means", PROJECTIONS)
     sharing: str = option("headwise", "linear: who shares a projection", ("none", "headwise", "kv", "layerwise"))
-    steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allow]")
+    steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
     batch_size: int = option(16, "texts a step")
     learning_rate: float = option(1.5e-4, "peak learning rate")

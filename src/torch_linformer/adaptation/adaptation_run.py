@@ -1,7 +1,7 @@
-"""One adaptation, from a pretrained encoder and texts to a linear one with its report."""
+"""An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import transformers
 from datasets import Dataset
@@ -35,8 +35,8 @@ from torch_linformer.training.step_costs import ModelStep, StepCost, measure_bes
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
-EVALUATIONS = 10  # of the validation texts, over the whole distillation
-MOST_PASSES = 10  # over the texts, where --minutes alone says when to stop
+EVALUATIONS = 10  # on the validation texts, in the whole distillation
+MOST_PASSES = 10  # over the texts, where only --minutes ends the distillation
 MOST_STEPS_UNSCORED = 100  # and without a checkpoint
 COST_LENGTHS = (128, 512, 2048, 4096, 8192)
 
@@ -49,21 +49,21 @@ def run_adaptation(
     command: str = "",
     screen: TrainingScreen | None = None,
 ) -> Path:
-    """Adapt an encoder, compare it with the original on texts it never saw, and leave everything in a folder.
+    """Adapt an encoder, compare it with the original on texts held out, and write everything into a folder.
 
     Args:
         source: a folder, or a name on the hub.
         settings: how, and on which texts.
         resume: go on from the last whole checkpoint of the same adaptation.
         command: the command line, for the report.
-        screen: where to show what happens.
+        screen: where progress is shown.
 
     Returns:
         The folder, which ``from_pretrained`` loads.
 
     Raises:
         InputError: for anything wrong with the source, the settings, the texts or the folder.
-        Interrupted: on Ctrl-C, once a checkpoint is left.
+        Interrupted: on Ctrl-C, once a checkpoint is written.
     """
     screen = screen or TrainingScreen()
     resolve_precision(settings.precision, resolve_device(settings.device))
@@ -77,7 +77,13 @@ def run_adaptation(
             )
             remove_checkpoints(output)
             return output
-        adaptation = _begun(source, settings, screen)
+        cast(Any, transformers.logging).set_verbosity_error()
+        cast(Any, transformers.logging).disable_progress_bar()
+        original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
+        train, test, notes = read_documents(original.objective, settings)
+        for note in notes:
+            screen.say(note)
+        adaptation = Adaptation(original, train, test, settings, screen)
         write_json(output / RUN_FILE, run)
         outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
         write_adapted(outcome, output)
@@ -86,26 +92,15 @@ def run_adaptation(
         return output
 
 
-def _begun(source: str, settings: AdaptSettings, screen: TrainingScreen) -> "Adaptation":
-    """A student and its teacher with the texts that both read."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
-    train, test, notes = read_documents(original.objective, settings)
-    for note in notes:
-        screen.say(note)
-    return Adaptation(original, train, test, settings, screen)
-
-
 class Adaptation:
-    """A student beside its teacher, and the texts that both read.
+    """A student, its teacher, and the texts that both read.
 
     Args:
         original: what is adapted.
         train: texts to learn from, and for validation.
         test: texts held out, perhaps with labels.
-        settings: how.
-        screen: where to show what happens.
+        settings: the options.
+        screen: where progress is shown.
 
     Raises:
         InputError: the settings do not fit the original, or there are too few texts.
@@ -143,10 +138,10 @@ class Adaptation:
         screen.say(f"before any training: {score_line(self.objective.titles, self.start)}")
 
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
-        """Train the student, its checkpoints in a folder; the best weights are in it afterwards."""
+        """Train the student, with checkpoints in ``output``; it ends with its best weights."""
         self.trainer = self._trainer(output)
         spent = fit(self.trainer, output, checkpoint, self.screen)
-        for name in DROPOUTS:  # for those who train it further
+        for name in DROPOUTS:  # for further training
             setattr(self.student.config, name, getattr(self.original.model.config, name))
         return spent
 
@@ -200,16 +195,15 @@ class Adaptation:
         )
 
     def _tradeoff(self) -> list[Tradeoff]:
-        """The trained weights with other K: means have no weights that depend on it. Learned maps have one K."""
+        """The trained weights with other K, which means allow: they have no weights that depend on it."""
         config = self.student.config
         if config.projection != "mean":
             return []
         length, k = config.max_position_embeddings, cast(int, config.k)
         self.screen.say(f"the same weights with other K, on the texts for validation and a text of {length:,} tokens")
-        others = [
-            with_attention(self.student, k=slots) for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length
-        ]
-        by_k = {cast(int, other.config.k): other for other in others}
+        ks = [slots for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length]
+        others = [with_attention(self.student, k=slots) for slots in ks]
+        by_k = {cast(int, other.config.k): other for other in others}  # K is lowered to the segments there are
         costs = measure_steps([self._forward_of(other, length) for other in by_k.values()])
         return [
             Tradeoff(slots, self.validation.scores(other), cost)
@@ -217,7 +211,7 @@ class Adaptation:
         ]
 
     def _costs(self) -> dict[int, tuple[StepCost | None, StepCost | None]]:
-        """A forward pass of one text of several lengths, the student's and the same with full attention."""
+        """What a text of each length costs the student, and the same model with full attention."""
         found = {}
         for length in COST_LENGTHS:
             self.screen.say(f"measuring a text of {length:,} tokens beside full attention")
@@ -225,7 +219,7 @@ class Adaptation:
         return found
 
     def _forward_of(self, model: LinformerPreTrainedModel, length: int) -> ModelStep:
-        """A forward pass of an encoder over one text, with positions enough."""
+        """A forward pass of an encoder with enough positions over one text."""
         most = max(length, model.config.max_position_embeddings)
         config = {**model.config.to_diff_dict(), "max_position_embeddings": most}
         return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
@@ -234,11 +228,7 @@ class Adaptation:
 def build_student(
     original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int
 ) -> LinformerPreTrainedModel:
-    """The original with slots, and without dropout.
-
-    Raises:
-        InputError: K does not fit.
-    """
+    """The original with slots and without dropout; raises ``InputError`` where K does not fit."""
     k = min(256, max_length // 4) if settings.k is None else settings.k
     if not 1 <= k <= max_length:
         raise InputError(f"--k must lie between 1 and the {max_length:,} tokens read at once, got {k}")

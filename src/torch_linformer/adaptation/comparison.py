@@ -1,24 +1,26 @@
 """How near the student is to its teacher, on texts that the distillation has not seen."""
 
 from collections.abc import Callable
+from functools import cached_property
+from typing import cast
 
 import torch
 from datasets import Dataset
-from torch import Tensor
+from torch import Tensor, nn
 
-from torch_linformer.adaptation.objectives import Batch, Embeddings, Outputs
+from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
 
 
 class TeacherComparison:
-    """Texts that both have read.
+    """Texts on which a student is compared with its teacher.
 
     Args:
         teacher: reads them once, at the first comparison.
         objective: what is compared.
-        windows: the texts, tokenised, with ``input_ids``, ``length`` and ``document``.
+        windows: the texts, tokenized, with ``input_ids``, ``length`` and ``document``.
         documents: the texts as they were read, perhaps with labels.
         batch_size: texts at once.
         precision: of the arithmetic, as it will be used.
@@ -36,42 +38,35 @@ class TeacherComparison:
         self.teacher, self.objective, self.documents = teacher, objective, documents
         self.windows, self.batch_size, self.precision = windows, batch_size, precision
         self.collate = objective.collator(training=False)
-        self.wanted: Outputs | None = None
 
     def scores(self, student: LinformerPreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``objective.titles`` explains."""
         was_training = student.training
-        student.eval()
-        base = student.base_model
-        given = self._outputs(
-            student, lambda batch: base(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-        )
+        cast(nn.Module, student).eval()
+        given = self._outputs(student, lambda ids, mask: student.base_model(ids, mask).last_hidden_state)
         student.train(was_training)
-        return {**self.objective.likeness(given, self._wanted()), **self.objective.quality(given, self.documents)}
+        return {**self.objective.likeness(given, self.wanted), **self.objective.quality(given, self.documents)}
 
     def of_the_original(self) -> dict[str, float]:
-        """Those that the original has itself."""
-        return self.objective.quality(self._wanted(), self.documents)
+        """Scores that the original has by itself."""
+        return self.objective.quality(self.wanted, self.documents)
 
-    def _wanted(self) -> Outputs:
-        if self.wanted is None:
-            read = self.teacher.hidden_states
-            self.wanted = self._outputs(
-                self.teacher.model, lambda batch: read(batch["input_ids"], batch["attention_mask"])[-1]
-            )
-        return self.wanted
+    @cached_property
+    def wanted(self) -> Outputs:
+        """What the teacher makes of the texts."""
+        return self._outputs(self.teacher.model, lambda ids, mask: self.teacher.hidden_states(ids, mask)[-1])
 
     @torch.no_grad()
-    def _outputs(self, model: LinformerPreTrainedModel, hidden_of: Callable[[Batch], Tensor]) -> Outputs:
+    def _outputs(self, model: LinformerPreTrainedModel, hidden_of: Callable[[Tensor, Tensor], Tensor]) -> Outputs:
         parts, device = [], model.device
         # Texts of similar length together, longest first.
         order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
         with autocast(device.type, self.precision):
-            for numbers in order.split(self.batch_size):
-                batch = {name: x.to(device) for name, x in self.collate(self._examples(numbers)).items()}
-                parts.append(self.objective.read(model, hidden_of(batch), batch))
+            for start in range(0, len(order), self.batch_size):
+                numbers = order[start : start + self.batch_size].tolist()
+                batch = self.collate([self.windows[number] for number in numbers])
+                batch = {name: x.to(device) for name, x in batch.items()}
+                hidden = hidden_of(batch["input_ids"], batch["attention_mask"])
+                parts.append(self.objective.read(model, hidden, batch))
         back = torch.argsort(order)
         return {name: torch.cat([part[name].cpu() for part in parts])[back] for name in parts[0]}
-
-    def _examples(self, numbers: Tensor) -> list[dict[str, object]]:
-        return [self.windows[number] for number in numbers.tolist()]

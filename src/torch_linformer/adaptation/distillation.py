@@ -13,7 +13,7 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
-EMBEDDING = 10.0  # weight of 1 - cosine beside the error of the hidden states, which is a share of their variance
+EMBEDDING = 10.0  # weight of 1 - cosine; the error of the hidden states is a share of their variance
 
 
 def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_mask: Tensor, pooling: str) -> Tensor:
@@ -33,13 +33,7 @@ def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_ma
 
 
 class DistillationTrainer(RunTrainer):
-    """A run's Trainer whose student follows a teacher.
-
-    Args:
-        teacher: gives the targets.
-        objective: what is learnt beside hidden states and embeddings.
-        compare: scores the student on texts for validation.
-    """
+    """A Trainer whose student learns from a teacher; ``compare`` scores the student on texts for validation."""
 
     def __init__(
         self,
@@ -50,21 +44,21 @@ class DistillationTrainer(RunTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(data_collator=objective.collator(training=True), **kwargs)
-        self.teacher, self.distilled, self.compare = teacher, objective, compare
+        self.teacher, self.compare = teacher, compare
+        self.objective: Embeddings = objective
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         outputs = model(ids, mask, output_hidden_states=True)
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = self.teacher.hidden_states(ids, mask)
-            beside = self.distilled.loss(outputs, self.teacher.model, targets[-1], inputs)
-        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.distilled.pooling) + beside
+            of_head = self.objective.loss(outputs, self.teacher.model, targets[-1], inputs)
+        return distillation_loss(outputs.hidden_states[1:], targets, mask, self.objective.pooling) + of_head
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The student beside the teacher, as the Trainer asks for it between steps."""
-        scores = {
-            f"eval_{name}": value for name, value in self.compare(cast(LinformerPreTrainedModel, self.model)).items()
-        }
+        """Scores of the student, which the Trainer asks for between steps."""
+        found = self.compare(cast(LinformerPreTrainedModel, self.model))
+        scores = {f"eval_{name}": value for name, value in found.items()}
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores

@@ -1,11 +1,12 @@
-"""An adaptation from Python: a model, its tokenizer and texts in, the linear model out."""
+"""An adaptation from Python: from a model, its tokenizer and texts to the linear model."""
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
@@ -19,7 +20,7 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.training.training_screen import TrainingScreen
 
-OF_FILES = ("data", "text_column", "label_column", "trust_remote_code")  # options that say what lies in files
+OF_FILES = ("data", "text_column", "label_column", "trust_remote_code")  # options about files
 
 
 def adapt(
@@ -35,11 +36,11 @@ def adapt(
 
     Args:
         model: a BERT, RoBERTa, XLM-RoBERTa or DistilBERT of transformers, one of a class that extends these and gives
-            the same output, or a model of this package with full attention; it is left as it is.
+            the same output, or a model of this package with full attention; it is not changed.
         tokenizer: its own.
-        texts: such as those that it is to read, without labels.
-        output: folder for the result, with ``adaptation.json`` and ``report.html``; None leaves nothing behind.
-        screen: where to show what happens.
+        texts: like those that it is to read, without labels.
+        output: folder for the result, with ``adaptation.json`` and ``report.html``; None writes nothing.
+        screen: where progress is shown.
         options: those of the command, with underscores: ``task``, ``k``, ``max_length``, ``window``, ``steps``,
             ``minutes``, ``batch_size``, …: :class:`~torch_linformer.adaptation.adapt_settings.AdaptSettings`.
             ``test`` is a fraction.
@@ -49,7 +50,7 @@ def adapt(
 
     Raises:
         InputError: for anything wrong with the model, the texts, the options or the folder.
-        TypeError: an option that there is none of.
+        TypeError: an unknown option.
     """
     for name in OF_FILES:
         if name in options:
@@ -75,5 +76,5 @@ def adapt(
         with new_folder(Path(output)) as folder:
             write_adapted(outcome, folder)
         show_adapted(outcome, Path(output), screen)
-    adaptation.student.eval()
+    cast(nn.Module, adaptation.student).eval()
     return adaptation.student

@@ -1,4 +1,4 @@
-"""What an encoder is used for: what of it is distilled beside its hidden states, and how it is compared."""
+"""What an encoder is used for: what is distilled besides its hidden states, and how a student is compared."""
 
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 
-Outputs = dict[str, Tensor]  # of a model, by name, a row a text
+Outputs = dict[str, Tensor]  # what is compared of a model, by name, with a row for each text
 Batch = dict[str, Tensor]
 
 
@@ -33,26 +33,27 @@ def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
 
 
 class Embeddings:
-    """Embeddings: what every encoder has.
+    """Embeddings, which every encoder has.
 
     Attributes:
-        name: on the command line, as --task.
+        name: the ``--task``.
         model_class: what is adapted.
         auto_class: what opens it.
-        best: the score that picks the checkpoint, the higher the better if ``larger_is_better``.
+        best: the score that selects the checkpoint, the highest if ``larger_is_better``.
+        several: whether a text has several labels.
         titles: of the scores, in the order in which they are shown.
 
     Args:
         model: the original, for its labels and its pooling.
         tokenizer: its own.
-        seed: of what is drawn.
+        seed: of the masks.
     """
 
     name = "embed"
     model_class: type[LinformerPreTrainedModel] = LinformerModel
     auto_class = "AutoModel"
     best, larger_is_better = "cosine", True
-    several = False  # labels a text
+    several = False
 
     def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         self.pooling = model.config.pooling
@@ -64,26 +65,22 @@ class Embeddings:
         self._pad = DataCollatorWithPadding(tokenizer)
 
     def collator(self, training: bool) -> Any:
-        """What makes a batch of windows."""
+        """A function from windows to a batch."""
         return lambda windows: dict(self._pad([{"input_ids": window["input_ids"]} for window in windows]))
 
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
-        """What the student learns beside hidden states and embeddings.
+        """What the student learns besides hidden states and embeddings, from what ``teacher`` makes of ``hidden``.
 
-        Args:
-            outputs: the student's.
-            teacher: whose head reads ``hidden``.
-            hidden: the teacher's last hidden states ``(B, N, C)``.
-            inputs: the batch.
+        ``outputs`` are the student's, ``hidden`` the teacher's last hidden states ``(B, N, C)``, ``inputs`` the batch.
         """
         return 0.0
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
-        """What is compared of a batch, from a model's last hidden states."""
+        """What is compared, from a model's last hidden states."""
         return {"embeddings": embed(hidden, inputs["attention_mask"], self.pooling)}
 
     def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
-        """How near the student is to the original."""
+        """How close the student is to the original."""
         return embedding_scores(given["embeddings"], wanted["embeddings"])
 
     def quality(self, found: Outputs, documents: Dataset) -> dict[str, float]:
@@ -92,7 +89,7 @@ class Embeddings:
 
 
 class MaskedWords(Embeddings):
-    """Masked tokens predicted from the rest: the head's logits at them. Embeddings are those of the masked texts.
+    """Masked tokens, predicted from the rest; embeddings are those of the masked texts.
 
     Raises:
         InputError: the tokenizer has no mask token.
@@ -104,7 +101,7 @@ class MaskedWords(Embeddings):
     def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         super().__init__(model, tokenizer, seed)
         if tokenizer.mask_token_id is None:
-            raise InputError("--task mlm needs a tokenizer with a mask token; --task embed adapts the encoder alone")
+            raise InputError("--task mlm needs a tokenizer with a mask token; --task embed adapts only the encoder")
         self.tokenizer, self.seed = tokenizer, seed
         self.titles = {"masked_loss": "loss of masked words", **self.titles}
 
@@ -113,8 +110,8 @@ class MaskedWords(Embeddings):
 
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
         masked = inputs["labels"] != IGNORED
-        if not masked.any():  # of a short text perhaps
-            return outputs.logits.sum() * 0.0
+        if not masked.any():  # as in a short text
+            return cast(Tensor, outputs.logits).sum() * 0.0
         return divergence(outputs.logits[masked], _logits(teacher, hidden[masked], None))
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
@@ -130,7 +127,7 @@ class MaskedWords(Embeddings):
 
 
 class Labels(Embeddings):
-    """The labels of a classifier.
+    """Labels of a classifier.
 
     Raises:
         InputError: it predicts a number.
@@ -138,7 +135,7 @@ class Labels(Embeddings):
 
     name, model_class = "classify", LinformerForSequenceClassification
     auto_class = "AutoModelForSequenceClassification"
-    best, larger_is_better = "divergence", False  # of 128 texts the same label moves in steps
+    best, larger_is_better = "divergence", False  # agreement on 128 texts changes in coarse steps
 
     def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         super().__init__(model, tokenizer, seed)
@@ -147,9 +144,12 @@ class Labels(Embeddings):
             raise InputError("--task classify is for labels, and this model predicts a number; --task embed adapts it")
         self.task = task
         self.several = isinstance(task, MultiLabel)
-        named = {name: name.replace("_f1", " F1") for name in task.headline}
-        own = {"agreement": "same label as the original", "divergence": "divergence from the original, nats"}
-        self.titles = {**own, **named, **self.titles}
+        self.titles = {
+            "agreement": "same label as the original",
+            "divergence": "divergence from the original, nats",
+            **{name: name.replace("_f1", " F1") for name in task.headline},
+            **self.titles,
+        }
 
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
         return self._divergence(outputs.logits, _logits(teacher, hidden, inputs["attention_mask"]))
@@ -160,7 +160,7 @@ class Labels(Embeddings):
 
     def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
         ours, theirs = given["logits"], wanted["logits"]
-        same = self._decided(ours) == self._decided(theirs)
+        same = self._labels(ours) == self._labels(theirs)
         scores = {"agreement": float(same.double().mean()), "divergence": float(self._divergence(ours, theirs))}
         return {**scores, **super().likeness(given, wanted)}
 
@@ -173,21 +173,22 @@ class Labels(Embeddings):
     def _divergence(self, given: Tensor, wanted: Tensor) -> Tensor:
         if not self.several:
             return divergence(given, wanted)
-        # Each label is a choice of its own, between it and its absence.
+        # Each label is a choice between its presence and its absence.
         return divergence(*(torch.stack([x, torch.zeros_like(x)], dim=-1) for x in (given, wanted)))
 
-    def _decided(self, logits: Tensor) -> Tensor:
-        """The label of each text, or of several labels whether it has each."""
+    def _labels(self, logits: Tensor) -> Tensor:
+        """The label of each text; or, of several labels, whether it has each."""
         return logits > 0 if self.several else logits.argmax(dim=-1)
 
 
 def _logits(model: LinformerPreTrainedModel, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """What a model's head makes of its last hidden states."""
-    return cast(LabelledModel, model).logits_of(hidden, attention_mask)
+    logits: Tensor = cast(LabelledModel, model).logits_of(hidden, attention_mask)
+    return logits
 
 
 def divergence(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of choices ``(…, choices)`` from those wanted, the mean in nats."""
+    """Kullback-Leibler divergence of the choices by ``logits`` ``(…, choices)`` from those wanted, mean, in nats."""
     ours, theirs = (F.log_softmax(x.flatten(0, -2).float(), dim=-1) for x in (logits, wanted))
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 

@@ -1,10 +1,10 @@
-"""The encoder that is to be adapted: imported, with its tokenizer and what makes an embedding of its hidden states."""
+"""The encoder to be adapted: imported, with its tokenizer and the pooling that makes embeddings."""
 
 import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -24,7 +24,7 @@ from torch_linformer.opening.pretrained import load_any_config, model_file, need
 from torch_linformer.reporting.files import write_json
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
-ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # what configurations of rotary models have
+ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # in configurations of rotary models
 RELATIVE = ("relative_attention", "relative_attention_num_buckets")
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
@@ -36,7 +36,7 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, i
 
 @dataclass(frozen=True)
 class PretrainedEncoder:
-    """What is adapted.
+    """An encoder to be adapted.
 
     Attributes:
         path: folder, or name on the hub.
@@ -61,11 +61,11 @@ class PretrainedEncoder:
 def load_encoder(
     path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False
 ) -> PretrainedEncoder:
-    """Import an encoder for a task, or for the one that its head says.
+    """Import an encoder for a task, by default that of its head.
 
     Raises:
-        InputError: it is missing, damaged, or of a kind that cannot be adapted, has no such head, or needs code that is
-            not trusted.
+        InputError: it is missing, damaged, or of a kind that cannot be adapted, has no head for the task, or needs code
+            that is not trusted.
     """
     config = load_any_config(path, trust_remote_code)
     pooling, sentences = _pooling(path)
@@ -95,7 +95,7 @@ def encoder_of(
     sentences: bool = False,
     seed: int = 0,
 ) -> PretrainedEncoder:
-    """What is adapted, a copy, from a model that :func:`check_kind` let pass, or from its folder.
+    """What is adapted, a copy, from a model that :func:`check_kind` accepted, or from its folder.
 
     Raises:
         InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
@@ -110,8 +110,8 @@ def encoder_of(
     if task == "embed":
         twin = twin.base_model
     elif not isinstance(twin, OBJECTIVES[task].model_class):
-        raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts the encoder alone")
-    if task != "classify":  # whose head knows what it reads
+        raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
+    if task != "classify":  # whose head has its own pooling
         twin.config.pooling = pooling
     if len(tokenizer) > config.vocab_size:
         raise InputError(
@@ -122,31 +122,26 @@ def encoder_of(
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
-    """What makes a model folder one of sentence-transformers: pooling and normalisation as they were."""
-
-    def copy(name: str) -> None:
+    """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
+    modules = json.loads(cast(Path, model_file(source, "modules.json")).read_text(encoding="utf-8"))
+    configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
+    for name in ("modules.json", "config_sentence_transformers.json", *configs):
+        (folder / name).parent.mkdir(exist_ok=True)
         file = model_file(source, name)
         if file is not None:
             shutil.copyfile(file, folder / name)
-
-    copy("modules.json")
-    copy("config_sentence_transformers.json")
-    for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
-        if module["path"]:
-            (folder / module["path"]).mkdir(exist_ok=True)
-            copy(f"{module['path']}/config.json")
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
 
 
 def _pooling(path: str) -> tuple[str, bool]:
-    """How an embedding is made, and whether a folder of sentence-transformers says so."""
+    """How embeddings are pooled, and whether this comes from a folder of sentence-transformers."""
     modules = model_file(path, "modules.json")
     if modules is None:
         return "mean", False
     try:
         parts = json.loads(modules.read_text(encoding="utf-8"))
         kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
-        # Modules of another package would be code beside the model.
+        # The names of modules of another package are kept whole: they are refused.
         kinds = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
         of_pooling = model_file(path, f"{folders[1]}/config.json")
         if of_pooling is None:
@@ -161,12 +156,12 @@ def _pooling(path: str) -> tuple[str, bool]:
         )
     ways = _ways(config)
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
-        raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; mean, cls or max alone can be adapted")
+        raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max can be adapted")
     return ways[0], True
 
 
 def _ways(config: dict[str, Any]) -> list[str]:
-    """What a configuration of sentence-transformers pools by, before its version 6 or since."""
+    """The poolings in a configuration of sentence-transformers, of its version 6 or before it."""
     mode = config.get("pooling_mode")
     if mode is not None:
         return [mode] if isinstance(mode, str) else mode
@@ -175,31 +170,29 @@ def _ways(config: dict[str, Any]) -> list[str]:
 
 
 def check_kind(path: str, config: Any) -> None:
-    """Raise ``InputError`` for a model that slots cannot stand in for."""
+    """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
     kind = config.model_type
-    if isinstance(config, LinformerConfig) and (config.attention != "full" or config.causal):
-        raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
     if isinstance(config, LinformerConfig):
+        if config.attention != "full" or config.causal:
+            raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
         return
-    known = f"adapted are {', '.join(FAMILIES)}, and this package's own with --attention full"
-    if config.is_encoder_decoder:
-        raise InputError(f"{path}: is an encoder-decoder ({kind}); {known}")
-    if kind in FAMILIES:
-        decodes = getattr(config, "is_decoder", False)
-    else:
-        decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if decodes:
-        raise InputError(f"{path}: is a decoder ({kind}), whose tokens see only what stands before them; {known}")
-    if kind in FAMILIES:
-        return
-    if any(hasattr(config, name) for name in ROTARY):
-        raise InputError(
-            f"{path}: has rotary positions ({kind}): each key is turned by its own position, and a mean of keys has "
-            f"none; {known}"
-        )
-    if any(hasattr(config, name) for name in RELATIVE):
-        raise InputError(
-            f"{path}: has relative positions ({kind}): scores depend on the distance to a key, and a slot has none; "
-            f"{known}"
-        )
-    raise InputError(f"{path}: is of a kind that cannot be adapted ({kind}); {known}")
+    known = kind in FAMILIES
+    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    problems = {
+        f"is an encoder-decoder ({kind})": config.is_encoder_decoder,
+        f"is a decoder ({kind}), whose tokens see only what stands before them": (
+            getattr(config, "is_decoder", False) if known else decodes
+        ),
+        f"has rotary positions ({kind}): each key is turned by its own position, and a mean of keys has none": (
+            not known and any(hasattr(config, name) for name in ROTARY)
+        ),
+        f"has relative positions ({kind}): scores depend on the distance to a key, and a slot has none": (
+            not known and any(hasattr(config, name) for name in RELATIVE)
+        ),
+        f"is of a kind that cannot be adapted ({kind})": not known,
+    }
+    for problem, applies in problems.items():
+        if applies:
+            raise InputError(
+                f"{path}: {problem}; adapted are {', '.join(FAMILIES)}, and this package's own with --attention full"
+            )

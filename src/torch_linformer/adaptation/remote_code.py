@@ -1,4 +1,4 @@
-"""Encoders with code of their own, as the models of transformers that this code extends."""
+"""Encoders with code of their own, opened as the models of transformers that this code extends."""
 
 import copy
 from collections.abc import Collection
@@ -19,21 +19,21 @@ POSITIONS = "embeddings.position_ids"  # 0, 1, 2, …, which older versions of t
 
 
 def is_own_code(cls: type) -> bool:
-    """Whether a class is neither of transformers nor of this package."""
+    """Whether a class belongs neither to transformers nor to this package."""
     return cls.__module__.partition(".")[0] not in ("transformers", "torch_linformer")
 
 
 def names_own_code(config: PreTrainedConfig) -> bool:
-    """Whether a configuration has a model opened by code in its folder."""
+    """Whether a configuration names code in its folder that opens the model."""
     auto_map = {} if isinstance(config, OpenedByAutoClasses) else getattr(config, "auto_map", None) or {}
     return is_own_code(type(config)) or any(name.startswith("AutoModel") for name in auto_map)
 
 
 def run_own_code(path: str, config: PreTrainedConfig, task: str | None = None) -> PreTrainedModel:
-    """What :func:`without_own_code` makes of the model that the code beside a configuration opens.
+    """Open a model by the code in its folder, and return what :func:`without_own_code` makes of it.
 
     Raises:
-        InputError: it cannot, the weights are not all there, or see there.
+        InputError: the code cannot open it, or see there.
     """
     architecture = (config.architectures or [""])[0]
     names = {str(reference).rpartition(".")[2]: name for name, reference in getattr(config, "auto_map", {}).items()}
@@ -48,16 +48,16 @@ def run_own_code(path: str, config: PreTrainedConfig, task: str | None = None) -
 def without_own_code(
     model: PreTrainedModel, path: str, task: str | None = None, missing: Collection[str] = ()
 ) -> PreTrainedModel:
-    """The model of transformers that a model's class extends, with its weights: one that gives the same output.
+    """The model of transformers that the class of ``model`` extends, with its weights, checked to give the same output.
 
     Args:
         model: of any class.
-        path: what it is called.
-        task: a name of ``OBJECTIVES``; where that is none with a head, or there is no such head, the encoder below.
-        missing: names of tensors that its file did not have.
+        path: its name, for messages.
+        task: a name of ``OBJECTIVES``; ``embed``, or None without a head that is kept, takes the encoder below it.
+        missing: names of tensors that its file lacks.
 
     Raises:
-        InputError: it extends none, has other weights or not all, or computes something else.
+        InputError: it extends no model, has other weights or lacks some, or computes something else.
     """
     known = _extended(model)
     below = task == "embed" or (task is None and not known.__name__.endswith(KEPT_HEADS))
@@ -69,13 +69,13 @@ def without_own_code(
     prefix = "" if part is model else f"{model.base_model_prefix}."
     lacking = sorted(name.removeprefix(prefix) for name in missing if name.startswith(prefix))
     if part.base_model is part:
-        lacking = [name for name in lacking if not name.startswith("pooler.")]  # which nothing here reads
+        lacking = [name for name in lacking if not name.startswith("pooler.")]  # which is not used here
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
     fields = {name: value for name, value in part.config.to_dict().items() if name not in OF_OWN_CODE}
     try:
         twin: PreTrainedModel = known(known.config_class.from_dict(fields))
-    except Exception as error:  # of sizes that do not fit one another, say
+    except Exception as error:  # such as sizes that do not fit one another
         raise InputError(f"{path}: its configuration makes no {known.__name__}: {first_line(error)}") from None
     theirs, ours = (cast(nn.Module, each).state_dict() for each in (part, twin))
     others = [name for name, tensor in theirs.items() if name not in ours or ours[name].shape != tensor.shape]
@@ -93,14 +93,14 @@ def without_own_code(
 
 
 def _extended(model: PreTrainedModel) -> Any:
-    """The nearest class of transformers or of this package that a model is of."""
+    """The nearest base class of a model in transformers or in this package."""
     classes = type(model).__mro__
     return next(cls for cls in classes if issubclass(cls, PreTrainedModel) and not is_own_code(cls))
 
 
 @torch.no_grad()
 def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
-    """Whether both give the same for two texts of random tokens, one as long as can be and one of half the length."""
+    """Whether both give the same for two texts of random tokens, one of the greatest length and one half as long."""
     padding, vocab_size = max(twin.config.pad_token_id or 0, 0), twin.config.vocab_size
     length = cast(int, longest_input(twin))
     token_ids = torch.randint(vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
@@ -111,8 +111,8 @@ def _same_output(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
 
     def read(each: PreTrainedModel) -> Tensor:
         output = copy.deepcopy(cast(nn.Module, each)).cpu().float().eval()(input_ids=token_ids, attention_mask=mask)
-        first = next(iter(output.values())) if isinstance(output, dict) else output[0]
-        return first[mask == 1] if first.ndim == 3 else first  # what stands at padding is nobody's
+        first: Tensor = next(iter(output.values())) if isinstance(output, dict) else output[0]
+        return first[mask == 1] if first.ndim == 3 else first  # padding is not compared
 
     theirs, ours = read(model), read(twin)
     return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=1e-4, atol=1e-4)

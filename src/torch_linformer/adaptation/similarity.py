@@ -1,4 +1,4 @@
-"""How well embeddings stand in for others of the same texts."""
+"""How well embeddings replace others of the same texts."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ NEIGHBOURS = 10
 
 
 def embedding_scores(given: Tensor, wanted: Tensor) -> dict[str, float]:
-    """How well embeddings ``(n, C)`` of length 1 stand in for others of the same texts.
+    """How well embeddings ``(n, C)`` of length 1 replace others of the same texts.
 
     Returns:
         ``cosine``: mean over the texts. ``rank_correlation``: Spearman's, of the similarities of all pairs.

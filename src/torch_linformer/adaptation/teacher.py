@@ -1,20 +1,20 @@
 """The teacher: the original encoder, frozen, which reads longer texts window by window."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.models import LinformerPreTrainedModel
 
-SHARED = 0.5  # of a window that the next one reads again: every token has a quarter of a window on either side
+SHARED = 0.5  # of a window that the next one reads too: every token has a quarter of a window on either side
 
 
 @dataclass(frozen=True)
 class Marks:
-    """How many special tokens stand before and behind a text."""
+    """Numbers of special tokens before and after a text."""
 
     before: int
     after: int
@@ -23,9 +23,9 @@ class Marks:
 class Teacher:
     """Hidden states of the original encoder for texts of any length.
 
-    A text that is longer than the original reads goes through it as overlapping windows, each between special tokens of
-    its own. A token's hidden states are those of the window in which it stands farthest from the ends; those of the
-    special tokens are the means over the windows.
+    A text longer than the original reads at once goes through it as overlapping windows, each with the special tokens
+    around it. A token's hidden states come from the window in which it is farthest from the ends; those of the special
+    tokens are means over the windows.
 
     Args:
         model: the original, perhaps with a head, as this package's twin with full attention; it is frozen.
@@ -34,29 +34,32 @@ class Teacher:
     """
 
     def __init__(self, model: LinformerPreTrainedModel, longest: int, marks: Marks) -> None:
-        self.model = model.eval().requires_grad_(False)
+        self.model = model.requires_grad_(False)
+        cast(nn.Module, model).eval()
         self.encoder = model.base_model
         self.longest, self.marks = longest, marks
 
     @torch.no_grad()
     def hidden_states(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
-        """``(B, N, C)`` of each layer, of rows whose padding stands behind the text."""
+        """``(B, N, C)`` of each layer, of rows whose padding follows the text."""
         if input_ids.shape[1] <= self.longest:
             outputs = self.encoder(input_ids, attention_mask, output_hidden_states=True)
             return list(outputs.hidden_states[1:])
-        windows = self._windows(attention_mask.sum(dim=1).tolist()).to(input_ids.device)
-        rows = windows.rows.unsqueeze(-1)
-        outputs = self.encoder(input_ids[rows, windows.columns], windows.mask, output_hidden_states=True)
+        windows = self._windows(attention_mask.sum(dim=1).tolist())
+        rows, columns, weights, mask = (x.to(input_ids.device) for x in windows)
+        outputs = self.encoder(input_ids[rows, columns], mask, output_hidden_states=True)
         shape = (*input_ids.shape, outputs.last_hidden_state.shape[-1])
         return [
-            hidden.new_zeros(shape).index_put_(
-                (rows, windows.columns), hidden * windows.weights.unsqueeze(-1).to(hidden.dtype), accumulate=True
-            )
+            hidden.new_zeros(shape).index_put_((rows, columns), hidden * weights.to(hidden.dtype), accumulate=True)
             for hidden in outputs.hidden_states[1:]
         ]
 
-    def _windows(self, lengths: list[int]) -> "_Windows":
-        """The windows of rows of so many tokens each."""
+    def _windows(self, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The W windows of L tokens into which rows of these lengths are cut.
+
+        Their rows ``(W, 1)``; and of each token the column ``(W, L)``, the weight of its hidden states ``(W, L, 1)``
+        and the mask ``(W, L)``.
+        """
         before, after = self.marks.before, self.marks.after
         room = self.longest - before - after
         rows, columns, weights = [], [], []
@@ -73,21 +76,6 @@ class Teacher:
                 share = torch.ones(len(columns[-1])) / len(starts)
                 share[before : before + len(inside)] = (owner[inside] == number).float()
                 weights.append(share)
-        return _Windows(
-            torch.tensor(rows),
-            pad_sequence(columns, batch_first=True),
-            pad_sequence(weights, batch_first=True),
-            pad_sequence([torch.ones_like(each) for each in columns], batch_first=True),
-        )
-
-
-class _Windows(NamedTuple):
-    """Windows of a batch: the row of each ``(W,)``, and of its tokens ``(W, L)`` column, share of it and mask."""
-
-    rows: Tensor
-    columns: Tensor
-    weights: Tensor
-    mask: Tensor
-
-    def to(self, device: torch.device) -> "_Windows":
-        return _Windows(*(each.to(device) for each in self))
+        mask = [torch.ones_like(each) for each in columns]
+        padded = [pad_sequence(each, batch_first=True) for each in (columns, weights, mask)]
+        return torch.tensor(rows).unsqueeze(-1), padded[0], padded[1].unsqueeze(-1), padded[2]

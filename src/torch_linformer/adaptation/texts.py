@@ -1,4 +1,4 @@
-"""Texts to learn from, for validation and held out: read, split, tokenised, and some of them cut short."""
+"""Texts to learn from, for validation and held out: read, split, tokenized, and some of them cut short."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,14 +27,14 @@ from torch_linformer.errors import InputError
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_percent
 
-CUT = 0.25  # share of the texts that are cut to a length of their own, so that the student learns every length
+CUT = 0.25  # share of the texts that are cut to a random length, so that the student learns every length
 SHORTEST = 8  # tokens of such a text
 VALIDATED, TESTED = 128, 512  # texts
-LEAST_TEXTS = 20  # ten neighbours among them
+LEAST_TEXTS = 20  # enough for ten nearest neighbors
 
 
 class Part(NamedTuple):
-    """Texts as they were read, perhaps with labels, and their tokens."""
+    """The tokens of texts, and the texts as they were read, perhaps with labels."""
 
     windows: Dataset
     documents: Dataset
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """The windows to learn from, the texts for validation and those held out, and the marks around a text."""
+    """The windows to learn from, the texts for validation and those held out, and the special tokens around a text."""
 
     train: Dataset
     validation: Part
@@ -51,7 +51,7 @@ class Texts:
 
 
 def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
-    """Texts to learn from, texts held out, with labels if they are asked for, and what is to be said of both.
+    """Texts to learn from, texts held out, with labels if they are asked for, and notes on both for the user.
 
     Raises:
         InputError: they are missing or malformed, or their labels are not the model's.
@@ -60,21 +60,22 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
     if isinstance(held_out, float):
         documents = _load(str(settings.data), objective, settings, labelled=True)
         train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not objective.several)
-        return train, test, [*documents.notes, *overlap_warnings({"to learn from": train, "held out": test})]
-    documents, others = (
-        _load(path, objective, settings, labelled) for path, labelled in ((str(settings.data), False), (held_out, True))
-    )
-    warnings = overlap_warnings({"to learn from": documents.dataset, "held out": others.dataset})
-    return documents.dataset, others.dataset, [*documents.notes, *(f"test: {note}" for note in others.notes), *warnings]
+        notes = documents.notes
+    else:
+        documents = _load(str(settings.data), objective, settings, labelled=False)
+        others = _load(held_out, objective, settings, labelled=True)
+        train, test = documents.dataset, others.dataset
+        notes = [*documents.notes, *(f"test: {note}" for note in others.notes)]
+    return train, test, [*notes, *overlap_warnings({"to learn from": train, "held out": test})]
 
 
 def _load(path: str, objective: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
-    label = settings.label_column
+    text, label = settings.text_column, settings.label_column
     if label and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
     if not (labelled and label and isinstance(objective, Labels)):
-        return load_documents(path, TEXT, named=NamedColumns(settings.text_column))
-    documents = load_documents(path, objective.task.record, named=NamedColumns(settings.text_column, label))
+        return load_documents(path, TEXT, named=NamedColumns(text))
+    documents = load_documents(path, objective.task.record, named=NamedColumns(text, label))
     check_labels(objective.task.names, documents.dataset, path)
     return documents
 
@@ -87,7 +88,7 @@ def prepare_texts(
     max_length: int,
     screen: Screen,
 ) -> Texts:
-    """Take texts for validation away from those to learn from, and tokenise all three parts.
+    """Split texts for validation from those to learn from, and tokenize all three parts.
 
     Raises:
         InputError: there are too few.
@@ -117,7 +118,7 @@ def prepare_texts(
 
 
 def mix_lengths(windows: Dataset, after: list[int], seed: int) -> Dataset:
-    """``windows`` with a quarter of them cut to a random length, evenly in its logarithm; ``after`` ends each text."""
+    """``windows``, a quarter of them cut to a length drawn log-uniformly; ``after`` ends each text."""
 
     def cut(ids: list[int], number: int) -> dict[str, object]:
         draws = np.random.default_rng([seed, number])

@@ -1,10 +1,11 @@
 """Looking inside a model: what attends to what, how low the rank of that is, and the K that follows.
 
-The names below need the extra `train` and are imported when first touched.
+The names below need the extra `train` and are imported when first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
@@ -13,16 +14,6 @@ if TYPE_CHECKING:
     from torch_linformer.analysis.spectra.measurement import measure_spectrum
     from torch_linformer.analysis.spectra.spectrum import Spectrum
     from torch_linformer.analysis.spectra.spectrum_plots import plot_spectrum
-
-_MODULES = {
-    "Spectrum": "spectra.spectrum",
-    "inspect_text": "inspection.inspect_text",
-    "measure_spectrum": "spectra.measurement",
-    "plot_attention": "inspection.attention_plots",
-    "plot_projections": "inspection.attention_plots",
-    "plot_spectrum": "spectra.spectrum_plots",
-    "suggest_k": "spectra.advice",
-}
 
 __all__ = [
     "Spectrum",
@@ -34,14 +25,15 @@ __all__ = [
     "suggest_k",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    value = globals()[name] = getattr(module, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Spectrum": ".spectra.spectrum",
+        "inspect_text": ".inspection.inspect_text",
+        "measure_spectrum": ".spectra.measurement",
+        "plot_attention": ".inspection.attention_plots",
+        "plot_projections": ".inspection.attention_plots",
+        "plot_spectrum": ".spectra.spectrum_plots",
+        "suggest_k": ".spectra.advice",
+    },
+)

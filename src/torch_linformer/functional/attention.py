@@ -83,7 +83,7 @@ def attend(
     need_weights: bool = False,
     impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None]:
-    """Ordinary softmax attention; ``key`` and ``value`` may be slots or the sequence itself.
+    """Ordinary softmax attention, unchecked; ``key`` and ``value`` may be slots or the sequence itself.
 
     ``padding_mask`` is bool ``(B or 1, K)``, True at keys that get no weight. A row in which every key is masked
     attends evenly to all of them: its values are zeros, so its output is finite. Returns the output
@@ -92,8 +92,7 @@ def attend(
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     allowed_B11K = None
     if padding_mask is not None:
-        allowed = ~padding_mask | padding_mask.all(dim=-1, keepdim=True)
-        allowed_B11K = allowed[:, None, None, :]
+        allowed_B11K = (~padding_mask | padding_mask.all(dim=-1, keepdim=True))[:, None, None, :]
     if choose(ATTENTION, query, key, value, impl=impl) == "onednn":
         return _attend_by_onednn(query, key, value, allowed_B11K, dropout_p, scale, need_weights)
     if need_weights:
@@ -119,7 +118,7 @@ def attend_to_past(
     choose(CAUSAL_ATTENTION, query, key, value)
     length, positions = query.shape[2], key.shape[2]
     if padding_mask is None and length in (1, positions) and not need_weights:
-        # One query sees all that there is.
+        # One query, the last, sees every position.
         output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=length > 1)
         return output, None
     offset = positions - length
@@ -152,7 +151,7 @@ def check_heads(num_heads: int, num_kv_heads: int) -> None:
 def _attend_by_definition(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, dropout_p: float, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Output and softmax, which SDPA does not give."""
+    """Output and softmax, which SDPA does not return."""
     scores_BHNK = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if allowed is not None:
         scores_BHNK = scores_BHNK + additive_mask(allowed, scores_BHNK.dtype)
@@ -169,16 +168,14 @@ def _attend_by_onednn(
     scale: float | None,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """By batched products, which PyTorch has oneDNN compute in bfloat16, as it does not inside SDPA."""
+    """By batched products, which PyTorch computes by oneDNN in bfloat16, but not inside SDPA.
+
+    In inference a block of queries at a time, so small that its scores stay in the caches.
+    """
     if need_weights or dropout_p > 0 or needs_graph(query, key, value):
         output, weights = _attend_by_definition(query, key, value, allowed, dropout_p, scale)
         return output, weights if need_weights else None
     query, key, value = (x.to(autocast_dtype(x)) for x in (query, key, value))
-    return _attend_in_blocks(query, key, value, allowed, scale), None
-
-
-def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, scale: float | None) -> Tensor:
-    """A block of queries at a time, so small that its scores stay in the caches."""
     batch, heads, length, width = query.shape
     scale = 1 / math.sqrt(width) if scale is None else scale
     keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)  # of all heads of the batch
@@ -190,7 +187,7 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor
         if allowed is not None:
             scores += additive_mask(allowed, scores.dtype)
         block.copy_(torch.bmm(torch.softmax(scores, dim=-1).flatten(0, 1), values).view_as(block))
-    return output_BHNX
+    return output_BHNX, None
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -8,8 +8,8 @@ def johnson_lindenstrauss_k(n: int, d: int, eps: float) -> int:
 
     .. math:: K = \lceil \min(9\, d \ln d,\; 5 \ln n) / \varepsilon^2 \rceil
 
-    The constants 9 and 5 are those the paper states inside its Θ. This is a worst-case bound over all inputs:
-    the spectra of trained attention fall off fast, and measured models need far fewer slots.
+    The constants 9 and 5 are those inside the paper's Θ. This is a worst-case bound over all inputs: the spectra of
+    trained attention fall off fast, and measured models need far fewer slots.
 
     Args:
         n: sequence length in tokens, at least 1.

@@ -25,9 +25,9 @@ from torch_linformer.functional.torch_state import is_transformed
 from torch_linformer.functional.window import blocks_of, first_positions
 
 CHUNK = 64  # positions in a chunk
-SEGMENT = 512  # positions whose chunks are worked on side by side; more of them leave a CPU's caches (docs/log.md)
-GPU_SEGMENT = 4096  # the same where there are no such caches; not measured
-STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights themselves
+SEGMENT = 512  # positions whose chunks are computed side by side; more do not fit a CPU's caches (docs/log.md)
+GPU_SEGMENT = 4096  # the same on other devices; not measured
+STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
 
 
 def causal_linformer_attention(
@@ -68,7 +68,7 @@ def causal_linformer_attention(
             count real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
-        chunk_size: positions worked on at once; changes only rounding.
+        chunk_size: positions computed at once; changes only rounding.
         impl: ``"auto"`` or ``"torch"``; oneDNN has no causal attention: see :func:`use_implementation`.
 
     Returns:
@@ -140,8 +140,8 @@ def attend_causally(
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     inputs = CausalInput(query, key, value, padding_mask, proj_k, proj_v)
     device = query.device.type
-    # Sums exceed the range of float16. Scores rounded to bfloat16 err three times as much as SDPA's; what float32 costs
-    # instead was measured only on a CPU, where it is little (docs/log.md).
+    # Sums exceed the range of float16. Scores in bfloat16 err three times as much as SDPA's; the cost of float32 was
+    # measured only on a CPU, where it is small (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     if query.shape[2] == 0:
         num_weights = state.mass_k.shape[-1] + (window or 0)
@@ -149,9 +149,7 @@ def attend_causally(
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         if query.shape[2] == 1:
-            output, softmax, state = attend_next(
-                inputs.to(dtype), score_bias, state, window=window, dropout_p=dropout_p
-            )
+            output, softmax, state = attend_next(inputs.to(dtype), score_bias, state, window, dropout_p)
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if need_weights else None, state
         attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
@@ -163,7 +161,7 @@ def attend_causally(
 def _attend_as_one_segment(
     attend: Callable[..., Any], inputs: CausalInput, score_bias: Tensor | None, state: CausalState, chunk: int
 ) -> tuple[Tensor, Tensor | None, CausalState]:
-    """For a compiler: sizes may be symbolic, and one segment, filled up with padding, serves every length."""
+    """While compiling, sizes are symbolic: one segment, filled up with padding, serves every length."""
     length = inputs.query.shape[2]
     filled = inputs.pad(blocks_of(length, chunk) * chunk - length)
     output, weights, state = attend(filled, score_bias, state, chunk=chunk)
@@ -178,7 +176,8 @@ def _attend_in_segments(
     chunk_size: int,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor | None, CausalState]:
-    if _can_recompute():
+    # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
+    if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
     outputs, all_weights = [], []
     most = SEGMENT if inputs.query.device.type == "cpu" else GPU_SEGMENT
@@ -191,14 +190,8 @@ def _attend_in_segments(
     return torch.cat(outputs, dim=2), torch.cat(all_weights, dim=2) if all_weights else None, state
 
 
-def _can_recompute() -> bool:
-    """Whether a segment may keep only its inputs and be computed again in the backward pass."""
-    # The transforms of torch.func allow no hooks on what is kept.
-    return torch.is_grad_enabled() and not is_transformed()
-
-
 def _segment_sizes(length: int, chunk: int, most: int) -> list[int]:
-    """Positions of segments of whole chunks, of ``most`` positions or one chunk at most, and of what is left."""
+    """Positions of segments of whole chunks, at most ``most`` or one chunk, and of the rest."""
     whole = length - length % chunk
     size = max(chunk, most - most % chunk)
     sizes = [size] * (whole // size) + [whole % size, length - whole]
@@ -253,9 +246,9 @@ def _check_weights(name: str, proj: SlotWeights, key: Tensor, padding: Tensor | 
 
 
 def _require(condition: Tensor, message: str) -> None:
-    """Raise ``ValueError`` where it is False; a compiled graph has no numbers yet, and checks them where it runs."""
+    """Raise ``ValueError`` where it is False; a compiled graph checks it where it runs."""
     if torch.compiler.is_compiling():
-        # No public function of torch puts a check with a message into a graph.
+        # torch has no public function that adds a check with a message to a graph.
         torch._assert_async(condition, message)
     elif not condition:
         raise ValueError(message)

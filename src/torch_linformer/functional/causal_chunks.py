@@ -1,4 +1,4 @@
-"""Causal attention of many positions, in chunks that are worked on side by side."""
+"""Causal attention of many positions, in chunks that are computed side by side."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -32,20 +32,13 @@ def attend_segment(
 
 
 class Segment:
-    """Positions whose chunks are worked on side by side.
-
-    Args:
-        inputs: a whole number of chunks.
-        state: what came before.
-        window: w or None.
-        chunk: positions in a chunk.
-    """
+    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``."""
 
     def __init__(self, inputs: CausalInput, state: CausalState, window: int | None, chunk: int) -> None:
         self.inputs, self.state, self.window, self.chunk = inputs, state, window, chunk
         self.length, self.before = inputs.query.shape[2], (window or 1) - 1
         self.real = None if inputs.padding is None else ~inputs.padding
-        # With the tokens that the first windows reach back to.
+        # Together with the tokens that the first windows reach back to.
         self.keys = torch.cat([state.recent_keys.to(inputs.key.dtype), inputs.key], dim=2)
         self.values = torch.cat([state.recent_values.to(inputs.value.dtype), inputs.value], dim=2)
         self.queries = self._chunks(inputs.query, 2).contiguous()
@@ -53,7 +46,7 @@ class Segment:
     def attend(
         self, score_bias: Tensor | None, dropout_p: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None, CausalState]:
-        """Output, softmax (slots first, then the window) if it is wanted, and the state after the segment."""
+        """Output, with ``need_weights`` the softmax (slots, then the window), and the state after the segment."""
         keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
         products_BHncs = self.queries @ keys_BHnsD.mT
         means = None if self.inputs.proj_k is None else self._means(self.inputs.proj_k, keys_BHnsD, values_BHnsX)
@@ -105,30 +98,19 @@ class Segment:
         return ((real.unsqueeze(-2) & near) | itself).unsqueeze(1)
 
     def _state_after(self, means: "_Means | None") -> CausalState:
-        added = self.length if self.real is None else self.real.sum(dim=-1)
-        recent_keys, recent_values = self._recent(self.keys), self._recent(self.values)
+        tokens = self.state.tokens + (self.length if self.real is None else self.real.sum(dim=-1))
+        after = {"recent_keys": self._recent(self.keys), "recent_values": self._recent(self.values)}
+        if means is not None:
+            after |= {"keys": means.of_keys.sums, "mass_k": means.of_keys.weights.mass_after}
+            after |= {"values": means.of_values.sums, "mass_v": means.of_values.weights.mass_after}
         # Copies: a view would keep the memory of the whole segment.
-        state = replace(
-            self.state,
-            tokens=self.state.tokens + added,
-            recent_keys=recent_keys.clone(),
-            recent_values=recent_values.clone(),
-        )
-        if means is None:
-            return state
-        return replace(
-            state,
-            keys=means.of_keys.sums.clone(),
-            mass_k=means.of_keys.weights.mass_after.clone(),
-            values=means.of_values.sums.clone(),
-            mass_v=means.of_values.weights.mass_after.clone(),
-        )
+        return replace(self.state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
 
     def _recent(self, sequence: Tensor) -> Tensor:
-        """The last w − 1 real tokens of the recent and the own ones, ``(B, H, w − 1, X)``."""
+        """The last w − 1 real tokens, recent ones included, ``(B, H, w − 1, X)``."""
         if self.real is None:
             return sequence[:, :, sequence.shape[2] - self.before :]
-        # Where fewer tokens came before, the zeros in their place come first and stay first; they count as real here.
+        # Where fewer tokens came before, zeros stand first in their place; they count as real here.
         own = self.real.flip(-1).cumsum(dim=-1).flip(-1)
         count = F.pad(own, (self.before, 0))
         count[:, : self.before] = own[:, :1] + torch.arange(self.before, 0, -1, device=own.device)

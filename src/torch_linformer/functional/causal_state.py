@@ -1,4 +1,4 @@
-"""What causal attention reads, and what it keeps of the past."""
+"""The inputs of causal attention, and what it keeps of the past."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -12,15 +12,9 @@ from torch_linformer.functional.running_means import SlotWeights
 
 
 class CausalInput(NamedTuple):
-    """Positions that follow one another.
+    """Consecutive positions: scaled queries ``(B, H, N, D)``; keys and values with zeros at padding, bool ``(B, N)``.
 
-    Attributes:
-        query: scaled, ``(B, H, N, D)``.
-        key: ``(B, H, N, D)``, zeros at padding, as ``value``.
-        value: ``(B, H, N, Dv)``.
-        padding: bool ``(B, N)`` or None.
-        proj_k: weights in the slots of keys; None: no slots.
-        proj_v: in those of values; None: as ``proj_k``.
+    Without ``proj_k`` there are no slots; without ``proj_v`` the weights of keys are those of values.
     """
 
     query: Tensor
@@ -34,7 +28,7 @@ class CausalInput(NamedTuple):
         return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
 
     def pad(self, number: int) -> Self:
-        """With that many positions of padding after the last one."""
+        """The inputs with ``number`` positions of padding after them."""
         padding = self.padding
         if padding is None:
             padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
@@ -43,7 +37,7 @@ class CausalInput(NamedTuple):
         return type(self)(query, key, value, F.pad(padding, (0, number), value=True), proj_k, proj_v)
 
     def split(self, sizes: list[int]) -> Iterator[Self]:
-        """That many positions after one another. Split, not sliced: the gradient of a slice is as long as the whole."""
+        """Pieces of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
         none = [None] * len(sizes)
         tensors = [torch.split(x, sizes, dim=2) for x in self[:3]]
         padding = none if self.padding is None else torch.split(self.padding, sizes, dim=1)
@@ -53,7 +47,7 @@ class CausalInput(NamedTuple):
 
 @dataclass
 class CausalState:
-    """What causal attention keeps of the past: tensors whose sizes do not depend on how long that was.
+    """What causal attention keeps of the past: tensors whose sizes do not depend on its length.
 
     Attributes:
         tokens: real tokens so far, ``(B,)``.

@@ -9,9 +9,9 @@ from torch_linformer.functional.running_means import SlotWeights
 
 
 def attend_next(
-    token: CausalInput, score_bias: Tensor | None, state: CausalState, *, window: int | None, dropout_p: float
+    token: CausalInput, score_bias: Tensor | None, state: CausalState, window: int | None, dropout_p: float
 ) -> tuple[Tensor, Tensor, CausalState]:
-    """One token in each row: what decoding does, without chunks."""
+    """One token in each row, without chunks: output, softmax and the state after it."""
     query, key, value, padding, proj_k, proj_v = token
     scores, outputs = [], []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
@@ -59,5 +59,5 @@ def _add_token(
 
 
 def _not_0(mass: Tensor) -> Tensor:
-    """Masses ``(B, H, 1, K)`` to divide by: before the first token the sums are 0, and so are their means."""
+    """Masses ``(B, H, 1, K)`` to divide by: before the first token all sums, and so the means, are 0."""
     return mass.masked_fill(mass == 0, 1.0).unsqueeze(2)

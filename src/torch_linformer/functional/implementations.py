@@ -1,4 +1,4 @@
-"""Which implementation computes an operation: the one place that decides, can be asked, and can be overruled.
+"""Which implementation computes an operation: decided here, where it can be asked and overruled.
 
 ``torch`` is PyTorch's own function. PyTorch multiplies float32 matrices through MKL, which takes its AVX2 kernels on
 processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as fast on a
@@ -59,7 +59,7 @@ def _projection_pays(mixture: Tensor, sequence: Tensor) -> bool:
 
 
 def _attention_pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """In inference, with enough queries at once: training would keep the scores of all of them."""
+    """Only in inference, because training would keep all scores, and with enough queries at once."""
     return not needs_graph(query, key, value) and rows_at_once(query, key) >= FEWEST_ROWS
 
 
@@ -71,7 +71,7 @@ CAUSAL_ATTENTION = Operation("causal attention", (), lambda *_: False)
 
 
 class _Here(threading.local):
-    """What :func:`use_implementation` said in this thread, and where it notes what ran."""
+    """The choice of :func:`use_implementation` in this thread, and where it records what ran."""
 
     preferred: tuple[Implementation, ...] = ("auto",)
     records: tuple[dict[str, set[str]], ...] = ()
@@ -79,12 +79,12 @@ class _Here(threading.local):
 
 _here = _Here()
 _lock = threading.Lock()
-_entered = 0  # times that use_implementation is entered, in all threads: compiled graphs are guarded on it
+_entered = 0  # calls of use_implementation in all threads that have not ended: compiled graphs are guarded on it
 
 
 @contextmanager
 def use_implementation(*implementations: Implementation) -> Iterator[dict[str, set[str]]]:
-    """Say which implementation computes what runs inside, modules included, and be told which one did.
+    """Choose the implementation of what runs inside, modules included, and learn which one ran.
 
     .. code-block:: python
 
@@ -92,11 +92,11 @@ def use_implementation(*implementations: Implementation) -> Iterator[dict[str, s
             model(input_ids)
         print(ran)  # {'linear': {'onednn', 'torch'}, 'attention': {'torch'}}
 
-    ``implementations`` are tried in the order given, and the first that can compute an operation does. One that is
-    named alone is never replaced: where it cannot run, a ``ValueError`` says why. ``"torch"`` and ``"auto"`` can run
-    everywhere. ``"onednn"`` runs on a CPU, outside compiled and traced graphs: linear maps and projections in float32
-    and bfloat16, attention in bfloat16, causal attention not at all; ``("onednn", "torch")`` takes it for what it can.
-    An ``impl`` other than ``"auto"`` given to a function counts more than this.
+    The first of ``implementations`` that can compute an operation does; where none can, a ``ValueError`` says why.
+    ``"torch"`` and ``"auto"`` run everywhere. ``"onednn"`` runs on a CPU, outside compiled and traced graphs: linear
+    maps and projections in float32 and bfloat16, attention in bfloat16, causal attention not at all;
+    ``("onednn", "torch")`` takes it where it can run. The ``impl`` of a function, unless it is ``"auto"``, takes
+    precedence.
 
     It holds in the thread that enters it. The gradient of a oneDNN product is one itself, wherever ``backward`` is
     called; only what is computed again there, as checkpointing does, is chosen anew.
@@ -154,7 +154,7 @@ def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto"
 
 
 def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
-    """Whether oneDNN can compute it, and faster; compilers have kernels of their own, counters know torch's only."""
+    """Whether oneDNN can compute it, and faster; compilers have their own kernels, counters know only torch's."""
     return (
         not records_a_graph()
         and _mkl_is_held_back()
@@ -166,7 +166,7 @@ def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
 
 @cache
 def _mkl_is_held_back() -> bool:
-    """An AMD processor with AVX-512, and PyTorch with both libraries."""
+    """Whether MKL takes slow kernels: on an AMD processor with AVX-512, and PyTorch with both libraries."""
     backends: Any = torch.backends
     if not (backends.mkl.is_available() and backends.mkldnn.is_available()):
         return False
@@ -202,6 +202,6 @@ def why_not_onednn(operation: Operation, *tensors: Tensor) -> str | None:
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The type in which autocast lets matrices like this CPU tensor be multiplied, as it lets all but float64."""
+    """The type in which autocast multiplies matrices like this CPU tensor; it casts all but float64."""
     casts = torch.is_autocast_enabled("cpu") and tensor.is_floating_point() and tensor.dtype != torch.float64
     return torch.get_autocast_dtype("cpu") if casts else tensor.dtype

@@ -31,10 +31,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, impl: I
 
 
 def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "auto") -> Tensor:
-    """``Eᵀ X``: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``.
-
-    Or a head at a time: ``(M, K)`` or ``(H, M, K)`` and ``(B, H, M, D)`` to ``(B, H, K, D)``.
-    """
+    """``Eᵀ X``: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``; or, with heads, ``(M, K)`` or ``(H, M, K)`` and
+    ``(B, H, M, D)`` to ``(B, H, K, D)``."""
     by_torch = choose(PROJECTION, mixture, sequence, impl=impl) == "torch" or sequence.numel() == 0
     if sequence.dim() == 4:
         if by_torch:
@@ -49,13 +47,13 @@ def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "
 
 
 def _mix_in_pieces(mixture_MK: Tensor, sequence_BMC: Tensor) -> Tensor:
-    """By oneDNN, which transposes its operands on the way: in pieces, because that is cheap within the caches."""
+    """By oneDNN, which transposes its operands: in pieces, because that is cheap within the caches."""
     slots = []
     for row_MC in sequence_BMC:
         total_KC = torch.zeros(())
         for weights, positions in zip(torch.split(mixture_MK, PIECE), torch.split(row_MC, PIECE), strict=True):
             piece_KC = _multiply(weights.t(), positions.t())
-            # The rounding error of a sum grows with its terms: this one is kept in no less than float32.
+            # The rounding error of a sum grows with its terms: it is kept in no less than float32.
             total_KC = total_KC + piece_KC.to(torch.promote_types(piece_KC.dtype, torch.float32))
         slots.append(total_KC.to(piece_KC.dtype))
     return torch.stack(slots)
@@ -69,7 +67,7 @@ def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 def _multiply_gradient(input: Tensor, weight: Tensor) -> Tensor:
-    """By oneDNN as the product itself was, unless a transform or a counter of operations came in between."""
+    """By oneDNN like the product itself, unless a transform or a counter of operations has become active."""
     if is_watched() or why_not_onednn(LINEAR, input, weight) is not None:
         return F.linear(input, weight)
     return _multiply(input, weight)

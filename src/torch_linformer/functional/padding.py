@@ -1,8 +1,7 @@
-"""Padding: which positions it takes, and the order in which a row's real tokens come first.
+"""Padding: where it is, and the order in which a row's real tokens come first.
 
-Position i of a sequence is its i-th real token: row i of E, the windows and the positions of causal attention belong
-to it. The result of a row must not depend on where its padding is, so real tokens are moved to the front on the way in
-and back on the way out.
+Row i of E, the windows and the positions of causal attention belong to the i-th real token. The result of a row must
+not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
 """
 
 from typing import NamedTuple, Self
@@ -16,9 +15,9 @@ class Padding(NamedTuple):
 
     Attributes:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
-        trailing: bool ``(B, N)``, the same once the real tokens are moved to the front and padding follows them.
-        order: ``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to be
-            moved, because padding follows already or the order does not matter.
+        trailing: bool ``(B, N)``, the same after the real tokens are moved to the front.
+        order: ``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to move,
+            because padding follows already or the order does not matter.
         inverse: ``(B, N)``, the way back.
     """
 
@@ -40,7 +39,7 @@ class Padding(NamedTuple):
 
     @classmethod
     def unmoved(cls, mask: Tensor) -> Self:
-        """Padding that is known to follow the real tokens, or whose place does not matter."""
+        """Padding that follows the real tokens, or whose place does not matter."""
         return cls(mask, mask)
 
     @property
@@ -58,7 +57,7 @@ class Padding(NamedTuple):
         return moved if sequence.dim() == 2 else zero_padding(moved, self.trailing)
 
     def restore(self, sequence: Tensor) -> Tensor:
-        """``(B, N, C)`` or ``(B, H, N, K)`` in the order that the sequence had."""
+        """``(B, N, C)`` or ``(B, H, N, K)`` in the original order."""
         return reorder(sequence, self.inverse, dim=sequence.dim() - 2)
 
 

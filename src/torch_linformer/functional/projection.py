@@ -74,11 +74,9 @@ def compress(
 def scale_to_length(slots: Tensor, max_len: int, length: int, key_padding_mask: Tensor | None) -> Tensor:
     """``slots`` times s, the length factor of :func:`project_sequence`, for a sequence of ``length`` positions."""
     if key_padding_mask is None:
-        # Not math.sqrt: it would tie an exported graph to one length.
-        factor: float = (max_len / max(length, 1)) ** 0.5
+        factor: float = (max_len / max(length, 1)) ** 0.5  # math.sqrt would tie an exported graph to one length
         return slots * factor
-    tokens = (~key_padding_mask).sum(dim=-1).clamp(min=1)
-    tokens = tokens.to(torch.promote_types(slots.dtype, torch.float32))
+    tokens = (~key_padding_mask).sum(dim=-1).clamp(min=1).to(torch.promote_types(slots.dtype, torch.float32))
     scale = (max_len / tokens).sqrt().to(slots.dtype)
     return slots * scale.view(-1, *[1] * (slots.dim() - 1))
 
@@ -107,10 +105,9 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_paddin
 def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
 
-    In half precision a gradient goes to another position wherever the two largest of a window are closer together
-    than their rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary
-    attention. Where maxima are distinct they err no more than twice as much, except for the digits that are lost where
-    all slots have a mean in common.
+    In half precision a gradient goes to another position where the two largest of a window differ by less than their
+    rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention. Where
+    maxima are distinct they err at most twice as much, except for the digits lost where all slots have a common mean.
     """
     filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
@@ -134,10 +131,8 @@ def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -
 
 def _tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
     """Real tokens in each slot's window, ``(B or 1, K)``."""
-    if key_padding_mask is None:
-        real = torch.ones(1, sequence.shape[-2], 1, dtype=torch.long, device=sequence.device)
-    else:
-        real = (~key_padding_mask).long().unsqueeze(-1)
+    real = sequence.new_ones(1, sequence.shape[-2], dtype=torch.bool) if key_padding_mask is None else ~key_padding_mask
+    real = real.long().unsqueeze(-1)
     return pad_slots(_windows(real, window, num_slots).sum(dim=-2), num_slots).squeeze(-1)
 
 

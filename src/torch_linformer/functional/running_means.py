@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.padding import reorder
 from torch_linformer.functional.window import blocks_of, first_positions
 
-GROUP = 8  # chunks in a group, where the chunks of a whole sequence are worked on at once
+GROUP = 8  # chunks in a group, while compiling
 
 
 class SlotWeights(NamedTuple):
@@ -30,30 +30,26 @@ class SlotWeights(NamedTuple):
     weights: Tensor | None = None
 
     def reorder(self, order: Tensor | None) -> "SlotWeights":
-        """The weights of positions that are moved; ``order`` is that of :class:`Padding`."""
+        """The weights of positions in the ``order`` of a :class:`Padding`."""
         if self.weights is None or order is None:
             return self
         weights = self.weights[(None,) * (4 - self.weights.dim())]
         return SlotWeights(self.decay, reorder(weights, order, dim=2))
 
     def split(self, sizes: list[int]) -> "list[SlotWeights]":
-        """The weights of that many positions after one another."""
+        """The weights of consecutive pieces of these sizes."""
         if self.weights is None:
             return [self] * len(sizes)
         return [SlotWeights(self.decay, weights) for weights in torch.split(self.weights, sizes, dim=-2)]
 
     def pad(self, number: int) -> "SlotWeights":
-        """With that many positions of padding after the last one."""
+        """The weights with ``number`` positions of padding after them."""
         weights = None if self.weights is None else F.pad(self.weights, (0, 0, 0, number))
         return SlotWeights(self.decay, weights)
 
 
 class Clock:
-    """Real tokens counted along n chunks of c positions.
-
-    Args:
-        real: bool ``(B, n, c)``: which positions hold a token; None where all do.
-        chunks: n and c.
+    """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
 
     Attributes:
         ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
@@ -73,10 +69,8 @@ class Clock:
     def carry(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
         """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
 
-        Args:
-            decay_HK: nats a token; H may be 1.
-            added_BHnKX: what each chunk adds, as seen from the chunk's beginning.
-            start_BHKX: the sums before the first chunk.
+        They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
+        its beginning, ``added_BHnKX``.
         """
         if torch.compiler.is_compiling():
             return _carry_in_groups(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX)
@@ -125,17 +119,12 @@ def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor
 
 
 class WeightsOfChunks:
-    """The weights of positions as seen from the beginning of their chunk, and their sums.
-
-    Args:
-        clock: of the chunks.
-        proj: the weights of the positions, those of each chunk together: ``(…, n, c, K)``.
-        mass: sums of the weights of what came before, ``(B, H, K)``.
+    """The weights ``proj`` of positions ``(…, n, c, K)``, relative to the beginning of their chunk, and their sums.
 
     Attributes:
         decay: ``(H or 1, K)``.
         grown: g, ``(B or 1, H or 1, n, c, K)``, 0 at padding.
-        mass: G, the sums of weights up to each position, what came before the chunks included, ``(B, H, n, c, K)``.
+        mass: G, the sums of weights up to each position, from those before the chunks on, ``(B, H, n, c, K)``.
         mass_after: sums of the weights of all, ``(B, H, K)``.
     """
 
@@ -163,12 +152,9 @@ class WeightsOfChunks:
 
 
 class RunningMeans:
-    """Means of a sequence in K slots at every position, as two products and without the means themselves.
+    """Means of a sequence in K slots at every position: products with them, without the means themselves.
 
-    Args:
-        weights: of the positions.
-        sequence_BHncX: zeros at padding.
-        sums_BHKX: weighted sums of what came before.
+    The sequence has zeros at padding; ``sums_BHKX`` are the weighted sums of what came before.
     """
 
     def __init__(self, weights: WeightsOfChunks, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
@@ -179,7 +165,7 @@ class RunningMeans:
         self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
-        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``; ``own`` are q · x within the chunks."""
+        """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · x within the chunks."""
         sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.mT
         return (sums_BHncK / self.weights.mass).to(queries_BHncX.dtype)
 

@@ -1,10 +1,10 @@
-"""What PyTorch is doing with the operations it is given; the private attributes that tell are read here only."""
+"""What PyTorch is doing with the operations it is given; private attributes are read only here."""
 
 import torch
 
 
 def records_a_graph() -> bool:
-    """Whether torch.compile, torch.export or torch.jit.trace is making a graph, in which sizes are symbolic."""
+    """Whether torch.compile, torch.export or torch.jit.trace records a graph, in which sizes are symbolic."""
     return torch.compiler.is_compiling() or bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.attention import additive_mask
 from torch_linformer.functional.implementations import SCORES, WINDOWED_ATTENTION, choose
 
-BLOCK = 64  # queries whose windows are worked on together
+BLOCK = 64  # queries whose windows are computed together
 
 
 def attend_with_window(
@@ -29,29 +29,19 @@ def attend_with_window(
     scale: float | None = None,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """One softmax over slots and over the positions at most ``reach`` away from each query.
+    """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
 
-    Args:
-        query: ``(B, H, N, D)``; query i is at position ``offset + i`` of ``key``.
-        slots_k: ``(B, H, K, D)``.
-        slots_v: ``(B, H, K, Dv)``.
-        key: all positions that the windows reach, ``(B, H, M, D)``.
-        value: likewise, ``(B, H, M, Dv)``.
-        reach: positions on either side.
-        slot_padding: bool ``(B or 1, K)``, True at slots that get no weight.
-        key_padding: bool ``(B, M)``, True at padding, where keys and values are finite.
-        offset: see ``query``.
-        dropout_p: probability of dropping a weight.
-        scale: factor on the scores, ``1 / sqrt(D)`` by default.
+    Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
+    windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``key_padding`` is bool
+    ``(B, M)``, True at padding, where keys and values are finite.
 
-    Returns:
-        The output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
-        ``(B, H, N, K + 2 reach + 1)``, slots first.
+    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
+    ``(B, H, N, K + 2 reach + 1)``, slots first.
     """
     slots = _Slots(slots_k, slots_v, slot_padding)
     blocks = _cut_into_blocks(query, key, value, reach, offset, key_padding)
     if slot_padding is not None:
-        # A row with nothing but padding would have nothing to attend to.
+        # A row that is all padding would have nothing to attend to.
         nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
         blocks = blocks._replace(visible=blocks.visible | nothing.unsqueeze(-1))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -73,8 +63,7 @@ def attend_with_window(
 
 
 class _Blocks(NamedTuple):
-    """Queries ``(B, H, n, c, D)``, the keys ``(B, H, n, s, D)`` and values ``(B, H, n, s, Dv)`` near them, and bool
-    ``(B or 1, n, c, s)``, True where a query sees them."""
+    """Queries ``(B, H, n, c, D)``, keys and values ``(B, H, n, s, ·)`` near them, and bool ``(B or 1, n, c, s)``."""
 
     queries: Tensor
     keys: Tensor
@@ -83,8 +72,6 @@ class _Blocks(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """Keys and values of the slots, and those that get no weight: see :func:`attend_with_window`."""
-
     keys: Tensor
     values: Tensor
     padding: Tensor | None
@@ -108,8 +95,7 @@ def _cut_into_blocks(
 
 
 def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
-    """On a CPU so few blocks at a time that their scores stay in the caches; elsewhere all of them."""
-    # Sizes are symbolic while compiling.
+    """On a CPU as many blocks at a time as have their scores in the caches; elsewhere, and while compiling, all."""
     if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
         return iter([blocks])
     batch, heads, _, block, _ = blocks.queries.shape
@@ -123,7 +109,7 @@ def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: floa
     """Output and softmax of the blocks."""
     queries_BHncD = blocks.queries * scale
     shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
-    # Slots serve all blocks as one: a product that is broadcast over the blocks would copy the slots for each.
+    # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
     slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.mT).view(*shape, num_slots)
     if slots.padding is not None:
         allowed = additive_mask(~slots.padding[:, None, None, None, :], slot_scores_BHncK.dtype)
@@ -157,7 +143,7 @@ def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Ten
 def blocks_of(length: int, block: int) -> int:
     """Blocks that hold ``length`` positions; while compiling, enough for one graph to serve every length."""
     if torch.compiler.is_compiling():
-        # One block and more would be two graphs; so would filling up by no position and by some.
+        # One block and several would be two graphs; so would filling up by no position and by some.
         number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
         return number
     return -(-length // block)
@@ -172,16 +158,15 @@ def first_positions(x: Tensor, length: int) -> Tensor:
 
 
 def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
-    """Every block of positions with its neighbours: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
+    """Every block with the positions around it: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
 
-    ``sequence`` holds ``before`` positions before the first block and ``after`` after the last one; a span is
-    ``before + block + after`` positions.
+    A span is ``before + block + after`` positions.
     """
     span = before + block + after
     blocks = (sequence.shape[-2] - before - after) // block
-    if not torch.compiler.is_compiling() and blocks == 1:  # a graph that compared a size would be tied to it
+    if not torch.compiler.is_compiling() and blocks == 1:  # comparing a size would tie a graph to it
         return sequence.unsqueeze(-3)
-    # Column by block-wide column of the spans. As one view they would be unfolded, whose backward pass is slow.
+    # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
     sequence = F.pad(sequence, (0, 0, 0, -span % block))
     shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
     columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in range(0, span, block)]
@@ -196,10 +181,7 @@ def local_mask(block: int, before: int, after: int, device: torch.device) -> Ten
 
 
 def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
-    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``.
-
-    The weights of the slots come first, then for each query those of its own window only.
-    """
+    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
     query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
     of_window = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
     of_slots = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from torch_linformer.functional.torch_state import is_transformed
 from torch_linformer.nn.chunks import cut, take
 
 Branch = Callable[[Tensor], Tensor]
@@ -34,8 +35,7 @@ def stream_of(src: Tensor) -> Tensor:
 
 def can_reverse() -> bool:
     """Whether what autograd saves can be computed later: there is a graph, and no compiler or torch.func has it."""
-    transformed: bool = torch._C._are_functorch_transforms_active()
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not transformed
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed()
 
 
 class Reversal:

@@ -3,21 +3,13 @@
 ``adapt`` is :func:`torch_linformer.adaptation.adapt`, under its first name.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_linformer.adaptation import adapt
 
 __all__ = ["adapt"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module("torch_linformer.adaptation"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, {"adapt": "torch_linformer.adaptation"})

@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "encoder-decoder": (
         lambda: T5Model(T5Config(vocab_size=50, d_model=24, d_kv=8, num_layers=2, num_heads=3)),
-        "a t5 model is an encoder-decoder; give an encoder or a decoder alone",
+        "a t5 model is an encoder-decoder; give only an encoder or a decoder",
     ),
     "linformer": (
         lambda: LinformerModel(LinformerConfig(**SIZES, k=8)),

@@ -1,5 +1,7 @@
 """The maps of an inspection as figures of matplotlib."""
 
+from collections.abc import Sequence
+
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -11,16 +13,17 @@ from torch_linformer.analysis.inspection.inspect_text import Inspection
 from torch_linformer.analysis.inspection.page_arrays import block_means
 from torch_linformer.reporting.drawing import BLUE, ORANGE, draw_figure
 
-MOST_CELLS = 512  # along an axis: a panel has no more pixels
+MOST_CELLS = 512  # along an axis: more than a panel has pixels is drawn as means of blocks
 UNSIGNED = LinearSegmentedColormap.from_list("unsigned", ["#ffffff", BLUE, "#0b2f4a"])
+Panel = tuple[str, str, str, Tensor]  # title, what the columns and the rows are, and the matrix
 SIGNED = LinearSegmentedColormap.from_list("signed", ["#5a2600", ORANGE, "#ffffff", BLUE, "#0b2f4a"])
 
 
 def plot_attention(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
     r"""Draw :math:`\bar P` of a head, tokens to slots, and :math:`\bar P F^\top`, tokens to tokens.
 
-    Rows are tokens. Beyond 512 tokens a cell is the mean of a block of them. Of ordinary attention there is the second
-    map alone, the softmax itself; with ``projection="max"`` the first alone.
+    Rows are tokens. Beyond 512 tokens a cell is the mean of a block of them. Ordinary attention has only the second
+    map, the softmax itself; ``projection="max"`` has only the first.
 
     Args:
         inspection: made by :func:`inspect_text`.
@@ -31,20 +34,13 @@ def plot_attention(inspection: Inspection, layer: int = 0, head: int = 0) -> Fig
         ValueError: there is no such layer or head.
     """
     seen = _layer(inspection, layer, head)
-    panels: list[tuple[str, str, Tensor]] = []
+    place, panels = f"layer {layer}, head {head}", list[Panel]()
     if seen.num_slots:
-        panels.append(("Tokens to slots, P̄", "slot", seen.weights[head]))
+        panels.append((f"Tokens to slots, P̄: {place}", "slot", "token", seen.weights[head]))
     if seen.has_token_map:
-        name = "Tokens to tokens, P̄ Fᵀ" if seen.num_slots else "Tokens to tokens, P"
-        panels.append((name, "token drawn on", seen.token_map(head)))
-
-    def draw(figure: Figure) -> None:
-        for axes, (title, columns, matrix) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
-            _map(axes, matrix, f"{title}: layer {layer}, head {head}", columns, "token")
-
-    return draw_figure(draw, height=400, width=460 * len(panels))
+        name = "P̄ Fᵀ" if seen.num_slots else "P"
+        panels.append((f"Tokens to tokens, {name}: {place}", "token drawn on", "token", seen.token_map(head)))
+    return _figure(panels, height=400)
 
 
 def plot_projections(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
@@ -59,15 +55,10 @@ def plot_projections(inspection: Inspection, layer: int = 0, head: int = 0) -> F
     if seen.proj_k is None or seen.proj_v is None:
         why = "projection='max' is no linear map" if seen.num_slots else "ordinary attention has no slots"
         raise ValueError(f"layer {layer} has no E and F: {why}")
-    panels = [("E", seen.proj_k[head]), ("F", seen.proj_v[head])]
-    if seen.proj_v is seen.proj_k:
-        panels = [("E = F", seen.proj_v[head])]
-
-    def draw(figure: Figure) -> None:
-        for axes, (name, matrix) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _map(axes, matrix.mT, f"Slots to positions, {name}: layer {layer}, head {head}", "position", "slot")
-
-    return draw_figure(draw, height=360, width=460 * len(panels))
+    matrices = {"E = F": seen.proj_v} if seen.proj_v is seen.proj_k else {"E": seen.proj_k, "F": seen.proj_v}
+    title = "Slots to positions, {}: layer {}, head {}"
+    panels = [(title.format(name, layer, head), "position", "slot", x[head].mT) for name, x in matrices.items()]
+    return _figure(panels, height=360)
 
 
 def _layer(inspection: Inspection, layer: int, head: int) -> LayerAttention:
@@ -80,9 +71,18 @@ def _layer(inspection: Inspection, layer: int, head: int) -> LayerAttention:
     return inspection.layers[layer]
 
 
-def _map(axes: Axes, matrix: Tensor, title: str, columns: str, rows: str) -> None:
+def _figure(panels: Sequence[Panel], height: float) -> Figure:
+    def draw(figure: Figure) -> None:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _map(axes, *panel)
+
+    return draw_figure(draw, height=height, width=460 * len(panels))
+
+
+def _map(axes: Axes, title: str, columns: str, rows: str, matrix: Tensor) -> None:
     height, width = matrix.shape
-    cells = _at_most(_at_most(matrix, height).mT, width).mT
+    cells = block_means(matrix, -(-height // MOST_CELLS))
+    cells = block_means(cells.mT, -(-width // MOST_CELLS)).mT
     limit = float(torch.quantile(cells.abs().flatten()[:: 1 + cells.numel() // 1_000_000].float(), 0.998)) or 1.0
     signed = bool((cells < 0).any())
     image = axes.imshow(
@@ -98,8 +98,3 @@ def _map(axes: Axes, matrix: Tensor, title: str, columns: str, rows: str) -> Non
     axes.grid(False)
     bar = axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.8)
     bar.outline.set_visible(False)
-
-
-def _at_most(matrix: Tensor, rows: int) -> Tensor:
-    """Means over blocks of rows, no more than fit a panel."""
-    return block_means(matrix, -(-rows // MOST_CELLS))

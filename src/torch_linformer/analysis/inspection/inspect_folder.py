@@ -23,20 +23,13 @@ def inspect_folder(
     device: str,
     on_progress: Callable[[str], object],
 ) -> str:
-    """Write the page of a model while it reads a document; returns a sentence of what was written.
+    """Write the page of a model and a document to ``output``; returns a sentence about it.
 
-    Args:
-        model: the folder.
-        text: the document, the file it is in, or ``-``.
-        output: the page.
-        layers: which to show; None for all.
-        cut: read the beginning of a text that is too long.
-        device: where to compute; ``auto`` takes a GPU if there is one.
-        on_progress: told what is being done.
+    ``text`` is the document, the file it is in, or ``-``; the other options are those of :func:`inspect_text`.
 
     Raises:
         InputError: anything is wrong with the model, the document or the device.
-        ValueError: the model cannot be looked into, or not at this document.
+        ValueError: the model, or this document, cannot be inspected.
     """
     check_bokeh()
     device = resolve_device(device)

@@ -1,11 +1,11 @@
-"""One document seen from inside a trained model."""
+"""One document inside a trained model: what its attention does, and which tokens its answer draws on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
@@ -23,12 +23,12 @@ MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a classifier says of a document, and which tokens that draws on.
+    """The likeliest labels of a document, and which tokens they draw on.
 
     Attributes:
-        labels: the likeliest labels, the likeliest first; of a regression the name of its number.
-        probabilities: theirs; None for a regression.
-        relevance: of the logits of these labels.
+        labels: the likeliest first; of a regression the names of its numbers.
+        probabilities: of these labels; None for a regression.
+        relevance: of the tokens for the logits of these labels.
     """
 
     labels: list[str]
@@ -38,14 +38,14 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """One document seen from inside a model. Everything is on the CPU.
+    """One document inside a model. All tensors are on the CPU.
 
     Attributes:
         text: the document.
         tokens: as the tokenizer spells them, special ones included.
         spans: the characters of ``text`` each stands for, from and up to; (0, 0) for special tokens.
-        num_tokens: tokens of the whole document; more than there are here where it was cut.
-        config: the configuration of what read it.
+        num_tokens: tokens of the whole document: more than ``tokens`` where it was cut.
+        config: the configuration of the encoder.
         layers: the attention of the chosen layers, by their number from 0.
         answer: of a model that classifies documents; None for others.
     """
@@ -75,11 +75,11 @@ def inspect_text(
 
     Args:
         model: a trained model.
-        tokenizer: its tokenizer. Special tokens spelt out in the text are text.
+        tokenizer: its tokenizer. Special tokens spelled out in the text are text.
         text: the document.
         layers: numbers from 0; all by default.
         cut: read the beginning of a text that is too long.
-        on_progress: called with what is done next.
+        on_progress: called with the next step.
 
     Raises:
         ValueError: the model has no such attention or is causal, a layer does not exist, or the text is empty or has
@@ -89,12 +89,11 @@ def inspect_text(
     config = backbone.config
     chosen = _check_layers(layers, config.num_hidden_layers)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
-    device = next(backbone.parameters()).device
     encoding = _encode(tokenizer, text, config.max_position_embeddings, cut)
-    input_ids = torch.tensor([encoding["input_ids"]], device=device)
-    special = torch.tensor([encoding["special_tokens_mask"]], device=device)
+    names = ("input_ids", "special_tokens_mask")
+    input_ids, special = (torch.tensor([encoding[name]], device=backbone.device) for name in names)
     training = model.training
-    model.eval()
+    cast(nn.Module, model).eval()
     try:
         on_progress("attention")
         found = attention_of_layers(backbone, input_ids, chosen)
@@ -110,13 +109,12 @@ def inspect_text(
         spans=[tuple(span) for span in encoding["offset_mapping"]],
         num_tokens=encoding["num_tokens"],
         config=config,
-        layers={number: _on_cpu(layer) for number, layer in found.items()},
+        layers=found,
         answer=answer,
     )
 
 
 def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
-    """The encoder that reads the document."""
     backbone = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
     if not isinstance(backbone, LinformerModel):
         raise ValueError(
@@ -124,7 +122,7 @@ def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
         )
     if backbone.config.causal:
         raise ValueError(
-            "a causal model has no E and F to show: its slots are running means, other ones at every token; inspect a "
+            "a causal model has no E and F to show: its slots are running means that change at every token; inspect a "
             "model that reads whole documents"
         )
     return backbone
@@ -140,7 +138,7 @@ def _check_layers(layers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, text: str, max_len: int, cut: bool) -> dict[str, Any]:
-    """Ids, spans and special tokens of the text, no more than ``max_len``."""
+    """Ids, spans and special tokens of the text, ``max_len`` at most, and the number of tokens before a cut."""
     if not text.strip():
         raise ValueError("the text is empty: give one with at least one word")
     options: dict[str, Any] = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "verbose": False}
@@ -174,16 +172,4 @@ def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_tex
     relevance = integrated_gradients(
         lambda: cast(Tensor, model(input_ids).logits[0, best]), model.linformer.embeddings, input_ids, of_text
     )
-    values = (x.cpu() for x in (relevance.values, relevance.scores, relevance.blank_scores))
-    return Answer(
-        labels=[names[number] for number in best.tolist()],
-        probabilities=probabilities,
-        relevance=Relevance(**dict(zip(("values", "scores", "blank_scores"), values, strict=True))),
-    )
-
-
-def _on_cpu(layer: LayerAttention) -> LayerAttention:
-    proj_k, proj_v = (None if matrix is None else matrix.cpu() for matrix in (layer.proj_k, layer.proj_v))
-    if layer.proj_v is layer.proj_k:  # and stays so
-        proj_v = proj_k
-    return replace(layer, weights=layer.weights.cpu(), proj_k=proj_k, proj_v=proj_v)
+    return Answer(labels=[names[number] for number in best.tolist()], probabilities=probabilities, relevance=relevance)

@@ -8,13 +8,10 @@ SHOWN_AS_THEY_ARE = "\n\t"
 
 
 class Piece(NamedTuple):
-    """A stretch of a document.
+    """A stretch of a document, as it is shown.
 
-    Attributes:
-        text: what is shown of it.
-        first: its first token; −1 where it belongs to none.
-        last: its last token: several where they share a character.
-        special: whether it is a token that stands for no text.
+    ``first`` and ``last`` are its tokens, more than one where they share a character, and −1 where it belongs to none;
+    a ``special`` token stands for no text.
     """
 
     text: str
@@ -26,10 +23,7 @@ class Piece(NamedTuple):
 def cut_into_pieces(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> list[Piece]:
     """Every character of ``text`` up to its last token once, and every token once, in order.
 
-    Args:
-        text: the document.
-        spans: characters of each token, from and up to; empty for special tokens.
-        tokens: how special tokens are spelt.
+    ``spans`` are the characters of each token, from and up to, empty for special tokens, which show as in ``tokens``.
     """
     pieces: list[Piece] = []
     reached = 0
@@ -49,7 +43,7 @@ def cut_into_pieces(text: str, spans: Sequence[tuple[int, int]], tokens: Sequenc
 
 
 def visible(text: str) -> str:
-    """``text`` with a picture for every control character and a name for every other one that shows nothing."""
+    """``text`` with a symbol for every control character and the code of every other invisible one."""
     return "".join(char if char in SHOWN_AS_THEY_ARE else _shown(char) for char in text)
 
 
@@ -57,6 +51,6 @@ def _shown(char: str) -> str:
     category, code = unicodedata.category(char), ord(char)
     if category == "Cc":
         return chr(0x2400 + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟨U+{code:04X}⟩"
-    if category in ("Cf", "Zl", "Zp", "Cs"):  # marks of direction, for one, would rearrange what stands beside them
+    if category in ("Cf", "Zl", "Zp", "Cs"):  # marks of direction, for instance, would rearrange the text around them
         return f"⟨U+{code:04X}⟩"
     return char

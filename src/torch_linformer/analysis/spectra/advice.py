@@ -8,23 +8,23 @@ from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
 from torch_linformer.measuring.costs import LayerSizes, layer_ratio
 
-LEVELS = (90, 95, 99)  # per cent of the energy Σσ²
+LEVELS = (90, 95, 99)  # percent of the energy Σσ²
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Advice:
     r"""The smallest K that keep a share of the energy Σσ², and what they save.
 
     Attributes:
-        level: the share, in per cent.
+        level: the share, in percent.
         eps: ε = √(1 − share): ‖P − P_K‖ / ‖P‖ in the Frobenius norm, where P_K is the best P of rank K.
         heads: K for each head of each layer; None where more values are needed than were computed.
         layers: K for each layer, the largest of its heads.
-        theorem_k: what Theorem 2 of the paper asks for at this ε, for every layer.
-        multiplications: of a layer with ordinary attention over those of a Linformer with these K, mean over layers,
-            feed-forward included; None where a K is.
+        theorem_k: K by Theorem 2 of the paper at this ε, for every layer.
+        multiplications: of layers with ordinary attention over those of Linformer layers with these K, feed-forward
+            included; None where a K is.
         memory: likewise the bytes of the intermediate results.
-        attention_multiplications: those of the attention alone.
+        attention_multiplications: those of only the attention.
         attention_memory: likewise the bytes.
     """
 
@@ -55,7 +55,7 @@ class Advice:
 
 
 def suggest_k(spectrum: Spectrum, level: int) -> Advice:
-    """The smallest K of every head and layer whose σ hold ``level`` per cent of the energy Σσ², mean over documents.
+    """The smallest K of every head and layer whose σ hold ``level`` percent of the energy Σσ², mean over documents.
 
     The saving is that of the cost model (:mod:`torch_linformer.measuring.costs`) at the length of the spectrum, with
     one E and one F a layer.
@@ -73,28 +73,21 @@ def suggest_k(spectrum: Spectrum, level: int) -> Advice:
         for rows in zip(first.tolist(), enough[..., -1].tolist(), strict=True)
     ]
     layers = [None if None in ks else max(k for k in ks if k is not None) for ks in heads]
-    eps, sizes = math.sqrt(1 - level / 100), spectrum.architecture
-    whole, attention = _saving(spectrum, layers, feedforward=True), _saving(spectrum, layers, feedforward=False)
+    eps = math.sqrt(1 - level / 100)
+    theorem_k = johnson_lindenstrauss_k(spectrum.length, spectrum.architecture.head_dim, eps)
     return Advice(
-        level=level,
-        eps=eps,
-        heads=heads,
-        layers=layers,
-        theorem_k=johnson_lindenstrauss_k(spectrum.length, sizes.head_dim, eps),
-        multiplications=whole[0],
-        memory=whole[1],
-        attention_multiplications=attention[0],
-        attention_memory=attention[1],
+        level, eps, heads, layers, theorem_k, *_saving(spectrum, layers, True), *_saving(spectrum, layers, False)
     )
 
 
 def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tuple[float | None, float | None]:
     """Multiplications and bytes of ordinary layers over those of Linformer layers with these K."""
-    sizes, layers = spectrum.architecture, []
-    for k in ks:
-        if k is None:
-            return None, None
-        layers.append(
-            LayerSizes(length=spectrum.length, k=k, width=sizes.width, heads=sizes.heads, feedforward=sizes.feedforward)
-        )
+    if None in ks:
+        return None, None
+    model = spectrum.architecture
+    layers = [
+        LayerSizes(length=spectrum.length, k=k, width=model.width, heads=model.heads, feedforward=model.feedforward)
+        for k in ks
+        if k is not None
+    ]
     return layer_ratio(*layers, sharing="headwise", feedforward=feedforward)

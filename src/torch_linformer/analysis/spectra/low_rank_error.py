@@ -12,7 +12,7 @@ P̃ = P Π with a projection Π of rank K that is the same for every document, a
 Linformer with ``projection="mean"`` computes from the same queries, keys and values. A model with a mask has no such
 entry, because compressed keys leak what it masks.
 
-The fit minimises Σ ‖P_d (I − Π) V_d‖² over documents d, with PᵀP and VVᵀ each replaced by its mean over documents, A
+The fit minimizes Σ ‖P_d (I − Π) V_d‖² over documents d, with PᵀP and VVᵀ each replaced by its mean over documents, A
 and C. Then the sum is proportional to ‖A^½ (I − Π) C^½‖², and by Eckart and Young the best Π of rank K is
 A^-½ U Uᵀ A^½, where U holds the K first eigenvectors of A^½ C A^½.
 """
@@ -28,13 +28,13 @@ from torch_linformer.functional.projection import average_windows
 
 KS = (8, 16, 32, 64, 128, 256, 512)
 LONGEST = 1024  # tokens: the fit keeps two N × N matrices for every head of the model
-_RIDGE = 1e-3  # of the mean diagonal of A, added to it: a position that nobody attended to must not divide by zero
+_RIDGE = 1e-3  # of the mean diagonal of A, added to it: no division by zero where no query attends
 
 Place = tuple[int, int]
 
 
 class LowRankMeasurement:
-    """Looks at heads twice: at those of some documents to fit, then at those of others to measure.
+    """Fits projections to the heads of some documents of N tokens, then measures their errors on those of others.
 
     Args:
         shape: layers and heads.
@@ -52,21 +52,18 @@ class LowRankMeasurement:
         self.sums: dict[str, Tensor] = {}
 
     def fit(self, head: ObservedHead) -> None:
-        """Take a document's head into the means of PᵀP and VVᵀ."""
-        place, found = (head.layer, head.number), (head.weights.mT @ head.weights, head.value @ head.value.mT)
-        if place in self.moments:
-            for total, one in zip(self.moments[place], found, strict=True):
-                total += one
-        else:
-            self.moments[place] = found
+        """Add a head of one document to the sums of PᵀP and VVᵀ."""
+        gram, covariance = self.moments.get((head.layer, head.number), (0.0, 0.0))
+        moments = gram + head.weights.mT @ head.weights, covariance + head.value @ head.value.mT
+        self.moments[head.layer, head.number] = moments
 
     def solve(self) -> None:
-        """End the fitting: from now on heads are measured."""
+        """End the fit: heads are measured from here on."""
         for place in sorted(self.moments):
             self.fits[place] = fitted_projection(*self.moments.pop(place), max(self.ks))
 
     def measure(self, head: ObservedHead) -> None:
-        """Add the errors of one document's head."""
+        """Add the errors for a head of one document."""
         output = head.weights @ head.value
         read, write = self.fits[head.layer, head.number]
         gaussian = self.gaussian.to(head.value)
@@ -89,13 +86,13 @@ class LowRankMeasurement:
                 totals[head.layer, head.number, column] += error.double().cpu()
 
     def result(self, fitted_on: int, measured_on: int) -> LowRankErrors:
-        """The means over so many measured documents."""
+        """The errors, means over the measured documents."""
         means = {name: total / measured_on for name, total in self.sums.items()}
         return LowRankErrors(ks=self.ks, errors=means, fitted_on=fitted_on, measured_on=measured_on)
 
 
 def fitted_projection(gram: Tensor, covariance: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """F and G, each (N, k): the best Π of rank K ≤ k for A = ``gram`` and C = ``covariance`` is G[:, :K] F[:, :K]ᵀ."""
+    """F and G, ``(N, k)``: G[:, :K] F[:, :K]ᵀ is the best Π of rank K ≤ k for A = ``gram`` and C = ``covariance``."""
     gram, covariance = gram.double(), covariance.double()
     ridge = _RIDGE * gram.diagonal().mean()
     values, vectors = torch.linalg.eigh(gram)
@@ -106,5 +103,5 @@ def fitted_projection(gram: Tensor, covariance: Tensor, k: int) -> tuple[Tensor,
 
 
 def _segment_means(x: Tensor, width: int) -> Tensor:
-    """Means of the rows ``(N, D)`` of each segment of ``width`` positions."""
+    """Means over segments of ``width`` rows of ``(N, D)``."""
     return average_windows(x.unsqueeze(0), width, -(-len(x) // width)).squeeze(0)

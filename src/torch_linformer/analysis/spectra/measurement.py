@@ -12,7 +12,7 @@ from torch_linformer.analysis.spectra.singular_values import exact_singular_valu
 from torch_linformer.analysis.spectra.spectrum import Architecture, Spectrum, SpectrumMean
 
 EXACT_UP_TO = 4096  # tokens; one P takes 7 s there, eight times as long at twice the length (docs/spectrum.md)
-RANK = 1024  # values that are computed of a longer P
+RANK = 1024  # values computed of a longer P
 
 
 def measure_spectrum(
@@ -26,19 +26,17 @@ def measure_spectrum(
 ) -> Spectrum:
     r"""Singular values of the context mapping P = softmax(Q Kᵀ / √D) of every layer and head, averaged over documents.
 
-    One P is in memory at a time, whatever the number of documents, layers and heads. With two documents or more of at
-    most 1,024 tokens the errors of low-rank outputs are measured too: the first half is fitted on, the second measured.
+    One P is in memory at a time, whatever the number of documents, layers and heads. With two or more documents of at
+    most 1,024 tokens the errors of low-rank outputs are measured too: fitted to the first half of the documents,
+    measured on the second.
 
     Args:
         model: an encoder or decoder of transformers, or a full-attention twin, on its device and in evaluation mode.
         documents: ``(N,)`` token ids each, all of one length, without padding.
         exact_up_to: the longest N for which all N values are computed; beyond it the first ``rank``.
-        rank: how many those are.
+        rank: see ``exact_up_to``.
         ks: the K at which errors are measured.
-        on_layer: is called with the number of a document and of a layer, from 0, when that has been read.
-
-    Returns:
-        The averages.
+        on_layer: called with the numbers of a document and a layer, from 0, once that layer is done.
 
     Raises:
         ValueError: no documents, documents of several lengths, or a model whose attention cannot be read.
@@ -48,22 +46,18 @@ def measure_spectrum(
     lengths = {len(document) for document in documents}
     if len(lengths) != 1:
         raise ValueError(f"documents must be at least one, all of one length, got lengths {sorted(lengths)}")
-    (length,) = lengths
-    architecture = architecture_of(model)
-    shape = (architecture.layers, architecture.heads)
-    exact = length <= exact_up_to
-    spectra, errors = SpectrumMean(shape), None
-    fitted = len(documents) // 2 if length <= LONGEST else 0
-    if fitted and any(k <= length for k in ks):
+    (length,), architecture = lengths, architecture_of(model)
+    shape, exact = (architecture.layers, architecture.heads), length <= exact_up_to
+    spectra, errors, fitted = SpectrumMean(shape), None, len(documents) // 2
+    if length <= LONGEST and fitted and any(k <= length for k in ks):
         errors = LowRankMeasurement(shape, length, ks)
-    device = next(model.parameters()).device
-    check_readable(model, documents[0].unsqueeze(0).to(device))
-
-    for number, document in enumerate(documents):
+    inputs = [document.unsqueeze(0).to(model.device) for document in documents]
+    check_readable(model, inputs[0])
+    for number, input_ids in enumerate(inputs):
         if errors is not None and number == fitted:
             errors.solve()
 
-        def look(head: ObservedHead, number: int = number) -> None:
+        def observe(head: ObservedHead, number: int = number) -> None:
             found = exact_singular_values(head.weights) if exact else randomised_singular_values(head.weights, rank)
             spectra.add(head.layer, head.number, found)
             if errors is not None:
@@ -71,7 +65,7 @@ def measure_spectrum(
             if head.number == architecture.heads - 1:
                 on_layer(number, head.layer)
 
-        seen = observe_heads(model, document.unsqueeze(0).to(device), look)
+        seen = observe_heads(model, input_ids, observe)
         if seen != architecture.layers:
             raise ValueError(
                 f"a {model.config.model_type} model attends in {seen} of its {architecture.layers} layers: only models "
@@ -88,15 +82,14 @@ def measure_spectrum(
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """Sizes of a model from its configuration, by transformers' usual names.
+    """The sizes of a model, from its configuration.
 
     Raises:
         ValueError: the configuration names no layers or heads.
     """
     config: Any = model.config.get_text_config()
-    sizes: list[Any] = [
-        getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    ]
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    sizes: list[Any] = [getattr(config, name, None) for name in names]
     if not all(isinstance(size, int) for size in sizes):
         raise ValueError(f"a {config.model_type} model has no attention weights that can be read")
     layers, heads, width = sizes

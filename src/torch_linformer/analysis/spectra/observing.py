@@ -1,16 +1,15 @@
 """The context mappings P of a model while it reads a document: one head at a time, so that one P is in memory.
 
-Two kinds of models are read. Those of transformers call their attention through its ``AttentionInterface``; there a
-function of ours stands in, which computes what eager attention computes. In the full-attention twins of this package
-the inputs of :class:`FullAttention` are looked at.
+Models of transformers call their attention through its ``AttentionInterface``, where a function of ours computes what
+eager attention computes. In the full-attention twins of this package the inputs of :class:`Attention` are observed.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,26 +18,19 @@ from transformers.masking_utils import eager_mask
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models import LinformerConfig
-from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention import Attention
 
 _NAME = "linformer_spectrum"
-_CHECKED_TOKENS = 64  # of the first document, that the stand-in is compared with eager attention on
-_TOLERANCE = 1e-3  # of the hidden states' largest: rounding is a hundred times smaller, another formula much larger
+_CHECKED_TOKENS = 64  # of the first document, on which our function is compared with eager attention
+_TOLERANCE = 1e-3  # of the largest hidden state: rounding is a hundred times smaller, another formula much larger
 
 
 @dataclass(frozen=True)
 class ObservedHead:
-    """One head of one layer on one document.
+    """One head of one layer on one document, both counted from 0.
 
-    Attributes:
-        layer: counted from 0.
-        number: of the head, counted from 0.
-        query: ``(N, D)``.
-        key: ``(N, D)``.
-        value: ``(N, Dv)``.
-        scaling: factor on the scores.
-        mask: added to the scores, broadcast to ``(N, N)``; None where every position sees all.
-        weights: P, ``(N, N)``: softmax(scaling · Q Kᵀ + mask).
+    Queries and keys are ``(N, D)``, values ``(N, Dv)``; ``weights`` is P, ``(N, N)``: softmax(scaling · Q Kᵀ + mask).
+    The mask is broadcast to ``(N, N)``, and None where every position sees all.
     """
 
     layer: int
@@ -56,7 +48,7 @@ Observer = Callable[[ObservedHead], None]
 
 @dataclass
 class _Session:
-    """Who looks at the model, and how many layers it has run in this forward pass."""
+    """Who is shown the heads, and how many layers have run in this forward pass."""
 
     observe: Observer
     layers: int = 0
@@ -66,15 +58,13 @@ _SESSION: ContextVar[_Session] = ContextVar(_NAME)
 
 
 def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Observer) -> int:
-    """Read one document and show every head to ``observe``, layer by layer; returns how many layers there were.
+    """Read a document ``(1, N)`` without padding and call ``observe`` with every head; returns the number of layers.
 
-    Args:
-        model: a transformers model whose attention goes through the ``AttentionInterface``, or a full-attention twin.
-        input_ids: ``(1, N)`` token ids without padding.
-        observe: is called with each head; what it does not keep is freed.
+    What ``observe`` does not keep of a head is freed.
 
     Raises:
-        ValueError: the model's attention does not go through that interface (:func:`check_readable` says more).
+        ValueError: the model is neither a full-attention twin nor one whose attention goes through the
+            ``AttentionInterface`` (:func:`check_readable` checks more).
     """
     session = _Session(observe)
     with torch.no_grad(), _observed(model, session):
@@ -83,7 +73,7 @@ def observe_heads(model: PreTrainedModel, input_ids: Tensor, observe: Observer) 
 
 
 def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
-    """Compare the stand-in with the model's own eager attention on the first tokens of a document.
+    """Compare our attention with the model's own eager attention on the first tokens of a document.
 
     A model may do more to its scores than scale and mask them; its hidden states then differ.
 
@@ -97,18 +87,14 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
                 "its attention is N × K already; a spectrum needs ordinary attention, such as that of its twin: "
                 "linformer train --attention full"
             )
-        return  # its own output does not depend on who looks
+        return  # it is only observed: nothing is put in place of its attention
     if model.config.is_encoder_decoder:
-        raise ValueError(f"a {kind} model is an encoder-decoder; give an encoder or a decoder alone")
-    beginning = input_ids[:, :_CHECKED_TOKENS]
-    own, session = _set_attention(model, "eager"), _Session(lambda head: None)
-    try:
-        with torch.no_grad():
-            expected = model(input_ids=beginning)[0]
-            with _observed(model, session):
-                computed = model(input_ids=beginning)[0]
-    finally:
-        _set_attention(model, own)
+        raise ValueError(f"a {kind} model is an encoder-decoder; give only an encoder or a decoder")
+    beginning, session = input_ids[:, :_CHECKED_TOKENS], _Session(lambda head: None)
+    with torch.no_grad(), _attention_set_to(model, "eager"):
+        expected = model(input_ids=beginning)[0]
+        with _observed(model, session):
+            computed = model(input_ids=beginning)[0]
     if not session.layers:
         raise ValueError(f"a {kind} model has no attention weights that can be read")
     error = (computed - expected).abs().max() / expected.abs().max()
@@ -121,39 +107,31 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
 
 @contextmanager
 def _observed(model: PreTrainedModel, session: _Session) -> Iterator[None]:
-    token = _SESSION.set(session)
-    try:
-        if isinstance(model.config, LinformerConfig):
-            hooks = [
-                module.register_forward_pre_hook(_look_at_twin, with_kwargs=True)
-                for module in model.modules()
-                if isinstance(module, FullAttention)
-            ]
-            try:
-                yield
-            finally:
-                for hook in hooks:
-                    hook.remove()
+    with ExitStack() as stack:
+        stack.callback(_SESSION.reset, _SESSION.set(session))
+        if not isinstance(model.config, LinformerConfig):
+            stack.enter_context(_attention_set_to(model, _NAME))
         else:
-            own = _set_attention(model, _NAME)
-            try:
-                yield
-            finally:
-                _set_attention(model, own)
-    finally:
-        _SESSION.reset(token)
+            for module in cast(nn.Module, model).modules():
+                if isinstance(module, Attention):
+                    stack.enter_context(module.register_forward_pre_hook(_look_at_twin, with_kwargs=True))
+        yield
 
 
-def _set_attention(model: PreTrainedModel, name: str) -> str:
-    """Let the model compute its attention in the way ``name``; returns the way it did before."""
-    before: str = model.config._attn_implementation
+@contextmanager
+def _attention_set_to(model: PreTrainedModel, name: str) -> Iterator[None]:
+    """Let a model of transformers compute its attention by the implementation ``name``."""
+    before = model.config._attn_implementation
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(
             f"the attention of a {model.config.model_type} model cannot be read: it does not go through the "
             "AttentionInterface of transformers, as that of BERT, RoBERTa, GPT-2 or ModernBERT does"
         )
-    return before
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _attention(
@@ -183,8 +161,8 @@ AttentionMaskInterface.register(_NAME, eager_mask)
 
 
 def _look_at_twin(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Show the heads of a :class:`FullAttention` that is about to read ``args[0]``."""
-    assert isinstance(attention, FullAttention)
+    """Show the heads of an :class:`Attention` that is about to read ``args[0]``."""
+    assert isinstance(attention, Attention)
     session, x = _SESSION.get(), attention.to_batch_first(args[0])
     mask = None
     if attention.causal:
@@ -198,7 +176,7 @@ def _look_at_twin(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
 def _show(
     session: _Session, number: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, mask: Tensor | None
 ) -> Tensor:
-    """Show one head to who observes; returns its output ``(N, Dv)``."""
+    """Show one head to the observer; returns its output ``(N, Dv)``."""
     scores = query @ key.mT
     scores *= scaling
     if mask is not None:

@@ -5,19 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_OVERSAMPLING = 16  # directions searched beyond those that are wanted
+_OVERSAMPLING = 16  # directions beyond those that are asked for
 _ROUNDING = 1e-5  # of a sum of squares of values that were computed in float32
-_PASSES = 2  # of subspace iteration: the spectrum of attention falls slowly behind the first values
+_PASSES = 2  # of subspace iteration: the spectrum of attention falls slowly after the first values
 
 
 @dataclass(frozen=True)
 class SingularValues:
-    """Singular values of an (N, N) matrix, float64 on the CPU, descending.
+    """Singular values σ₁ ≥ σ₂ ≥ … of an (N, N) matrix, all or the first, float64 on the CPU.
 
-    Attributes:
-        values: σ₁ ≥ σ₂ ≥ …, all N of them or the first.
-        energy: Σσ² of all N, which is exact even where values are missing.
-        size: N.
+    ``energy`` is Σσ² over all N = ``size`` values, exact even where values are missing.
     """
 
     values: Tensor
@@ -26,7 +23,7 @@ class SingularValues:
 
     @property
     def missing_energy(self) -> float:
-        """Share of Σσ² that ``values`` lack: 0 where all are there."""
+        """Share of Σσ² in the values that were not computed."""
         return max(0.0, 1.0 - float(self.values.square().sum()) / self.energy)
 
     def total(self) -> tuple[float, float]:
@@ -51,8 +48,8 @@ class SingularValues:
 def exact_singular_values(matrix: Tensor) -> SingularValues:
     """All singular values, as roots of the eigenvalues of the Gram matrix in float64.
 
-    Twice as fast as ``svdvals`` in float64. Squaring costs half the digits: a value below 1e-8 σ₁ is noise of that
-    size, which no sum over values shows.
+    Twice as fast as ``svdvals`` in float64. Squaring costs half the digits: a value below 1e-8 σ₁ is noise, too small
+    to change a sum over values.
     """
     wide = matrix.double()
     eigenvalues = torch.linalg.eigvalsh(wide.mT @ wide)
@@ -63,9 +60,8 @@ def exact_singular_values(matrix: Tensor) -> SingularValues:
 def randomised_singular_values(matrix: Tensor, rank: int, seed: int = 0) -> SingularValues:
     """The ``rank`` largest singular values, by subspace iteration from a random start (``torch.svd_lowrank``).
 
-    They are those of the matrix inside the subspace that was found, and so never above the true ones; what the
-    subspace misses is known exactly from the Frobenius norm. K chosen by energy therefore comes out too large rather
-    than too small.
+    They are those of the matrix restricted to a subspace, and so never above the true ones; the energy outside is
+    known exactly from the Frobenius norm. K chosen by energy is therefore too large rather than too small.
 
     Source: arXiv 0909.4061, algorithm 4.4.
     """

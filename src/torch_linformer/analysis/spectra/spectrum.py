@@ -9,12 +9,12 @@ from torch import Tensor
 
 from torch_linformer.analysis.spectra.singular_values import SingularValues
 
-DIGITS = 6  # of a value in a file
+DIGITS = 6  # significant, of a value in a file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What of a model the advice depends on: layers L, heads H, and the widths C, D and F."""
+    """The sizes of a model that the advice depends on: layers L, heads H, and the widths C, D and F."""
 
     layers: int
     heads: int
@@ -30,8 +30,8 @@ class LowRankErrors:
     Attributes:
         ks: the K that were tried.
         errors: by the kind of projection, (L, H, len(ks)): ‖P̃V − PV‖ / ‖PV‖, means over documents.
-        fitted_on: documents that the fitted projections come from.
-        measured_on: other documents, on which all errors were measured.
+        fitted_on: number of documents that projections were fitted to.
+        measured_on: number of other documents, on which all errors were measured.
     """
 
     ks: Sequence[int]
@@ -44,20 +44,20 @@ class LowRankErrors:
 class Spectrum:
     r"""Singular values σ₁ ≥ σ₂ ≥ … of the context mappings P of every layer and head, on documents of N tokens.
 
-    Tensors are float64 of shape (L, H, R): R is N where all values were computed, and fewer where a randomised method
-    found the first ones.
+    Tensors are float64 of shape (L, H, R): R is N where all values were computed, and less where a randomised method
+    computed the first ones.
 
     Attributes:
         length: N.
-        documents: over how many every average is taken.
+        documents: number of documents that every mean is over.
         method: ``exact`` or ``randomised``.
         singular_values: means of σ_i.
-        cumulative: means of :math:`\sum_{i \le k} σ_i / \sum_i σ_i`, the paper's normalised cumulative singular value.
+        cumulative: means of :math:`\sum_{i \le k} σ_i / \sum_i σ_i`, the paper's normalized cumulative singular value.
         energy: means of :math:`\sum_{i \le k} σ_i^2 / \sum_i σ_i^2`.
         cumulative_error: (L, H), how far ``cumulative`` may be off, at most; 0 where all values were computed.
         missing_energy: (L, H), share of Σσ² in the values that were not computed.
         architecture: of the model.
-        low_rank: measured errors of low-rank outputs; None where they were not measured.
+        low_rank: errors of low-rank outputs; None where they were not measured.
     """
 
     length: int
@@ -72,10 +72,10 @@ class Spectrum:
     low_rank: LowRankErrors | None = None
 
     def cumulative_at(self, index: int) -> Tensor:
-        """(L, H): the normalised cumulative singular value of the first ``index`` values.
+        """(L, H): the normalized cumulative singular value of the first ``index`` values.
 
         Raises:
-            ValueError: so many were not computed.
+            ValueError: fewer were computed.
         """
         available = self.cumulative.shape[-1]
         if not 1 <= index <= available:
@@ -110,7 +110,7 @@ class SpectrumMean:
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, layer: int, head: int, found: SingularValues) -> None:
-        """Take in one P."""
+        """Add the values of one P."""
         lowest, highest = found.total()
         known = found.values.cumsum(0)
         # The sum of all values lies between two bounds, and so does each share of it: the middle, and how far it is.
@@ -128,7 +128,7 @@ class SpectrumMean:
             total[layer, head] += row
 
     def mean(self, documents: int) -> dict[str, Tensor]:
-        """The averages over so many documents."""
+        """The means over that many documents."""
         return {name: total / documents for name, total in self.sums.items()}
 
 

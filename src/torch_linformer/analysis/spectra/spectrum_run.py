@@ -1,9 +1,15 @@
-"""The spectra of a model's folder and a user's documents, as ``linformer spectrum`` measures and writes them."""
+"""The spectra of a model and of documents at several lengths, as ``linformer spectrum`` measures and writes them."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_linformer.analysis.spectra.several_lengths import measure_lengths
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from torch_linformer.analysis.spectra.measurement import architecture_of, measure_spectrum
+from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
 from torch_linformer.data.reading.columns import NamedColumns
@@ -15,6 +21,7 @@ from torch_linformer.opening.devices import resolve_device
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
 from torch_linformer.reporting.screen import Screen
+from torch_linformer.reporting.tables import format_count, format_duration
 
 
 def run_spectrum(
@@ -32,7 +39,7 @@ def run_spectrum(
     device: str,
     command: str,
 ) -> None:
-    """Measure the spectra of a model at each length, and leave them with their page in a new folder.
+    """Measure the spectra of a model at each length and write their report into a new folder.
 
     Raises:
         InputError: anything is wrong with the options, the model, the documents or the folder.
@@ -50,9 +57,7 @@ def run_spectrum(
     for group in drawn:
         screen.say(group.describe(documents))
     try:
-        spectra = measure_lengths(
-            backbone, [group.documents for group in drawn], screen, exact_up_to=exact_up_to, rank=rank
-        )
+        spectra = _measure(backbone, [group.documents for group in drawn], screen, exact_up_to, rank)
     except ValueError as error:
         raise InputError(f"{model}: {error}") from None
     settings = {
@@ -79,3 +84,28 @@ def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, 
         computed = each if each <= exact_up_to else min(each, rank)
         if index is not None and index > computed:
             raise InputError(f"--index {index}: at --length {each} only {computed} singular values are computed")
+
+
+def _measure(
+    model: PreTrainedModel, groups: Sequence[Sequence[Tensor]], screen: Screen, exact_up_to: int, rank: int
+) -> list[Spectrum]:
+    """:func:`measure_spectrum` for documents of each length in turn, with its progress on the screen."""
+    layers = architecture_of(model).layers * sum(map(len, groups))
+    columns = (BarColumn(), TextColumn("{task.fields[line]}", markup=False), TimeRemainingColumn())
+    screen.start_bar(*columns, total=layers, completed=0)
+    found = []
+    try:
+        for group in groups:
+            sizes = f"N {format_count(len(group[0]))}, {format_count(len(group))} documents"
+
+            def show(document: int, layer: int, sizes: str = sizes) -> None:
+                if screen.bar is not None:
+                    line = f"{sizes}: layer {layer + 1} of document {document + 1}"
+                    screen.bar.update(screen.task, advance=1, line=line)
+
+            start = time.perf_counter()
+            found.append(measure_spectrum(model, group, exact_up_to=exact_up_to, rank=rank, on_layer=show))
+            screen.say(f"{sizes}: {found[-1].method} in {format_duration(time.perf_counter() - start)}")
+    finally:
+        screen.stop()
+    return found
