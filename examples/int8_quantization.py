@@ -1,4 +1,4 @@
-"""torchao: the linear layers of a trained classifier in int8, their inputs quantized as they come; what it costs.
+"""torchao: the linear layers of a trained classifier in int8, their inputs quantized dynamically; and what it costs.
 
 Install: pip install "torch-linformer[train]" torchao
 Run: python examples/int8_quantization.py

@@ -90,7 +90,7 @@ def check_question_answering(found):
 
 
 def check_sentence_embeddings(found):
-    assert found["likeness of a package after training"] > found["likeness of a package before training"] + 0.08
+    assert found["similarity of a package after training"] > found["similarity of a package before training"] + 0.08
     assert found["largest difference of a number once loaded"] < 1e-5
 
 
