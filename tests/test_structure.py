@@ -184,6 +184,13 @@ def test_layers_import_only_what_is_above_them():
         above.add(layer)
 
 
+def test_the_architecture_page_has_the_layers():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \|.*\|([^|]+)\|$", page, re.MULTILINE)
+    told = {folder: set(re.findall(r"`(\w+)`", names)) for folder, names in rows}
+    assert told == {folder: allowed - {"errors"} for folder, (allowed, _) in LAYERS.items()}
+
+
 def test_no_two_classes_have_one_name():
     places: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
