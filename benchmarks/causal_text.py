@@ -1,12 +1,12 @@
-"""What each part of causal Linformer attention is worth on text: bits per byte, and names said long ago.
+"""What each part of causal Linformer attention contributes on text: bits per byte, and names that occurred long ago.
 
     python benchmarks/causal_text.py train --data novels.parquet --variant both --seed 0 --output causal-text
     python benchmarks/causal_text.py score --data novels.parquet --output causal-text
     python benchmarks/causal_text.py report --output causal-text
 
-``train`` learns bytes from scratch with one kind of attention and keeps the model in VARIANT-SEED; all kinds see the
-same batches. ``score`` reads the texts held out, the last five, with every model of the folder that has no scores yet,
-and ``report`` puts all of them into one table with its curves.
+``train`` trains a byte model from scratch with one kind of attention and saves it in VARIANT-SEED; all kinds see the
+same batches. ``score`` evaluates every model of the folder that has no scores yet on the held-out texts, the last five,
+and ``report`` puts all of them into one table with their curves.
 """
 
 import json
@@ -43,8 +43,8 @@ TITLES = {
     "both": f"{SLOTS} slots + window of {WINDOW}",
 }
 HELD_OUT = 5  # texts, the last ones
-DISTANCES = (64, 256, 1024, 2048)  # bytes back to where a name was said before
-JOINED = 256  # bytes behind a past that may come from another text
+DISTANCES = (64, 256, 1024, 2048)  # bytes back to the last occurrence of a name
+JOINED = 256  # bytes after a past that may come from another text
 WARM_UP, PEAK_RATE, LAST_RATE = 60, 2e-3, 0.1
 
 app = typer.Typer(add_completion=False)
@@ -60,16 +60,16 @@ def train(
     batch: int = 4,
     threads: int = 1,
 ) -> None:
-    """Learn from all texts but the last five, and write VARIANT-SEED/model and training.json."""
+    """Train on all texts but the last five, and write VARIANT-SEED/model and training.json."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    learnt = as_bytes(read(data)[:-HELD_OUT])
+    text = as_bytes(read(data)[:-HELD_OUT])
     model = build(variant)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.0)
     draws = np.random.default_rng(seed)
 
     def loss(step: int) -> torch.Tensor:
-        return nats(model, rows(learnt, draws.integers(0, len(learnt) - LENGTH, batch))).mean()
+        return nats(model, rows(text, draws.integers(0, len(text) - LENGTH, batch))).mean()
 
     curve, seconds = learn(
         f"{variant} {seed}", model, loss, optimizer, steps, warm_up=WARM_UP, last_rate=LAST_RATE, unit="bits"
@@ -91,7 +91,7 @@ def train(
 
 
 def build(variant: str) -> LinformerForCausalLM:
-    """A model of two layers, the same for all kinds of attention but for the attention."""
+    """A model of two layers; the variants differ only in the attention."""
     config = LinformerConfig(
         vocab_size=256,
         hidden_size=128,
@@ -138,11 +138,11 @@ def nats(model: LinformerForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 
 @app.command()
 def score(
-    data: Annotated[Path, typer.Option(help="the file that the models learnt from")],
+    data: Annotated[Path, typer.Option(help="the file that the models were trained on")],
     output: Annotated[Path, typer.Option(help="folder of the results")],
     threads: int = 2,
 ) -> None:
-    """Score the texts held out with every model of the folder, and write VARIANT-SEED/scores.json."""
+    """Score every model of the folder on the held-out texts, and write VARIANT-SEED/scores.json."""
     torch.set_num_threads(threads)
     held_out = read(data)[-HELD_OUT:]
     for folder in sorted(path.parent for path in output.glob("*/training.json")):
@@ -153,7 +153,7 @@ def score(
 
 
 def scores(model: LinformerForCausalLM, texts: list[bytes], count: int = 800) -> dict[str, object]:
-    """Bits per byte of rows spread over the texts, by how much was read before, and of names by when they were said."""
+    """Bits per byte of rows spread over the texts, by how much was read before; of names by their last occurrence."""
     text = as_bytes(texts)
     starts = spread(len(text), count)
     bits = bits_of(model, rows(text, starts))
@@ -172,8 +172,8 @@ def scores(model: LinformerForCausalLM, texts: list[bytes], count: int = 800) ->
 def worth_of_past(model: LinformerForCausalLM, texts: list[bytes], count: int = 50) -> dict[str, float]:
     """Bits of the last 128 bytes of rows whose first 1,792 come from the same text, or from another one.
 
-    Two layers with a window of 64 reach back 126 bytes, not to where the row was joined; what the two differ by is what
-    the rest of the past is worth to a model.
+    Two layers with a window of 64 reach back 126 bytes, not to where the row was joined; the difference between the two
+    is what a model gains from the rest of the past.
     """
     novels = [as_bytes([text]) for text in texts]
     own = [rows(novel, spread(len(novel), count)) for novel in novels]
@@ -194,19 +194,19 @@ def bits_of(model: LinformerForCausalLM, ids: torch.Tensor) -> np.ndarray:
 
 
 def spread(length: int, count: int) -> np.ndarray:
-    """Where ``count`` rows begin that are spread evenly over a text."""
+    """The starts of ``count`` rows, spread evenly over a text."""
     return np.linspace(0, length - LENGTH, count).astype(np.int64)
 
 
 def common_words(text: np.ndarray) -> set[bytes]:
-    """Words that are written small somewhere: no names."""
+    """Words that occur in lower case somewhere, so they are not names."""
     return set(re.findall(rb"\b[a-z]+\b", text.tobytes()))
 
 
 def said_before(row: bytes, common: set[bytes]) -> list[tuple[str, int, int]]:
-    """Every name's (group, first, last): which losses are of its bytes behind the second, and when it was said before.
+    """Every name's (group, first, last): its last occurrence, and the losses of its bytes after the second.
 
-    Two letters say which name it is going to be; the rest can be copied by who remembers it.
+    Two letters show which name it is; a model that remembers it can copy the rest.
     """
     last_said: dict[bytes, int] = {}
     found = []
@@ -261,15 +261,15 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
     parts = [
         "# Causal attention on text",
         f"{found[0]['tokens']:,} bytes, {found[0]['steps']:,} steps, seeds {', '.join(map(str, seeds))}; bits per byte "
-        "of five novels held out. Minutes are those of one thread beside other work: no comparison. Commands: see the "
-        "head of `benchmarks/causal_text.py`.",
+        "of five novels held out. Minutes are those of one thread on a machine with other work: not a comparison. "
+        "Commands: see the head of `benchmarks/causal_text.py`.",
         markdown_table(["attention", "bits per byte", "each seed", "parameters", "minutes"], quality),
         "By how much of the row was read before, in eighths of it:",
         markdown_table(["attention", *map(str, range(1, 9))], eighths),
         f"The last {JOINED // 2} bytes of rows of {LENGTH:,} whose first {LENGTH - JOINED:,} are from the same novel "
         "or from another:",
-        markdown_table(["attention", "the same", "another", "what the past is worth"], pasts),
-        "Names, behind their second letter, by when they were said before:",
+        markdown_table(["attention", "the same", "another", "gain from the past"], pasts),
+        "Names, after their second letter, by their last occurrence:",
         markdown_table(["attention", *groups], names),
         "![learning curves](curves.png)",
     ]

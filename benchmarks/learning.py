@@ -1,4 +1,4 @@
-"""What the scripts that train share: the choice of a run, and the loop with its rates, its curve and its lines."""
+"""What the training scripts share: the choice of a run, and the loop with its rates, curve and progress lines."""
 
 import math
 import time
@@ -14,7 +14,7 @@ EVERY = 50  # steps from one point of the curve to the next
 
 
 def one_of(names: Collection[str]) -> Any:
-    """An option of the command that takes nothing but one of these names."""
+    """A command-line option that takes only one of these names."""
     known = ", ".join(names)
 
     def check(name: str) -> str:
@@ -36,7 +36,7 @@ def learn(
     last_rate: float,
     unit: Literal["nats", "bits"] = "nats",
 ) -> tuple[list[tuple[int, float]], float]:
-    """Train a model; returns its curve of (step, mean loss since the point before), and how many seconds it took.
+    """Train a model; returns its curve of (step, mean loss since the last point), and the seconds it took.
 
     Args:
         name: of the run, on the screen.

@@ -3,13 +3,12 @@
     python benchmarks/seq2seq_tasks.py train --task aggregate --variant linear-64 --output seq2seq-tasks
     python benchmarks/seq2seq_tasks.py report --output seq2seq-tasks
 
-``train`` learns a task from rows that are drawn as they are needed, so none comes twice, and writes how many target
-tokens it gets right in rows it has not seen to TASK/VARIANT-SEED.json. ``report`` puts all of them into one table and
-one figure.
+``train`` learns a task from rows that are drawn as they are needed, so none repeats, and writes the share of correct
+target tokens in unseen rows to TASK/VARIANT-SEED.json. ``report`` puts all of them into one table and one figure.
 
-- ``aggregate``: which kinds of records are the most frequent, in order? Each kind has its season in the source, so that
-  no part of it tells.
-- ``lookup``: a source holds keys, each once and somewhere, with a value. What is the value of this key, and of that?
+- ``aggregate``: which kinds of records are the most frequent, in order? Each kind has its season in the source, so
+  no part of the source is enough.
+- ``lookup``: a source holds keys, each once and anywhere, with a value. What are the values of the keys asked for?
 """
 
 import itertools
@@ -39,13 +38,14 @@ from torch_linformer.reporting.markdown import markdown_table
 LENGTH, WIDTH = 4096, 64
 
 KINDS, TOP = 16, 4
-FALL = 0.7  # how likely a kind is beside the next more frequent one
+FALL = 0.7  # probability of a kind relative to the next more frequent one
 SEASON = 0.1  # standard deviation of when records of one kind come, as a share of the source
 
 KEYS, VALUES, ASKED = 64, 8, 32
 FILLER, FIRST_KEY, FIRST_VALUE = 0, 1, 1 + KEYS
 
 SLOTS, WINDOW = (1, 4, 16, 64, 256, 1024), 64
+FULL_DECODER = {"attention": "full", "window": None}
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # how encoder and decoder attend
     **{
         f"{projection}-{k}": ({"projection": projection, "k": k}, {})
@@ -53,17 +53,17 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # how encoder an
         for k in SLOTS
     },
     "mean-64-window": ({"projection": "mean", "k": 64, "window": WINDOW}, {}),
-    "full-decoder": ({"projection": "mean", "k": 64}, {"attention": "full"}),
-    "full": ({"attention": "full"}, {"attention": "full"}),
+    "full-decoder": ({"projection": "mean", "k": 64}, FULL_DECODER),
+    "full": ({"attention": "full"}, FULL_DECODER),
 }
 MAPS = {"linear": "learned E and F", "mean": "means of segments"}
 OTHERS = {
     "mean-64-window": f"means of segments, K 64, window of {WINDOW}",
-    "full-decoder": "full attention in the decoder alone",
+    "full-decoder": "full attention only in the decoder",
     "full": "full attention",
 }
 WARM_UP, LAST_RATE = 50, 0.05
-RATE_OF_MAPS = 0.1  # beside that of all else: E and F are means over a row, which large steps make uneven
+RATE_OF_MAPS = 0.1  # relative to all other rates: E and F are means over a row, which large steps make uneven
 
 app = typer.Typer(add_completion=False)
 
@@ -81,7 +81,7 @@ def aggregate(draws: np.random.Generator, rows: int, length: int) -> Rows:
 
 
 def most_frequent(source: np.ndarray) -> np.ndarray:
-    """The ``TOP`` most frequent kinds in order; of two that are as frequent the one with the lower number first."""
+    """The ``TOP`` most frequent kinds in order; of two equally frequent ones the lower number first."""
     counts = np.stack([np.bincount(row, minlength=KINDS) for row in source])
     return np.argsort(-counts, axis=1, kind="stable")[:, :TOP]
 
@@ -91,7 +91,7 @@ def most_frequent_of_half(rows: Rows) -> np.ndarray:
 
 
 def lookup(draws: np.random.Generator, rows: int, length: int) -> Rows:
-    """A record is one token, the key, and its value is the token's type; a shorter source has as many fewer records."""
+    """A record is one token, the key, and its value is the token's type; shorter sources have proportionally fewer."""
     records = KEYS * length // LENGTH
     keys = FIRST_KEY + shuffled(draws, rows, KEYS)[:, :records]
     values = draws.integers(VALUES, size=(rows, records))
@@ -114,13 +114,13 @@ def most_frequent_value(rows: Rows) -> np.ndarray:
 
 
 def shuffled(draws: np.random.Generator, rows: int, size: int) -> np.ndarray:
-    """``(rows, size)``: the numbers from 0, in an order of each row's own."""
+    """``(rows, size)``: the numbers from 0, in a different order in each row."""
     return draws.permuted(np.tile(np.arange(size), (rows, 1)), axis=1)
 
 
 @dataclass(frozen=True)
 class Task:
-    """How rows are drawn and of what, how they are learnt, and what can be told of them without a model."""
+    """How rows are drawn, from which words, how they are learned, and what can be guessed without a model."""
 
     title: str
     draw: Callable[[np.random.Generator, int, int], Rows]
@@ -133,7 +133,7 @@ class Task:
     guess: Callable[[Rows], np.ndarray]
 
     def length_at(self, progress: float) -> int:
-        """How long the sources are when so much of the training is over, from 0 to 1."""
+        """The length of the sources at this share of the training, from 0 to 1."""
         ends = itertools.accumulate(self.stages.values())
         return next((length for length, end in zip(self.stages, ends, strict=True) if progress <= end), LENGTH)
 
@@ -178,12 +178,12 @@ def train(
     batch: int = 8,
     threads: int = 1,
 ) -> None:
-    """Learn a task, score rows that were not learnt from, and write TASK/VARIANT-SEED.json."""
+    """Learn a task, score rows that were not trained on, and write TASK/VARIANT-SEED.json."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     chosen = TASKS[task]
     steps = chosen.steps if steps is None else steps
-    commit = git_commit(__file__)  # of what runs, whatever is committed meanwhile
+    commit = git_commit(__file__)  # of the code that runs, whatever is committed meanwhile
     model = build(chosen, variant)
     optimizer = torch.optim.AdamW(groups(model, chosen.peak_rate), betas=(0.9, 0.98), weight_decay=0.0)
     draws = np.random.default_rng([seed, 0])
@@ -216,7 +216,7 @@ def drawn(task: Task, draws: np.random.Generator, rows: int, length: int) -> dic
 
 
 def build(task: Task, variant: str) -> LinformerForConditionalGeneration:
-    """One layer each for encoder and decoder; in the encoder nothing but the maps to slots knows a position."""
+    """One layer each for encoder and decoder; in the encoder only the maps to slots depend on positions."""
     of_encoder, of_decoder = VARIANTS[variant]
     both = {
         "vocab_size": task.words,
@@ -243,7 +243,7 @@ def build(task: Task, variant: str) -> LinformerForConditionalGeneration:
     )
     model = LinformerForConditionalGeneration(config)
     # A key is the same word on both sides, but not tied to the output: that would pull all keys, which are never
-    # written, to one side. And as small as all else at first they would stay too much alike to be told apart.
+    # written, to one side. And initialized as small as the other weights they would stay too similar.
     model.decoder.set_input_embeddings(model.encoder.get_input_embeddings())
     embeddings = model.encoder.embeddings
     for embedding in filter(None, (embeddings.word_embeddings, embeddings.token_type_embeddings)):
@@ -272,7 +272,7 @@ def groups(model: LinformerForConditionalGeneration, peak_rate: float) -> list[d
 def accuracy(
     model: LinformerForConditionalGeneration, task: Task, draws: np.random.Generator, batches: int = 16, batch: int = 16
 ) -> float:
-    """Share of target tokens that are right: those that ``generate`` writes, or behind each key that is asked for."""
+    """Share of target tokens that are right: those that ``generate`` writes, or after each key asked for."""
     model.eval()
     right = []
     for _ in range(batches):
@@ -290,11 +290,11 @@ def accuracy(
 def report(output: Annotated[Path, typer.Option(help="folder of the results")]) -> None:
     """Write results.md and accuracy.png from what ``train`` left in the folder."""
     runs = [json.loads(path.read_text()) for path in sorted(output.glob("*/*.json"))]
-    columns = ["memory", "accuracy", "each seed", "nats at the end", "rows learnt from", "seconds", "parameters"]
+    columns = ["memory", "accuracy", "each seed", "nats at the end", "training rows", "seconds", "parameters"]
     parts = [
         "# What a compressed memory can and cannot do",
         f"Sources of {LENGTH:,} tokens, one layer of width {WIDTH} each for encoder and decoder, K slots in both. "
-        "Accuracy: the share of target tokens that are right, in rows not learnt from. Commands: see the head "
+        "Accuracy: the share of correct target tokens, in rows not trained on. Commands: see the head "
         "of `benchmarks/seq2seq_tasks.py`.",
     ]
     for name, task in TASKS.items():
@@ -343,20 +343,20 @@ def draw_accuracy(figure: Figure, runs: list[dict]) -> None:
         axes.set_xticks(SLOTS, [f"{k:,}" for k in SLOTS])
         axes.xaxis.set_minor_locator(NullLocator())
     figure.axes[0].set_ylabel("accuracy")
-    # Each thing once, though one task may lack what the other has.
+    # Each label once, though one task may lack what the other has.
     drawn_once = {line.get_label(): line for axes in figure.axes for line in axes.lines if line.get_label()[0] != "_"}
     figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=3, fontsize=10)
 
 
 def draw_task(axes: Axes, runs: list[dict]) -> None:
-    """Accuracy against K for each map to slots; what has no K, or something beside it, as a line across or a cross."""
+    """Accuracy against K for each map to slots; what has no K is a line across, K with a window a cross."""
     found = {
         name: mean(run["accuracy"] for run in runs if run["variant"] == name) for name in {r["variant"] for r in runs}
     }
-    for (kind, title), colour in zip(MAPS.items(), (BLUE, ORANGE), strict=True):
+    for (kind, title), color in zip(MAPS.items(), (BLUE, ORANGE), strict=True):
         points = [(k, found[f"{kind}-{k}"]) for k in SLOTS if f"{kind}-{k}" in found]
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=title)
+            axes.plot(*zip(*points, strict=True), marker="o", color=color, label=title)
     for (name, title), style in zip(OTHERS.items(), ("x", "--", "-."), strict=True):
         if name in found and style == "x":
             axes.plot(64, found[name], "x", markersize=8, color=INK, label=title)

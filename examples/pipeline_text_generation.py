@@ -1,4 +1,4 @@
-"""The pipeline "text-generation" of transformers, from the saved folder of a causal model; text as it comes, too.
+"""The pipeline "text-generation" of transformers, from the saved folder of a causal model; also streamed.
 
 The texts are made up: the days of the week, from any day on.
 Install: pip install "torch-linformer[train]"
@@ -22,7 +22,7 @@ def days(first, count):
 set_seed(0)
 train = [days(number % 7, 20) for number in range(700)]
 tokenizer = word_tokenizer(train, max_length=32)
-tokenizer.padding_side = "left"  # what comes next comes behind the last word
+tokenizer.padding_side = "left"  # the next word follows the last one
 config = LinformerConfig(
     vocab_size=len(tokenizer),
     hidden_size=32,
@@ -60,7 +60,7 @@ with tempfile.TemporaryDirectory() as folder:
 options = {"add_special_tokens": False, "do_sample": False}
 generator("friday saturday", max_new_tokens=5, streamer=TextStreamer(generator.tokenizer), **options)
 
-# Ten times as far as a text of the training, and prompts of different lengths in one batch.
+# Ten times as long as a training text, and prompts of different lengths in one batch.
 prompts = [days(number % 7, 1 + number % 5) for number in range(14)]
 answers = generator(prompts, max_new_tokens=200, batch_size=7, return_full_text=False, **options)
 texts = [answer[0]["generated_text"].split() for answer in answers]

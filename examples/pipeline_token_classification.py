@@ -25,7 +25,7 @@ def kind(word):
 
 
 def encoded(text):
-    """Ids, and the kind of each token by its number; the special tokens have −100, which takes no part."""
+    """Ids, and the kind of each token by its number; the special tokens have −100, which the loss ignores."""
     row = tokenizer(text, truncation=True, return_offsets_mapping=True)
     places = row.pop("offset_mapping")
     return {**row, "labels": [KINDS.index(kind(text[start:end])) if end else -100 for start, end in places]}

@@ -21,7 +21,7 @@ OTHERS = ["the", "and", "of", "a", "very", "long", "letter", "about", "numbers",
 
 
 def draw(rows):
-    """Questions, texts, answers and where in the text they begin."""
+    """Questions, texts, answers, and where in the text each answer begins."""
     found = []
     for _ in range(rows):
         facts = {"who": random.choice(WHO), "when": random.choice(WHEN), "where": random.choice(WHERE)}
@@ -33,7 +33,7 @@ def draw(rows):
 
 
 def encoded(question, text, answer, start):
-    """A row for the Trainer: the answer as the numbers of its first and last token."""
+    """A row for the Trainer: the answer as the positions of its first and last token."""
     row = tokenizer(question, text)
     first, last = (row.char_to_token(place, sequence_index=1) for place in (start, start + len(answer) - 1))
     return {**row, "start_positions": first, "end_positions": last}

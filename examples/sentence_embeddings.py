@@ -24,8 +24,8 @@ tokenizer = word_tokenizer([row["text"] for row in train], max_length=256)
 pairs = [(a["text"], b["text"]) for a, b in pairwise(train) if a["label"] == b["label"]]
 
 
-def likeness(embedder):
-    """Mean cosine of two held-out pieces of one package, less that of pieces of different packages."""
+def similarity(embedder):
+    """Mean cosine of two held-out pieces of one package, minus that of pieces of different packages."""
     vectors = embedder.encode(texts, normalize_embeddings=True)
     cosines, same = vectors @ vectors.T, np.equal.outer(labels, labels)
     return round(float(cosines[same].mean() - cosines[~same].mean()), 4)
@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as folder:
     tokenizer.save_pretrained(f"{folder}/encoder")
     encoder = Transformer(f"{folder}/encoder", max_seq_length=256)
     embedder = SentenceTransformer(modules=[encoder, Pooling(config.hidden_size)])
-    print("likeness of a package before training:", likeness(embedder))
+    print("similarity of a package before training:", similarity(embedder))
 
     trainer = SentenceTransformerTrainer(
         model=embedder,
@@ -63,7 +63,7 @@ with tempfile.TemporaryDirectory() as folder:
         loss=MultipleNegativesRankingLoss(embedder),
     )
     trainer.train()
-    print("likeness of a package after training:", likeness(embedder))
+    print("similarity of a package after training:", similarity(embedder))
 
     embedder.save_pretrained(f"{folder}/embedder")
     loaded = SentenceTransformer(f"{folder}/embedder")

@@ -1,4 +1,4 @@
-"""torch.compile: the whole model as one graph, which serves every batch and length, with the scores of the model.
+"""torch.compile: the whole model as one graph, for every batch size and length, with the same scores as the model.
 
 Install: pip install "torch-linformer[hf]", and a C++ compiler (g++ or clang++)
 Run: python examples/torch_compile.py

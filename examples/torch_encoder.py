@@ -1,6 +1,6 @@
-"""torch.nn.TransformerEncoder with our layers in the place of its own, trained on padded batches; torch is enough.
+"""torch.nn.TransformerEncoder with our layers instead of its own, trained on padded batches; needs only torch.
 
-The task asks for the whole sequence: which of eight signs is the most frequent?
+The task needs the whole sequence: which of eight signs is the most frequent?
 Install: pip install torch-linformer
 Run: python examples/torch_encoder.py
 """

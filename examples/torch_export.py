@@ -1,6 +1,6 @@
-"""torch.export and ONNX: one file each for every batch and length, which computes without this package.
+"""torch.export and ONNX: one file each, for every batch size and length, that runs without this package.
 
-`linformer export` does the same to the folder of a trained model, and keeps its tokenizer beside it.
+`linformer export` does the same with the folder of a trained model, and adds its tokenizer.
 Install: pip install "torch-linformer[onnx]"
 Run: python examples/torch_export.py
 """

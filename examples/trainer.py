@@ -1,4 +1,4 @@
-"""The Trainer of transformers: evaluation while training, early stopping at the best model, and an exact resume.
+"""The Trainer of transformers: evaluation while training, early stopping at the best model, and exact resuming.
 
 Install: pip install "torch-linformer[train]"
 Run: python examples/trainer.py

@@ -30,7 +30,7 @@ config = LinformerConfig(
     max_position_embeddings=256,
     k=64,
     num_labels=2,
-    hidden_dropout_prob=0.0,  # each process would drop other numbers
+    hidden_dropout_prob=0.0,  # each process would draw different random numbers
     attention_probs_dropout_prob=0.0,
 )
 with tempfile.TemporaryDirectory() as folder:

@@ -177,6 +177,13 @@ def test_every_folder_has_its_place_in_the_layers():
     assert folders <= set(LAYERS), f"give {sorted(folders - set(LAYERS))} a line in LAYERS"
 
 
+def test_the_architecture_page_has_the_layers():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \|.*\|([^|]+)\|$", page, re.MULTILINE)
+    told = {folder: set(re.findall(r"`(\w+)`", names)) for folder, names in rows}
+    assert told == {folder: allowed - {"errors"} for folder, (allowed, _) in LAYERS.items()}
+
+
 def test_layers_import_only_what_is_above_them():
     above = {"errors"}
     for layer, (allowed, _) in LAYERS.items():

@@ -49,7 +49,7 @@ def check_import_weights(found):
     assert slots[0] < 1e-4 < slots[1] < slots[2]
 
 
-def check_int8_quantisation(found):
+def check_int8_quantization(found):
     assert found["of which int8"] == found["linear layers"] == 13
     assert found["accuracy in float32"] > 0.85 and abs(found["accuracy lost"]) <= 0.02
     assert 0 < found["largest error of a score, relative to the largest score"] < 0.05
@@ -90,7 +90,7 @@ def check_question_answering(found):
 
 
 def check_sentence_embeddings(found):
-    assert found["likeness of a package after training"] > found["likeness of a package before training"] + 0.08
+    assert found["similarity of a package after training"] > found["similarity of a package before training"] + 0.08
     assert found["largest difference of a number once loaded"] < 1e-5
 
 

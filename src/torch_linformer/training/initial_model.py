@@ -16,7 +16,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
-from torch_linformer.models.configuration import FIELDS, without_unused_options
+from torch_linformer.models.configuration import FIELDS, with_changes
 from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
@@ -169,7 +169,7 @@ def build_seq2seq_config(
         "activation_memory": "checkpoint" if encoder.activation_memory == "reversible" else encoder.activation_memory,
         "lm_head_transform": False,
     }
-    decoder = LinformerConfig(**without_unused_options(target))
+    decoder = LinformerConfig(**with_changes(target, {}))
     return LinformerSeq2SeqConfig(encoder=encoder, decoder=decoder, pad_token_id=tokenizer.pad_token_id, **tokens)
 
 

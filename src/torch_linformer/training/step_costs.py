@@ -10,7 +10,7 @@ from torch import nn
 from torch_linformer import models
 from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
-from torch_linformer.models.configuration import without_unused_options
+from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
 
 
@@ -81,7 +81,7 @@ def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with full attention, in both parts of an encoder-decoder."""
     if "encoder" in config:
         return {**config, **{side: _with_full_attention(config[side]) for side in ("encoder", "decoder")}}
-    return without_unused_options({**config, "attention": "full"})
+    return with_changes(config, {"attention": "full"})
 
 
 def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:

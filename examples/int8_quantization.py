@@ -1,7 +1,7 @@
-"""torchao: the linear layers of a trained classifier in int8, their inputs quantised as they come; what it costs.
+"""torchao: the linear layers of a trained classifier in int8, their inputs quantized dynamically; and what it costs.
 
 Install: pip install "torch-linformer[train]" torchao
-Run: python examples/int8_quantisation.py
+Run: python examples/int8_quantization.py
 """
 
 import copy
@@ -43,15 +43,15 @@ with tempfile.TemporaryDirectory() as folder:
     Trainer(model=model, args=arguments, train_dataset=train, data_collator=DataCollatorWithPadding(tokenizer)).train()
 
 model.eval()
-quantised = copy.deepcopy(model)
-quantize_(quantised, Int8DynamicActivationInt8WeightConfig())
+quantized = copy.deepcopy(model)
+quantize_(quantized, Int8DynamicActivationInt8WeightConfig())
 
 labels = torch.tensor([row["label"] for row in held_out])
 batch = tokenizer([row["text"] for row in held_out], padding=True, truncation=True, return_tensors="pt")
 with torch.no_grad():
-    exact, rounded = model(**batch).logits, quantised(**batch).logits
+    exact, rounded = model(**batch).logits, quantized(**batch).logits
 before, after = ((scores.argmax(-1) == labels).float().mean().item() for scores in (exact, rounded))
-linear = [module for module in quantised.modules() if isinstance(module, torch.nn.Linear)]
+linear = [module for module in quantized.modules() if isinstance(module, torch.nn.Linear)]
 print("linear layers:", len(linear))
 print("of which int8:", sum(type(module.weight) is not torch.nn.Parameter for module in linear))
 print("held-out documents:", len(held_out))
