@@ -197,10 +197,11 @@ def _data(outcome: Outcome) -> list[Section]:
     lengths = length_histogram(outcome.num_tokens.tolist(), outcome.settings.length)
     curve = learning_curve(outcome.history, f"eval_{task.best_metric}", larger_is_better=task.larger_is_better)
     notes, warnings = "\n\n".join(splits.notes), "\n".join(splits.warnings)
+    documents = {f"{part} documents": count for part, count in outcome.metrics["documents"].items()}
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
     return [
-        Section("Data", text=notes, verdict=warnings, facts=outcome.metrics["documents"], detail=True),
+        Section("Data", text=notes, verdict=warnings, facts=documents, detail=True),
         Section("Length of the training documents", figure=lengths, caption=cut),
         Section("Learning curve", figure=curve, caption=kept),
     ]
