@@ -9,11 +9,11 @@ class InputError(ValueError):
     """
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of another library's message, or the kind of error where it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
 def flag(name: str) -> str:
     """``max_length`` as it stands on the command line."""
     return "--from" if name == "from_model" else "--" + name.replace("_", "-")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, or the kind of error where it has no message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -6,8 +6,16 @@ import sys
 from torch_linformer.cli.streams import open_closed_streams
 
 REQUIRED = (
-    *("typer", "rich", "transformers", "datasets", "accelerate"),
-    *("sklearn", "seqeval", "matplotlib", "sacrebleu", "rouge_score"),
+    "typer",
+    "rich",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "sklearn",
+    "seqeval",
+    "matplotlib",
+    "sacrebleu",
+    "rouge_score",
 )
 
 

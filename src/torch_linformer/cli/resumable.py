@@ -50,9 +50,9 @@ def options_of(settings: type) -> list[inspect.Parameter]:
                 f"{names}/--no-{names.removeprefix('--')}",
                 f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]",
             )
-        option = typer.Option(names, help=text)
+        option = typer.Option(names, help=text, show_default=False)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
-    config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
+    config = Annotated[Path | None, typer.Option(help="TOML file with any of these options", show_default=False)]
     resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
     return [*parameters, *(_keyword(*each) for each in extra)]
