@@ -12,9 +12,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
-from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
+from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.streamed import Document, documents
+from torch_linformer.data.reading.streamed import Document, documents, given_rows
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.devices import autocast
@@ -57,8 +57,7 @@ def predict_files(
 
     def everything() -> Iterator[Document]:
         for file in files:
-            rows = iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
-            yield from documents(rows, file, predictor.record, named, report, question)
+            yield from documents(given_rows(file, report), file, predictor.record, named, report, question)
 
     written = cut = 0
     for record in predictor.predict(everything()):

@@ -21,13 +21,12 @@ from datasets.utils import are_progress_bars_disabled, disable_progress_bars, en
 from datasets.utils import logging as datasets_logging
 
 from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns, is_number
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport
 from torch_linformer.data.reading.records import LABELLED, Record
 from torch_linformer.data.reading.sources import DocumentSource, find_source
 from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
-_SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _FEW = 10  # with so few documents each may well have its own label
 _LISTED_LABELS = 20  # labels an error message lists
@@ -66,7 +65,7 @@ def load_documents(
     """
     needs_label = bool(record.features)
     origin = find_source(source, split, whole=needs_label)
-    sample = list(islice(origin.rows(ReadReport()), _SAMPLE_ROWS))
+    sample = list(islice(origin.rows(ReadReport()), SAMPLE_ROWS))
     if not sample:
         raise InputError(f"{source}: holds no rows")
     if origin.note and record.usual.called != USUAL.called:

@@ -28,6 +28,7 @@ from torch_linformer.data.reading.table_readers import TABLE_READERS, read_json_
 from torch_linformer.data.reading.text_files import BYTE_ORDER_MARK, SNIFFED_BYTES, Row, decode, not_text, opened
 from torch_linformer.errors import InputError
 
+SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 _PIECE_BYTES = 2**20  # of a text of which only parts are needed at once
 # Bytes that are not UTF-8 are decoded to lone surrogates; JSON escapes such as \ud800 can make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")

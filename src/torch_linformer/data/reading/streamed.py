@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, empty_cell, find_columns, read_text
-from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
+from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport, iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
-SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 # One word with a suffix or a folder in it is meant as the name of a file.
 _LIKE_A_FILE = re.compile(r"(\S*[/\\]\S*|\S+\.\w{1,7})")
 
@@ -24,6 +23,11 @@ class Document(NamedTuple):
     where: str
     text: str
     question: str | None = None
+
+
+def given_rows(file: str, report: ReadReport) -> Iterator[Row]:
+    """The rows of a file or folder, or of standard input for "-"."""
+    return iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
 
 
 def documents(
@@ -64,8 +68,8 @@ def one_document(given: str) -> tuple[str, str]:
             raise InputError(f"{given}: no such file; a text of one word like this goes through standard input, as -")
         return given, "the text that was given"
     name = "standard input" if given == "-" else Path(given).name
-    rows = iter_stream(sys.stdin.buffer) if given == "-" else iter_rows(given)
-    found = list(islice(documents(rows, name, TEXT, NOT_NAMED, ReadReport()), 2))
+    report = ReadReport()
+    found = list(islice(documents(given_rows(given, report), name, TEXT, NOT_NAMED, report), 2))
     if len(found) != 1:
         problem = "holds more than one document" if found else "no document with any text"
         raise InputError(f"{name}: {problem}; give one")
