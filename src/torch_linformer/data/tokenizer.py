@@ -80,7 +80,7 @@ def _wrap(tokenizer: Tokenizer, goes_on: bool) -> PreTrainedTokenizerFast:
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],  # models without types pass them over
@@ -116,4 +116,4 @@ def _load_file(path: Path) -> PreTrainedTokenizerFast:
     for role, token in SPECIAL_TOKENS.items():
         names = (token, f"[{token[1:-1].upper()}]")
         roles[role] = next((name for name in names if backend.token_to_id(name) is not None), None)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)

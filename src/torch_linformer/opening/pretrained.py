@@ -56,8 +56,8 @@ def needs_code(source: str) -> InputError:
 
 def quiet_transformers() -> None:
     """Keep the log and the progress bars of transformers off the screen."""
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
 
 
 def model_file(source: str, name: str) -> Path | None:

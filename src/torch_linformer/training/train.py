@@ -68,8 +68,8 @@ def train(
         InputError: for anything wrong with the settings, the data or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is written.
     """
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     with run_folder(output):
