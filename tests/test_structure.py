@@ -27,7 +27,10 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "tasks": ({"errors", "models", "data"}, "train"),
     "opening": ({"errors", "models", "reporting", "data", "tasks"}, "train"),
     "training": ({"errors", "models", "reporting", "measuring", "data", "tasks", "opening"}, "train"),
-    "adaptation": ({"errors", "models", "reporting", "measuring", "data", "tasks", "opening", "training"}, "train"),
+    "adaptation": (
+        {"errors", "nn", "models", "reporting", "measuring", "data", "tasks", "opening", "training"},
+        "train",
+    ),
     # export alone needs more than "train", and says so
     "inference": ({"errors", "models", "reporting", "data", "tasks", "opening", "training"}, "onnx"),
     # the page alone needs more than "train"

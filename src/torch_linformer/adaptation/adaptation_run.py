@@ -25,6 +25,7 @@ from torch_linformer.adaptation.texts import prepare_texts, read_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
+from torch_linformer.nn.options import default_k
 from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
@@ -229,7 +230,7 @@ def build_student(
     original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int
 ) -> LinformerPreTrainedModel:
     """The original with slots and without dropout; raises ``InputError`` where K does not fit."""
-    k = min(256, max_length // 4) if settings.k is None else settings.k
+    k = default_k(max_length) if settings.k is None else settings.k
     if not 1 <= k <= max_length:
         raise InputError(f"--k must lie between 1 and the {max_length:,} tokens read at once, got {k}")
     return with_attention(

@@ -5,7 +5,7 @@ from typing import Any
 import transformers
 
 from torch_linformer.models.auto import AUTO_CLASSES
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.causal_lm import LinformerForCausalLM
 from torch_linformer.models.configuration import LinformerConfig
@@ -16,6 +16,7 @@ from torch_linformer.models.heads import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.seq2seq import LinformerForConditionalGeneration
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 

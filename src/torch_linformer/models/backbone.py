@@ -14,7 +14,7 @@ from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
-from torch_linformer.models.pretrained_model import LinformerPreTrainedModel as LinformerPreTrainedModel
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.resizing import check_new_length
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from torch_linformer.models.backbone import LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig, with_changes
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.nn.projection import SequenceProjection
 
 Model = TypeVar("Model", bound=LinformerPreTrainedModel)

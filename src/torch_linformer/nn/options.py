@@ -165,6 +165,11 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, got {value!r}")
 
 
+def default_k(length: int) -> int:
+    """K for sequences of ``length`` tokens where nobody chose it: a quarter of them, :data:`DEFAULT_K` at most."""
+    return max(1, min(DEFAULT_K, length // 4))
+
+
 def check_k(k: int, longest: int, *, name: str = "k", limit: str = "max_len") -> None:
     """Raise ``ValueError`` for a number of slots outside 1 … ``longest``, which the user knows as ``limit``."""
     if longest < 1:

@@ -10,7 +10,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging
 
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.convert.families import BERT, DISTILBERT, MODEL_CLASSES, ROBERTA, XLM_ROBERTA, Family
 from torch_linformer.models.convert.state import (
@@ -21,7 +21,9 @@ from torch_linformer.models.convert.state import (
     renamed,
     report_left_out,
 )
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
+from torch_linformer.nn.options import check_k, default_k
 
 Source = str | PathLike[str] | PreTrainedModel
 Means = Literal["mean", "linear"]
@@ -178,11 +180,8 @@ def _below(model: PreTrainedModel, name: str) -> str:
 
 def _slots(max_len: int, k: int | None) -> int:
     """The number of slots, checked against ``max_len``."""
-    if max_len < 1:
-        raise ValueError(f"max_len (--max-length) must be at least 1, got {max_len}")
-    k = max(1, min(256, max_len // 4)) if k is None else k
-    if not 1 <= k <= max_len:
-        raise ValueError(f"k must lie between 1 and max_len (--max-length) = {max_len}, got {k}")
+    k = default_k(max_len) if k is None else k
+    check_k(k, max_len, limit="max_len (--max-length)")
     return k
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.convert.state import (
     State,
@@ -24,6 +24,7 @@ from torch_linformer.models.convert.state import (
     tensors_in,
 )
 from torch_linformer.models.heads import LinformerForMaskedLM
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 EMBEDDINGS = {
     "embed_tokens.weight": "embeddings.word_embeddings.weight",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.heads import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
@@ -12,6 +12,7 @@ from torch_linformer.models.heads import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 # What a class becomes, by the part of its name after that of the family.
 MODEL_CLASSES: Mapping[str, type[LinformerPreTrainedModel]] = {

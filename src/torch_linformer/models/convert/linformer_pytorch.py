@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.convert.state import (
     NO_VOCABULARY,
@@ -24,6 +24,7 @@ from torch_linformer.models.convert.state import (
     tensors_in,
 )
 from torch_linformer.models.heads import LinformerForMaskedLM
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 # Entries 2i and 2i + 1 of `seq` are attention and feed-forward of layer i.
 HEAD = {  # the tensors of all heads are stacked

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from torch_linformer.models.backbone import LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.convert.state import (
     NO_VOCABULARY,
@@ -21,6 +21,7 @@ from torch_linformer.models.convert.state import (
     tensors_in,
 )
 from torch_linformer.models.heads import LinformerForMaskedLM
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 LAYER = {
     "0.fn.to_q.weight": "self_attn.q_proj.weight",

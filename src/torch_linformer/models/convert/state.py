@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from torch_linformer.models.backbone import LinformerPreTrainedModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 
 State = Mapping[str, Tensor]
 
