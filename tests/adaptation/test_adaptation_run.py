@@ -303,7 +303,7 @@ def test_a_plain_encoder_and_minutes(source, adapt, tmp_path):
 
 @pytest.mark.usefixtures("no_fresh_process")
 def test_our_own_model_with_full_attention_is_adapted_too(adapt, tmp_path, train_quickly):
-    train_quickly(tmp_path / "full", attention="full", max_steps=2, k=None)
+    train_quickly(tmp_path / "full", attention="full", max_steps=2, projection="mean", k=None)
     adapt(tmp_path / "run", path=tmp_path / "full", steps=2, max_length=24)
     model = AutoModel.from_pretrained(tmp_path / "run")
     assert model.config.attention == "linformer" and model.config.k == 4
