@@ -1,4 +1,4 @@
-"""Multi-head attention: heads, layout, state dict and checks, whatever the queries attend to."""
+"""Multi-head attention: a call of it, whatever the queries attend to."""
 
 from typing import Any, Literal
 
@@ -10,84 +10,50 @@ from torch_linformer.nn.attention.checks import (
     check_aligned,
     check_call,
     check_compressed,
-    check_head_sizes,
     check_inputs,
     check_past,
 )
 from torch_linformer.nn.attention.context import Call, Context, at_positions
+from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.chunks import Chunks, Gathered, cut, runs_in_chunks
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.options import AttentionOptions
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
 
 
-class Attention(nn.Module):
+class Attention(Heads):
     """Attention of ``num_heads`` heads to a :class:`Context`, called as :class:`torch.nn.MultiheadAttention`.
 
     Args:
         embed_dim: model width C.
         num_heads: heads H.
         context: what the queries attend to.
-        options: of which ``num_kv_heads`` and ``head_dim`` are read here.
-        dropout: on the attention weights, in training.
-        bias: on the four linear maps.
-        kdim: width of ``key``, C by default.
-        vdim: width of ``value``, C by default.
-        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
-
-    Raises:
-        ValueError: for heads that do not fit.
+        options: those of the heads; so are the other arguments: see :class:`Heads`.
     """
-
-    # torch.nn.TransformerEncoderLayer asks its attention for this before it computes ordinary attention by a kernel of
-    # its own, in inference: None tells it to call the attention that it was given.
-    in_proj_bias = None
-    _qkv_same_embed_dim = False
 
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
         context: Context,
-        options: AttentionOptions,
-        dropout: float = 0.0,
-        bias: bool = True,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = True,
+        options: AttentionOptions = DEFAULTS,
+        *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **layout: Any,
     ) -> None:
-        super().__init__()
-        head_dim = options["head_dim"]
-        num_kv_heads = num_heads if options["num_kv_heads"] is None else options["num_kv_heads"]
-        check_head_sizes(embed_dim, num_heads, num_kv_heads, head_dim, context.rotary_dim)
-        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
-        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.context, self.dropout, self.batch_first = context, dropout, batch_first
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        width, kv_width = num_heads * self.head_dim, num_kv_heads * self.head_dim
-        self.q_proj = nn.Linear(embed_dim, width, bias, **factory)
-        self.k_proj = nn.Linear(embed_dim if kdim is None else kdim, kv_width, bias, **factory)
-        self.v_proj = nn.Linear(embed_dim if vdim is None else vdim, kv_width, bias, **factory)
-        self.out_proj = nn.Linear(width, embed_dim, bias, **factory)
-        self._reset_linear_maps()
-        context.add_parameters(self, factory)
+        super().__init__(embed_dim, num_heads, options, device=device, dtype=dtype, **layout)
+        self.context = context
+        context.add_parameters(self, {"device": device, "dtype": dtype})
 
     def reset_parameters(self) -> None:
-        self._reset_linear_maps()
+        super().reset_parameters()
         self.context.reset_parameters(self)
-
-    def _reset_linear_maps(self) -> None:
-        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
-            nn.init.xavier_uniform_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
 
     @property
     def causal(self) -> bool:
@@ -96,11 +62,6 @@ class Attention(nn.Module):
     @property
     def window(self) -> int | None:
         return self.context.window
-
-    @property
-    def dropout_p(self) -> float:
-        """Probability of dropping an attention weight now."""
-        return self.dropout if self.training else 0.0
 
     def forward(
         self,
@@ -142,7 +103,7 @@ class Attention(nn.Module):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
-        check_call(self, key, attn_mask, is_causal, past, start)
+        check_call(self.context, type(self).__name__, key, attn_mask, is_causal, past, start)
         queries, padding = self.to_batch_first(query), None
         check_past(past, queries)
         if isinstance(key, KeysAndValues):
@@ -152,7 +113,7 @@ class Attention(nn.Module):
             source = queries if key is None or key is query else self.to_batch_first(key)
             other = source if value is None or value is key or value is query else self.to_batch_first(value)
             keys, values, padding = self._read(queries, source, other, key_padding_mask)
-            check_aligned(self, queries, source, padding is not None)
+            check_aligned(self.context, queries, source, padding is not None)
             if padding is not None:
                 queries = self._clean_queries(queries, source, keys, padding)
             context = self.context.read(self, keys, values, padding, shared_projection)
@@ -213,22 +174,6 @@ class Attention(nn.Module):
         context = Context.read(self.context, self, key, value, None, None)
         return at_positions(self.context.rotary_dim, queries, context, None)
 
-    def split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """``(B, N, H · D)`` to ``(B, H, N, D)``."""
-        return x.view(*x.shape[:-1], heads, self.head_dim).transpose(1, 2)
-
-    def to_batch_first(self, x: Tensor) -> Tensor:
-        """``(B, N, C)``, whichever way ``x`` came."""
-        if x.dim() == 2:
-            return x.unsqueeze(0)
-        return x if self.batch_first else x.transpose(0, 1)
-
-    def from_batch_first(self, x: Tensor, unbatched: bool) -> Tensor:
-        """``(B, N, C)`` in the layout of this module's inputs."""
-        if unbatched:
-            return x.squeeze(0)
-        return x if self.batch_first else x.transpose(0, 1)
-
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`.
 
@@ -277,15 +222,3 @@ class Attention(nn.Module):
             weights = padding.restore(weights)
         weights = weights.mean(dim=1) if average else weights
         return weights.squeeze(0) if unbatched else weights
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Accept the parameters of ``torch.nn.MultiheadAttention``, packed or (kdim, vdim) separate."""
-        names = ("q_proj", "k_proj", "v_proj")
-        for kind in ("weight", "bias"):
-            packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
-            parts = (None, None, None) if packed is None else packed.chunk(3)
-            for name, part in zip(names, parts, strict=True):
-                part = state_dict.pop(f"{prefix}{name}_{kind}", part)
-                if part is not None:
-                    state_dict[f"{prefix}{name}.{kind}"] = part
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -1,17 +1,15 @@
 """The context of causal Linformer attention: slots that are running means of what came before."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from torch_linformer.functional.causal import attend_causally
 from torch_linformer.nn.attention.context import Attended, Call, Context, at_positions
+from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import FullState
 from torch_linformer.nn.causal_projection import CausalProjection
-
-if TYPE_CHECKING:
-    from torch_linformer.nn.attention.attention import Attention
 
 
 class CausalSlots(Context):
@@ -34,17 +32,17 @@ class CausalSlots(Context):
     def is_ordered(self) -> bool:
         return self.window is not None  # running means count the real tokens themselves
 
-    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
+    def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         attention.register_module("running", None)
         if self.k > 0:
             heads, width = attention.num_heads, attention.head_dim
             attention.running = CausalProjection(self.k, heads, width, self.max_len, **factory)
 
-    def reset_parameters(self, attention: "Attention") -> None:
+    def reset_parameters(self, attention: Heads) -> None:
         if attention.running is not None:
             cast(CausalProjection, attention.running).reset_parameters()
 
-    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         past = call.past
         queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
         before = None if past is None else past.state

@@ -1,40 +1,24 @@
 """What an attention refuses, and with which words."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
+from torch_linformer.nn.attention.context import Context
+from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.padding import KeyPaddingMask
 
-if TYPE_CHECKING:
-    from torch_linformer.nn.attention.attention import Attention
-
-
-def check_head_sizes(embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None, rotary_dim: int) -> None:
-    """Raise ``ValueError`` for heads that do not fit the model's width or each other."""
-    if num_heads < 1 or num_kv_heads < 1:
-        raise ValueError(f"num_heads and num_kv_heads must be at least 1, got {num_heads} and {num_kv_heads}")
-    if head_dim is None and embed_dim % num_heads:
-        raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
-    if num_heads % num_kv_heads:
-        raise ValueError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
-    width = embed_dim // num_heads if head_dim is None else head_dim
-    if rotary_dim % 2 or not 0 <= rotary_dim <= width:
-        raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {width}, got {rotary_dim}")
-
 
 def check_call(
-    attention: "Attention",
+    context: Context,
+    name: str,
     key: Tensor | KeysAndValues | None,
     attn_mask: Tensor | None,
     is_causal: bool,
     past: Past | None,
     start: int,
 ) -> None:
-    """Raise ``ValueError`` for a mask, a past or a start that means nothing to ``attention``."""
-    context, name = attention.context, type(attention).__name__
+    """Raise ``ValueError`` for a mask, a past or a start that means nothing to an attention called ``name``."""
     if is_causal and not context.causal:
         raise ValueError(f"is_causal=True, but {name} is not causal: every position sees the whole sequence")
     if attn_mask is not None and not is_causal:
@@ -49,7 +33,7 @@ def check_call(
         raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
 
 
-def check_inputs(attention: "Attention", query: Tensor | None, key: Tensor, value: Tensor) -> None:
+def check_inputs(attention: Heads, query: Tensor | None, key: Tensor, value: Tensor) -> None:
     """Raise ``ValueError`` for batch-first inputs whose shapes do not fit."""
     if query is not None:
         _check_width("query", query, attention.q_proj)
@@ -63,10 +47,10 @@ def check_inputs(attention: "Attention", query: Tensor | None, key: Tensor, valu
         )
 
 
-def check_aligned(attention: "Attention", query: Tensor, key: Tensor, has_padding: bool) -> None:
+def check_aligned(context: Context, query: Tensor, key: Tensor, has_padding: bool) -> None:
     """Raise ``ValueError`` for queries that do not stand at the positions of the keys, where they must."""
-    causal = attention.context.causal
-    if attention.context.is_aligned and query.shape[1] != key.shape[1] and (causal or has_padding):
+    causal = context.causal
+    if context.is_aligned and query.shape[1] != key.shape[1] and (causal or has_padding):
         kind = "causal attention is self-attention" if causal else "a window counts the real tokens of both"
         raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
 
@@ -84,7 +68,7 @@ def check_past(past: Past | None, query: Tensor) -> None:
 
 
 def check_compressed(
-    attention: "Attention",
+    attention: Heads,
     query: Tensor,
     context: KeysAndValues,
     value: Tensor | None,

@@ -1,6 +1,6 @@
 """What the queries of an attention attend to: the part that one attention differs from another in."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +8,13 @@ from torch import Tensor, nn
 from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.rotary import rotate
+from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import FullState, Past, positions_after
 from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
-
-if TYPE_CHECKING:
-    from torch_linformer.nn.attention.attention import Attention
-    from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.nn.projection import SequenceProjection
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are wanted
 
@@ -81,19 +79,19 @@ class Context:
         """Whether query i stands at the position of key i, and sees only what is before it, or near."""
         return self.causal
 
-    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
+    def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         """Register maps and parameters on ``attention``, with their first values; ``factory`` is device and dtype."""
 
-    def reset_parameters(self, attention: "Attention") -> None:
+    def reset_parameters(self, attention: Heads) -> None:
         """Give what :meth:`add_parameters` registered its first values again."""
 
     def read(
         self,
-        attention: "Attention",
+        attention: Heads,
         key: Tensor,
         value: Tensor,
         padding: Padding | None,
-        shared_projection: "SequenceProjection | None",
+        shared_projection: SequenceProjection | None,
     ) -> KeysAndValues:
         """What there is to attend to in keys and values ``(B, M, C)`` whose real tokens stand first."""
         if shared_projection is not None:
@@ -104,10 +102,10 @@ class Context:
 
     def read_chunks(
         self,
-        attention: "Attention",
+        attention: Heads,
         chunks: Chunks,
         norm: nn.LayerNorm | None,
-        shared_projection: "SequenceProjection | None",
+        shared_projection: SequenceProjection | None,
     ) -> KeysAndValues:
         """:meth:`read` of a sequence, normed if there is a norm, that is read chunk by chunk."""
         parts = [
@@ -117,7 +115,7 @@ class Context:
         keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
         return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.trailing)
 
-    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are wanted."""
         raise NotImplementedError
 
@@ -129,7 +127,7 @@ class AllPositions(Context):
     options = frozenset()
     no_mask = "it takes the masks that Linformer attention takes"
 
-    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         return attend(
             queries_BHND,
             context.keys,
@@ -151,7 +149,7 @@ class EarlierPositions(Context):
     def __init__(self, rotary_dim: int = 0) -> None:
         self.rotary_dim = rotary_dim
 
-    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         past, padding = call.past, context.padding
         queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
         if past is not None:

@@ -1,6 +1,6 @@
 """The two attentions of this package, called as ``torch.nn.MultiheadAttention``: Linformer's, and its ordinary twin."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -89,7 +89,9 @@ class LinformerAttention(Attention):
         context: Context = Slots(max_len, k, chosen)
         if chosen["causal"]:
             context = CausalSlots(max_len, k, chosen["window"], chosen["rotary_dim"])
-        super().__init__(embed_dim, num_heads, context, chosen, dropout, bias, kdim, vdim, batch_first, device, dtype)
+        layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
+        layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, context, chosen, **layout)
         for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v"):
             if not hasattr(self, name):  # of the other kind of slots
                 setattr(self, name, None)
@@ -119,4 +121,6 @@ class FullAttention(Attention):
         chosen = complete(options, self)
         ATTENTIONS["full"][chosen["causal"]].check_options(chosen)
         context = EarlierPositions(chosen["rotary_dim"]) if chosen["causal"] else AllPositions()
-        super().__init__(embed_dim, num_heads, context, chosen, dropout, bias, kdim, vdim, batch_first, device, dtype)
+        layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
+        layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, context, chosen, **layout)

@@ -1,6 +1,6 @@
 """The context of Linformer attention: K slots that a map makes of the whole sequence."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +10,13 @@ from torch_linformer.functional.attention import attend, repeat_heads
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
+from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.options import DEFAULTS, DENSE, PARAMETERLESS, AttentionOptions
 from torch_linformer.nn.projection import SequenceProjection
-
-if TYPE_CHECKING:
-    from torch_linformer.nn.attention.attention import Attention
 
 SLOT_BIASES = ("slot_bias_k", "slot_bias_v")
 
@@ -62,7 +60,7 @@ class Slots(Context):
     def is_aligned(self) -> bool:
         return self.window is not None
 
-    def add_parameters(self, attention: "Attention", factory: dict[str, Any]) -> None:
+    def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         attention.register_module("proj_k", None)
         attention.register_module("proj_v", None)
         if self.projection is not None:
@@ -80,7 +78,7 @@ class Slots(Context):
             bias_HKD = nn.Parameter(torch.zeros(shape, **factory)) if self.has_bias else None
             attention.register_parameter(name, bias_HKD)
 
-    def reset_parameters(self, attention: "Attention") -> None:
+    def reset_parameters(self, attention: Heads) -> None:
         for projection in (attention.proj_k, attention.proj_v):
             if isinstance(projection, SequenceProjection):
                 projection.reset_parameters()
@@ -90,7 +88,7 @@ class Slots(Context):
 
     def read(
         self,
-        attention: "Attention",
+        attention: Heads,
         key: Tensor,
         value: Tensor,
         padding: Padding | None,
@@ -111,7 +109,7 @@ class Slots(Context):
 
     def read_chunks(
         self,
-        attention: "Attention",
+        attention: Heads,
         chunks: Chunks,
         norm: nn.LayerNorm | None,
         shared_projection: SequenceProjection | None,
@@ -138,7 +136,7 @@ class Slots(Context):
             keys, values = _heads_of_slots(attention, keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
         return _reached_slots(keys, values, proj_k, chunks.sequence, chunks.padding, near)
 
-    def attend(self, attention: "Attention", queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
+    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         if self.has_bias:
             context = _with_bias(attention, context)
         keys, values, slot_padding, near, _ = context
@@ -173,7 +171,7 @@ class Slots(Context):
 
     def _compresses_first(
         self,
-        attention: "Attention",
+        attention: Heads,
         proj_k: SequenceProjection,
         proj_v: SequenceProjection,
         length: int,
@@ -195,9 +193,9 @@ class Slots(Context):
         return counted.compress_first < counted.project_last
 
 
-def _maps(attention: "Attention", shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
+def _maps(attention: Heads, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
     """E and F: the attention's own, or what it is handed."""
-    proj_k, proj_v = (cast("SequenceProjection | None", x) for x in (attention.proj_k, attention.proj_v))
+    proj_k, proj_v = (cast(SequenceProjection | None, x) for x in (attention.proj_k, attention.proj_v))
     if proj_k is not None and shared is not None:
         raise ValueError("this attention owns its maps: shared_projection belongs to one with projection=None")
     proj_k = shared if proj_k is None else proj_k
@@ -207,7 +205,7 @@ def _maps(attention: "Attention", shared: SequenceProjection | None) -> tuple[Se
 
 
 def _heads_of_slots(
-    attention: "Attention",
+    attention: Heads,
     slots_k_BKC: Tensor,
     slots_v_BKC: Tensor,
     proj_k: SequenceProjection,
@@ -250,7 +248,7 @@ def _reached_slots(
     return KeysAndValues(keys, values, slot_padding, near, projection.k)
 
 
-def _with_bias(attention: "Attention", slots: KeysAndValues) -> KeysAndValues:
+def _with_bias(attention: Heads, slots: KeysAndValues) -> KeysAndValues:
     """The slots with their biases, added where they are used: slots of chunks are made outside a call."""
     bias_k, bias_v = cast(Tensor, attention.slot_bias_k), cast(Tensor, attention.slot_bias_v)
     reached = slots.keys.shape[2]
