@@ -382,7 +382,7 @@ def test_every_parameter_learns_with_and_without_checkpointing(make, source, tar
     # Scores do not depend on the bias of keys: softmax takes it out again, unless slots weigh it.
     assert all(name.endswith("k_proj.bias") for name in idle), idle
     if way == "memory":
-        model.encoder.encoder.memory = model.decoder.decoder.activation_memory = "checkpoint"
+        model.encoder.encoder.activation_memory = model.decoder.decoder.activation_memory = "checkpoint"
         assert_close(gradients(), expected)
     if way == "switch":
         for reentrant in (False, True):

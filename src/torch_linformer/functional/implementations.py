@@ -9,7 +9,6 @@ Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a l
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -137,6 +136,8 @@ def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto"
     Raises:
         ValueError: where the implementation that was asked for cannot.
     """
+    if impl == "auto" and not _entered:
+        return "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
     preferred = _here.preferred if _entered and impl == "auto" else (impl,)
     for name in preferred:
         if name == "auto":
@@ -156,15 +157,14 @@ def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto"
 def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
     """Whether oneDNN can compute it, and faster; compilers have their own kernels, counters know only torch's."""
     return (
-        not records_a_graph()
-        and _mkl_is_held_back()
+        MKL_IS_HELD_BACK
+        and not records_a_graph()
         and operation.onednn_pays(*tensors)
         and not is_watched()
         and why_not_onednn(operation, *tensors) is None
     )
 
 
-@cache
 def _mkl_is_held_back() -> bool:
     """Whether MKL takes slow kernels: on an AMD processor with AVX-512, and PyTorch with both libraries."""
     backends: Any = torch.backends
@@ -172,6 +172,9 @@ def _mkl_is_held_back() -> bool:
         return False
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return "AMD" in capabilities.get("cpu_name", "") and bool(capabilities.get("avx512_bf16"))
+
+
+MKL_IS_HELD_BACK = _mkl_is_held_back()  # asked once: the answer is needed a dozen times in a layer
 
 
 def why_not_onednn(operation: Operation, *tensors: Tensor) -> str | None:

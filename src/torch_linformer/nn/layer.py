@@ -1,7 +1,7 @@
 """A transformer layer: residual branches, each an attention or the feed-forward, whatever their number."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,11 +82,13 @@ class TransformerLayer(nn.Module):
 
     def norm(self, branch: int) -> nn.LayerNorm:
         """The norm of a branch, counted from 1."""
-        return cast(nn.LayerNorm, getattr(self, f"norm{branch}"))
+        norm: nn.LayerNorm = getattr(self, f"norm{branch}")
+        return norm
 
     def drop(self, branch: int, added: Tensor) -> Tensor:
         """The dropout of a branch."""
-        return cast(Tensor, getattr(self, f"dropout{branch}")(added))
+        dropped: Tensor = getattr(self, f"dropout{branch}")(added)
+        return dropped
 
     def run(self, x: Tensor, attends: Sequence[Attend]) -> Tensor:
         """Every branch after the other; ``attends`` are the attentions, given what they attend to.

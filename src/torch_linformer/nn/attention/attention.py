@@ -123,6 +123,7 @@ class Attention(Heads):
             queries_BHND = self.split_heads(run_linear(self.q_proj, some), self.num_heads)
             attended_BHND, weights = self.context.attend(self, queries_BHND, context, call)
             output.write(rows, run_linear(self.out_proj, attended_BHND.transpose(1, 2).flatten(2)))
+            del queries_BHND, attended_BHND  # so that the next rows are computed in the same memory
         if weights is not None:
             weights = self._arrange_weights(weights, padding, average_attn_weights, query.dim() == 2)
         attended = output.sequence()
