@@ -37,13 +37,13 @@ CAUSAL_TEXT = "causal attention, whose slots are running means"
         ({"causal": True, "sharing": "kv"}, "sharing='kv'", CAUSAL_TEXT, "'headwise'"),
         ({"causal": True, "length_scaling": False}, "length_scaling=False", CAUSAL_TEXT, "True"),
         ({"causal": True, "slot_bias": True}, "slot_bias=True", CAUSAL_TEXT, "False"),
-        ({"attention": "full", "projection": "conv"}, "projection='conv'", "ordinary attention", "'linear'"),
-        ({"attention": "full", "sharing": "layerwise"}, "sharing='layerwise'", "ordinary attention", "'headwise'"),
-        ({"attention": "full", "length_scaling": False}, "length_scaling=False", "ordinary attention", "True"),
-        ({"attention": "full", "slot_bias": True}, "slot_bias=True", "ordinary attention", "False"),
-        ({"attention": "full", "window": 5}, "window=5", "ordinary attention", "None"),
-        ({"attention": "full", "window": 5, "causal": True}, "window=5", "ordinary causal attention", "None"),
-        ({"projection": "mean", "sharing": "none"}, "sharing='none'", "slots .* by projection='mean'", "'headwise'"),
+        ({"attention": "full", "projection": "conv"}, "projection='conv'", "full attention", "'linear'"),
+        ({"attention": "full", "sharing": "layerwise"}, "sharing='layerwise'", "full attention", "'headwise'"),
+        ({"attention": "full", "length_scaling": False}, "length_scaling=False", "full attention", "True"),
+        ({"attention": "full", "slot_bias": True}, "slot_bias=True", "full attention", "False"),
+        ({"attention": "full", "window": 5}, "window=5", "full attention", "None"),
+        ({"attention": "full", "window": 5, "causal": True}, "window=5", "causal full attention", "None"),
+        ({"projection": "mean", "sharing": "none"}, "sharing='none'", "slots made by projection='mean'", "'headwise'"),
         ({"projection": "max", "sharing": "layerwise"}, "sharing='layerwise'", "slots .*='max'", "'headwise'"),
         ({"projection": "max", "length_scaling": False}, "length_scaling=False", "slots .*='max'", "True"),
         ({"projection": "conv", "length_scaling": False}, "length_scaling=False", "slots .*='conv'", "True"),
@@ -82,7 +82,7 @@ def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_p
     assert (full.attention, full.window, full.sharing, full.projection) == ("full", None, "headwise", "linear")
     mean = LinformerModel.from_pretrained(tmp_path, projection="mean", k=3).config
     assert (mean.projection, mean.k, mean.window, mean.sharing, mean.length_scaling) == ("mean", 3, 5, "headwise", True)
-    with pytest.raises(ValueError, match=r"^window=4 has no effect on ordinary attention"):
+    with pytest.raises(ValueError, match=r"^window=4 has no effect on full attention"):
         LinformerConfig.from_pretrained(tmp_path, attention="full", window=4)
     with pytest.raises(ValueError, match=r"^k must lie between 1 and max_position_embeddings = 29, got 30$"):
         LinformerConfig.from_pretrained(tmp_path, k=30)

@@ -43,7 +43,7 @@ def test_an_optional_field_is_unset(tiny):
         ("window=wide", r"^window cannot be 'wide': it is int \| None$"),
         ("causal=perhaps", "^causal cannot be 'perhaps': it is bool$"),
         ("class_weights=3", r"^class_weights cannot be '3': it is list\[float\] \| None$"),
-        ("window=6,attention=full", "^window=6 has no effect on ordinary attention: leave it at None$"),
+        ("window=6,attention=full", "^window=6 has no effect on full attention: leave it at None$"),
         ("gated=true,k=30", "^k must lie between 1 and max_position_embeddings = 29, got 30$"),
     ],
 )

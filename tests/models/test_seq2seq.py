@@ -580,9 +580,9 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
         ({"memory_projection": "fourier"}, "memory_projection must be one of linear, random, conv, mean, max, got 'f"),
         (
             {"memory_projection": "mean", "memory_sharing": "kv"},
-            "^memory_sharing='kv' has no effect on slots of the whole sequence by projection='mean': leave it at 'he",
+            "^memory_sharing='kv' has no effect on slots made by projection='mean': leave it at 'he",
         ),
-        ({"decoder": {"attention": "full", "window": 3}}, "^window=3 has no effect on ordinary causal attention: "),
+        ({"decoder": {"attention": "full", "window": 3}}, "^window=3 has no effect on causal full attention: "),
         ({"decoder": {"sharing": "kv"}}, "^sharing='kv' has no effect on causal attention, whose slots are running "),
         ({"memory_sharing": "heads"}, "memory_sharing must be one of none, headwise, kv, layerwise, got 'heads'"),
         (

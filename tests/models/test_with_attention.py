@@ -98,8 +98,8 @@ def test_options_that_the_new_attention_does_not_have_are_left_behind():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention": "full", "window": 4}, "^window=4 has no effect on ordinary attention: leave it at None$"),
-        ({"projection": "mean", "sharing": "kv"}, "^sharing='kv' has no effect on slots of the whole sequence by pro"),
+        ({"attention": "full", "window": 4}, "^window=4 has no effect on full attention: leave it at None$"),
+        ({"projection": "mean", "sharing": "kv"}, "^sharing='kv' has no effect on slots made by pro"),
         ({"attention": "fast"}, "^attention must be one of linformer, full, got 'fast'$"),
     ],
 )

@@ -93,7 +93,7 @@ NOT_CAUSAL = [({"rotary_dim": 2}, "rotary_dim=2", "projection='linear'", "0")]
 
 
 def message_of(option, context, default):
-    context = context if context.startswith(("causal", "ordinary")) else f"slots of the whole sequence by {context}"
+    context = context if context.startswith(("causal", "full")) else f"slots made by {context}"
     return f"^{re.escape(f'{option} has no effect on {context}: leave it at {default}')}$"
 
 
@@ -133,7 +133,7 @@ def test_ordinary_attention_has_only_heads_and_causal_it_turns_by_position(causa
         assert full_attention(causal=True, **options).context.rotary_dim == 2
         return
     ((name, value),) = options.items()
-    context = "ordinary causal attention" if causal else "ordinary attention"
+    context = "causal full attention" if causal else "full attention"
     with pytest.raises(ValueError, match=message_of(f"{name}={value!r}", context, default)):
         full_attention(causal=causal, **options)
 

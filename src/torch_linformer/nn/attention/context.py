@@ -123,7 +123,7 @@ class Context:
 class AllPositions(Context):
     """Every position of the keys: ordinary attention."""
 
-    name = "ordinary attention"
+    name = "full attention"
     options = frozenset()
     no_mask = "it takes the masks that Linformer attention takes"
 
@@ -141,7 +141,7 @@ class AllPositions(Context):
 class EarlierPositions(Context):
     """Every position up to the query's own: ordinary causal attention."""
 
-    name = "ordinary causal attention"
+    name = "causal full attention"
     options = frozenset({"rotary_dim"})
     causal = True
     no_mask = "it takes the masks that Linformer attention takes"

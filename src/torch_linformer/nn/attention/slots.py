@@ -50,7 +50,7 @@ class Slots(Context):
     @classmethod
     def describe(cls, options: AttentionOptions) -> str:
         projection = options["projection"]
-        return cls.name if projection is None else f"{cls.name} by projection={projection!r}"
+        return cls.name if projection is None else f"slots made by projection={projection!r}"
 
     @property
     def is_ordered(self) -> bool:
