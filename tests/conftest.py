@@ -256,7 +256,7 @@ def classifier_run(finish_run):
 
 @pytest.fixture(scope="session")
 def masked_run(finish_run):
-    """A finished run of masked-language modelling, without speed figures. Not to be changed."""
+    """A finished run of masked-language modeling, without speed figures. Not to be changed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", shutil.which("false"))
         return finish_run(task="mlm")
@@ -264,7 +264,7 @@ def masked_run(finish_run):
 
 @pytest.fixture(scope="session")
 def clm_run(finish_run, quick):
-    """A finished run of causal language modelling, without speed figures, and its options. Not to be changed."""
+    """A finished run of causal language modeling, without speed figures, and its options. Not to be changed."""
     options = {"task": "clm", "projection": "mean", "learning_rate": 0.01}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", shutil.which("false"))

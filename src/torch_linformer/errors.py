@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 FORMER_NAMES = {"memory": "activation_memory"}
-"""Settings by the names they had; command lines and files of then may still use these."""
+"""Settings by the names they had; older command lines and files still use these."""
 
 
 def first_line(error: BaseException) -> str:

@@ -126,7 +126,7 @@ class SmallSuite(Suite):
     def reason_to_skip(self, contender, case):
         return "skipped: too long for any patience" if contender.name == "patient" and case.length > 7 else None
 
-    def summarise(self, rows):
+    def summarize(self, rows):
         seconds = {row.contender: row.seconds for row in rows}
         return Summary(
             headlines=[Headline(name="rows", value=len(rows), note="all | of them")],

@@ -36,7 +36,7 @@ def test_the_scores_may_go_elsewhere(evaluate, classifier_run, quick, tmp_path):
     assert not (classifier_run.folder / "evaluation.json").exists()
 
 
-def test_masked_language_modelling(evaluate, masked_run, quick, tmp_path):
+def test_masked_language_modeling(evaluate, masked_run, quick, tmp_path):
     path = tmp_path / "scores.json"
     shown, _ = evaluate(masked_run.folder, "--data", quick["test"], "--output", path)
     scores = json.loads(path.read_text())

@@ -18,7 +18,7 @@ def test_the_same_scores_as_the_run_has_on_the_same_documents(classifier_run, qu
     assert set(task.headline) <= set(scores)
 
 
-def test_the_same_scores_of_masked_language_modelling(masked_run, quick):
+def test_the_same_scores_of_masked_language_modeling(masked_run, quick):
     folder = masked_run.folder
     _, scores = evaluate(str(folder), quick["test"], batch_size=5, seed=quick["seed"], **SAME)
     metrics = json.loads((folder / "metrics.json").read_text())

@@ -183,7 +183,7 @@ def test_multiple_choice_needs_texts(build):
 
 
 @torch.no_grad()
-def test_masked_lm_loss_is_the_mean_over_labelled_tokens(build, token_ids):
+def test_masked_lm_loss_is_the_mean_over_labeled_tokens(build, token_ids):
     model = build(LinformerForMaskedLM)
     ids = token_ids(2, 11)
     labels = torch.full((2, 11), -100)

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
-from torch_linformer.tasks.language_modelling import token_bytes
-from torch_linformer.tasks.masking import MASK_SHARE, MaskedLanguageModelling, MaskingCollator
+from torch_linformer.tasks.language_modeling import token_bytes
+from torch_linformer.tasks.masking import MASK_SHARE, MaskedLanguageModeling, MaskingCollator
 
 PAD, CLS, SEP, MASK = range(4)
 TEXTS = ["the cat sat on the mat", "the naïve cat", "a rat"] * 5
@@ -124,15 +124,15 @@ def test_whole_words_are_masked_or_not(tokenizer):
 def test_rows_are_packed_and_limited_as_told(tokenizer):
     documents = Dataset.from_dict({"text": TEXTS})
     encoder = DocumentEncoder(tokenizer, 24)
-    packed = MaskedLanguageModelling(tokenizer, seed=5).examples(documents, encoder)
-    alone = MaskedLanguageModelling(tokenizer, seed=5, packing=False, whole_words=True).examples(documents, encoder)
+    packed = MaskedLanguageModeling(tokenizer, seed=5).examples(documents, encoder)
+    alone = MaskedLanguageModeling(tokenizer, seed=5, packing=False, whole_words=True).examples(documents, encoder)
     assert len(packed.windows) < len(alone.windows) == len(TEXTS) == len(packed.num_tokens)
     assert "words" in alone.windows[0] and "words" not in packed.windows[0]
-    assert len(MaskedLanguageModelling(tokenizer, seed=5).examples(documents, encoder, 3).windows) == 3
+    assert len(MaskedLanguageModeling(tokenizer, seed=5).examples(documents, encoder, 3).windows) == 3
 
 
 def test_validation_has_masks_of_its_own_that_do_not_change(tokenizer):
-    task = MaskedLanguageModelling(tokenizer, seed=5)
+    task = MaskedLanguageModeling(tokenizer, seed=5)
     examples = [example(0)]
     validation = task.collator(training=False)(examples)
     assert torch.equal(task.collator(training=False)(examples)["labels"], validation["labels"])
@@ -146,14 +146,14 @@ def test_a_tokenizer_without_a_mask_token():
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[UNK]")
     with pytest.raises(InputError, match="--task mlm needs a tokenizer with a mask token: give another --tok"):
-        MaskedLanguageModelling(tokenizer, seed=0)
+        MaskedLanguageModeling(tokenizer, seed=0)
 
 
-# Scores of masked-language modelling
+# Scores of masked-language modeling
 
 
-def test_scores_of_masked_language_modelling_by_hand(wordpiece):
-    task = MaskedLanguageModelling(wordpiece, seed=0)
+def test_scores_of_masked_language_modeling_by_hand(wordpiece):
+    task = MaskedLanguageModeling(wordpiece, seed=0)
     walk, ing, naive = 5, 6, 7
     labels = torch.tensor([[-100, walk, naive], [ing, -100, -100]])
     probability = torch.full((2, 3, 9), 1 / 9)

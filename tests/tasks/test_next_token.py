@@ -1,4 +1,4 @@
-"""Causal language modelling, from text to a scored model that goes on with text."""
+"""Causal language modeling, from text to a scored model that goes on with text."""
 
 import json
 import math
@@ -19,8 +19,8 @@ from torch_linformer.inference.export import export_model
 from torch_linformer.inference.predict import Predictor
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.tasks.language_modelling import token_bytes
-from torch_linformer.tasks.next_token import CausalLanguageModelling
+from torch_linformer.tasks.language_modeling import token_bytes
+from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.training.train_settings import TrainSettings
 
 PAD, CLS, SEP = range(3)
@@ -34,7 +34,7 @@ def byte_tokens():
 
 
 def rows_of(tokenizer, texts, length=16, **options):
-    task = CausalLanguageModelling(tokenizer, seed=0, **options)
+    task = CausalLanguageModeling(tokenizer, seed=0, **options)
     windows = task.examples(Dataset.from_dict({"text": texts}), DocumentEncoder(tokenizer, length)).windows
     return task, [windows[i] for i in range(len(windows))]
 
@@ -79,7 +79,7 @@ def test_without_packing_every_text_ends_with_a_row_of_its_own(byte_tokens):
 
 def test_scores_count_the_predicted_tokens_and_their_bytes_by_hand():
     tokenizer = build_tokenizer("bpe:262", ["na\u00efve"] * 9, max_length=16, goes_on=True)
-    task = CausalLanguageModelling(tokenizer, seed=0)
+    task = CausalLanguageModeling(tokenizer, seed=0)
     rows = [{"input_ids": tokenizer("na\u00efve\u00efx")["input_ids"] + [SEP], "ends": ends} for ends in (True, False)]
     batch = task.collate(rows)
     ids, length = batch["input_ids"], batch["input_ids"].shape[1]

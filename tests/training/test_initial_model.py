@@ -92,7 +92,7 @@ def test_words_of_the_same_documents_begin_alike(first_model):
     assert alike[:2, 2:].max() < 0.5
 
 
-def test_random_embeddings_and_those_of_masked_language_modelling_are_as_the_model_draws_them(first_model):
+def test_random_embeddings_and_those_of_masked_language_modeling_are_as_the_model_draws_them(first_model):
     first, _ = first_model(embeddings="random")
     torch.manual_seed(0)
     fresh = LinformerForSequenceClassification(first.config)

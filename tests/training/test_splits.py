@@ -66,7 +66,7 @@ def test_a_label_that_training_lacks(numbered, part):
     assert str(raised.value) == f"{other}: 2 documents with label 'z', which no training document has (x, y)"
 
 
-def test_masked_language_modelling_needs_no_labels(tmp_path, write_csv):
+def test_masked_language_modeling_needs_no_labels(tmp_path, write_csv):
     data = write_csv(tmp_path / "a.csv", [(f"text {i}",) for i in range(20)], header=("text",))
     splits = load_splits(TrainSettings(data=data, task="mlm", test="0.1", validation="0.1"))
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (16, 2, 2)

@@ -83,7 +83,7 @@ def test_metrics_of_a_classifier(classifier_run):
     assert metrics["parameters"] == model.num_parameters()
 
 
-def test_metrics_of_masked_language_modelling(masked_run):
+def test_metrics_of_masked_language_modeling(masked_run):
     metrics = read_json(masked_run.folder / "metrics.json")
     assert 1 < metrics["perplexity"] < 290 and 0 < metrics["bits_per_byte"] < 8
     assert "accuracy" not in metrics and "majority_accuracy" not in metrics

@@ -120,8 +120,8 @@ def documents():
     ids = [[1, *[4 + i] * (1 + i % 7), 2] for i in range(26)]
     labels, lengths = [i % 2 for i in range(26)], [len(each) for each in ids]
     columns = {"document": list(range(26)), "input_ids": ids, "length": lengths, "labels": labels}
-    labelled = Dataset.from_dict({"label": ["ab"[label] for label in labels]})
-    return Examples(labelled, Dataset.from_dict(columns), np.array(lengths))
+    labeled = Dataset.from_dict({"label": ["ab"[label] for label in labels]})
+    return Examples(labeled, Dataset.from_dict(columns), np.array(lengths))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch_linformer.models import (
     LinformerModel,
     LinformerPreTrainedModel,
 )
-from torch_linformer.models.heads import LabelledModel
+from torch_linformer.models.heads import LabeledModel
 from torch_linformer.models.pooling import pool
 from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
 from torch_linformer.tasks.registry import task_of
@@ -183,7 +183,7 @@ class Labels(Embeddings):
 
 def _logits(model: LinformerPreTrainedModel, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """What a model's head makes of its last hidden states."""
-    logits: Tensor = cast(LabelledModel, model).logits_of(hidden, attention_mask)
+    logits: Tensor = cast(LabeledModel, model).logits_of(hidden, attention_mask)
     return logits
 
 

@@ -33,7 +33,7 @@ def run_own_code(path: str, config: PreTrainedConfig, task: str | None = None) -
     """Open a model by the code in its folder, and return what :func:`without_own_code` makes of it.
 
     Raises:
-        InputError: the code cannot open it, or see there.
+        InputError: the code cannot open it, or :func:`without_own_code` refuses it.
     """
     architecture = (config.architectures or [""])[0]
     names = {str(reference).rpartition(".")[2]: name for name, reference in getattr(config, "auto_map", {}).items()}

@@ -58,22 +58,22 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
     """
     held_out = parse_part(settings.test)
     if isinstance(held_out, float):
-        documents = _load(str(settings.data), objective, settings, labelled=True)
+        documents = _load(str(settings.data), objective, settings, labeled=True)
         train, test = split_documents(documents.dataset, held_out, settings.seed, stratified=not objective.several)
         notes = documents.notes
     else:
-        documents = _load(str(settings.data), objective, settings, labelled=False)
-        others = _load(held_out, objective, settings, labelled=True)
+        documents = _load(str(settings.data), objective, settings, labeled=False)
+        others = _load(held_out, objective, settings, labeled=True)
         train, test = documents.dataset, others.dataset
         notes = [*documents.notes, *(f"test: {note}" for note in others.notes)]
     return train, test, [*notes, *overlap_warnings({"to learn from": train, "held out": test})]
 
 
-def _load(path: str, objective: Embeddings, settings: AdaptSettings, labelled: bool) -> Documents:
+def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bool) -> Documents:
     text, label = settings.text_column, settings.label_column
     if label and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
-    if not (labelled and label and isinstance(objective, Labels)):
+    if not (labeled and label and isinstance(objective, Labels)):
         return load_documents(path, TEXT, named=NamedColumns(text))
     documents = load_documents(path, objective.task.record, named=NamedColumns(text, label))
     check_labels(objective.task.names, documents.dataset, path)

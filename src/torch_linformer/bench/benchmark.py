@@ -62,7 +62,7 @@ def run_benchmark(
 
 def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScreen) -> None:
     """Derive numbers from the rows, and write and show the report."""
-    summary = suite.summarise(results.rows)
+    summary = suite.summarize(results.rows)
     results.derived = summary.derived
     results.save(output)
     screen.report(write_report(output, suite.title, results, summary))

@@ -153,5 +153,5 @@ class Suite(ABC):
         return None
 
     @abstractmethod
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         """Tables, figures and derived numbers of the rows that there are; an interrupted run has fewer."""

@@ -32,7 +32,7 @@ def classifier_dropout(config: LinformerConfig) -> float:
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
 
 
-class LabelledModel(LinformerPreTrainedModel):
+class LabeledModel(LinformerPreTrainedModel):
     """A backbone, logits from its hidden states, and a loss if labels are given: what three heads share."""
 
     linformer: LinformerModel
@@ -74,7 +74,7 @@ class LabelledModel(LinformerPreTrainedModel):
         return token_loss(logits, labels)
 
 
-class LinformerForSequenceClassification(LabelledModel):
+class LinformerForSequenceClassification(LabeledModel):
     """Pooled hidden states to ``num_labels`` numbers per row, ``(B, num_labels)``.
 
     ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
@@ -124,7 +124,7 @@ class LinformerForSequenceClassification(LabelledModel):
         return F.cross_entropy(scores, labels.view(-1), weight=weight)
 
 
-class LinformerForTokenClassification(LabelledModel):
+class LinformerForTokenClassification(LabeledModel):
     """One of ``num_labels`` labels for every token, ``(B, N, num_labels)``; labels of −100 are ignored in the loss."""
 
     output_class = TokenClassifierOutput
@@ -271,7 +271,7 @@ class VocabularyScores:
         self.lm_head.decoder = new_embeddings
 
 
-class LinformerForMaskedLM(VocabularyScores, LabelledModel):
+class LinformerForMaskedLM(VocabularyScores, LabeledModel):
     """Logits over the vocabulary at every position, ``(B, N, vocab_size)``; labels of −100 are ignored in the loss."""
 
     output_class = MaskedLMOutput

@@ -20,7 +20,7 @@ from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 
 class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
-    """What every Linformer model shares: loading, initialisation, recording, length."""
+    """What every Linformer model shares: loading, initialization, recording, length."""
 
     config: LinformerConfig
     config_class = LinformerConfig

@@ -8,14 +8,14 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForMaskedLM
-from torch_linformer.tasks.language_modelling import LanguageModelling
+from torch_linformer.tasks.language_modeling import LanguageModeling
 from torch_linformer.tasks.task import IGNORED, Batch, pad_targets
 
 MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
 VALIDATION_EPOCH = -1  # masks drawn for this "epoch" are the same at every evaluation
 
 
-class MaskedLanguageModelling(LanguageModelling):
+class MaskedLanguageModeling(LanguageModeling):
     """Masked tokens predicted from the rest of their row.
 
     Args:

@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.tasks.floors import compression_floor
-from torch_linformer.tasks.language_modelling import LanguageModelling
+from torch_linformer.tasks.language_modeling import LanguageModeling
 from torch_linformer.tasks.task import IGNORED, Batch, pad_targets
 
 
-class CausalLanguageModelling(LanguageModelling):
+class CausalLanguageModeling(LanguageModeling):
     """Every token predicted from those before it in its row.
 
     The first token of a row has none before it, and a row may end within a text: neither the first token nor such an

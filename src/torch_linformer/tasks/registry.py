@@ -5,8 +5,8 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.tasks.answering import Answering
-from torch_linformer.tasks.masking import MaskedLanguageModelling
-from torch_linformer.tasks.next_token import CausalLanguageModelling
+from torch_linformer.tasks.masking import MaskedLanguageModeling
+from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.tagging import Tagging
 from torch_linformer.tasks.task import Task
@@ -18,8 +18,8 @@ TASKS: dict[str, type[Task]] = {
     "regress": Regression,
     "token-classify": Tagging,
     "qa": Answering,
-    "mlm": MaskedLanguageModelling,
-    "clm": CausalLanguageModelling,
+    "mlm": MaskedLanguageModeling,
+    "clm": CausalLanguageModeling,
     "seq2seq": SequenceToSequence,
 }
 
@@ -36,7 +36,7 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
             return Regression(tokenizer)
         kind = MultiLabel if problem == "multi_label_classification" else Classification
         return kind(tokenizer, model.config.label_names)
-    for language_model in (MaskedLanguageModelling, CausalLanguageModelling):
+    for language_model in (MaskedLanguageModeling, CausalLanguageModeling):
         if isinstance(model, language_model.model_class):
             return language_model(tokenizer, seed)
     if isinstance(model, SequenceToSequence.model_class):

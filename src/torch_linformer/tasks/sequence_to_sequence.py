@@ -15,7 +15,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.language_modelling import sums_of_tokens
+from torch_linformer.tasks.language_modeling import sums_of_tokens
 from torch_linformer.tasks.metrics import perplexity, target_metrics
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.reading.records import LABELLED, SCORED, SEVERAL
+from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.tasks import floors
 from torch_linformer.tasks.headlines import HEADLINES
@@ -42,7 +42,7 @@ class WholeDocuments(Task):
 class Classification(WholeDocuments):
     """One label a document."""
 
-    record = LABELLED
+    record = LABELED
     # Accuracy tells little of the rare labels, and on a few hundred documents it hardly moves.
     best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2

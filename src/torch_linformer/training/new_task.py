@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.opening.model_folder import load_config, reader_config
 from torch_linformer.tasks.answering import Answering
-from torch_linformer.tasks.masking import MaskedLanguageModelling
-from torch_linformer.tasks.next_token import CausalLanguageModelling
+from torch_linformer.tasks.masking import MaskedLanguageModeling
+from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.task import Task
@@ -22,11 +22,11 @@ def new_task(
 ) -> Task:
     """The task that the settings, the names of the labels and the training documents set."""
     kind = TASKS[settings.task]
-    if kind is MaskedLanguageModelling:
+    if kind is MaskedLanguageModeling:
         options = {"packing": settings.packing, "whole_words": settings.whole_words}
-        return MaskedLanguageModelling(tokenizer, settings.seed, **options)
-    if kind is CausalLanguageModelling:
-        return CausalLanguageModelling(tokenizer, settings.seed, packing=settings.packing)
+        return MaskedLanguageModeling(tokenizer, settings.seed, **options)
+    if kind is CausalLanguageModeling:
+        return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:

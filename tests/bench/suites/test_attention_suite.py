@@ -45,7 +45,7 @@ def test_long_sequences_are_skipped_by_ordinary_attention_alone():
 
 
 def test_ratios_shares_and_figures(rows):
-    summary = SUITE.summarise(rows)
+    summary = SUITE.summarize(rows)
     ratios = {(r["contender"], r["step"], r["length"], r["k"]): r["time"] for r in summary.derived["ratios"]}
     assert ratios[SDPA, "forward", 1024, 128] == pytest.approx(3.0)
     assert ratios[EAGER, "training", 512, 64] == pytest.approx(5.0)
@@ -62,12 +62,12 @@ def test_ratios_shares_and_figures(rows):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 20])
 def test_an_interrupted_run_has_a_summary_too(rows, count):
-    summary = SUITE.summarise(rows[:count])
+    summary = SUITE.summarize(rows[:count])
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):
     failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
-    summary = SUITE.summarise(failed)
+    summary = SUITE.summarize(failed)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{OURS} at 512 and 1,024 tokens: broken." in summary.sections[0].text

@@ -79,7 +79,7 @@ def test_what_no_patience_allows_has_a_reason():
 
 
 def test_tables_and_figures(rows):
-    summary = SUITE.summarise(rows)
+    summary = SUITE.summarize(rows)
     json.dumps(summary.derived)
     names = ["causal_forward_k64", "causal_training_k64", "decoding_time_k64", "decoding_cache_k64"]
     assert list(summary.figures) == names
@@ -101,7 +101,7 @@ def test_tables_and_figures(rows):
 
 
 def test_what_a_longer_past_costs(rows):
-    summary = SUITE.summarise(rows)
+    summary = SUITE.summarize(rows)
     assert summary.sections[-1].rows == [
         [f"{decoding.OURS}, K = 64", "1,000–100,000", "1.10×", "65.5 kB to 65.5 kB", "0 B"],
         [decoding.TWIN, "1,000–100,000", "100×", "1 MB to 100 MB", "99 MB"],
@@ -119,7 +119,7 @@ def test_what_a_longer_past_costs(rows):
 
 
 def test_a_cache_that_grows_by_a_byte_is_told(rows_of):
-    summary = SUITE.summarise(with_caches(rows_of(SUITE, seconds), ours=lambda case: 65536 + (case.length > 50000)))
+    summary = SUITE.summarize(with_caches(rows_of(SUITE, seconds), ours=lambda case: 65536 + (case.length > 50000)))
     assert "after 1,000: 1 B less (required: the same)" in summary.headlines[-1].note
     assert summary.sections[-1].rows[0][-1] == "1 B"
 
@@ -131,7 +131,7 @@ def test_a_twin_that_stopped_earlier_says_so(rows):
         else row
         for row in rows
     ]
-    summary = SUITE.summarise(rows)
+    summary = SUITE.summarize(rows)
     assert summary.headlines[-2].note.endswith("full attention: 10.0× from 1,000 to 10,000")
     text = next(section.text for section in summary.sections if section.heading == "Decoding, K = 64: time")
     assert f"{decoding.TWIN} at 100,000 tokens: out of memory." in text
@@ -140,20 +140,20 @@ def test_a_twin_that_stopped_earlier_says_so(rows):
 def test_the_leak_is_told_where_it_takes_part(rows):
     rows = [row for row in rows if "leaks" not in row.contender]  # wherever the package is installed
     case = next(row.case for row in rows if row.contender == causal.OURS)
-    assert not any("is not causal" in section.text for section in SUITE.summarise(rows).sections)
-    summary = SUITE.summarise([*rows, Measurement(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])
+    assert not any("is not causal" in section.text for section in SUITE.summarize(rows).sections)
+    summary = SUITE.summarize([*rows, Measurement(contender=LEAKING.name, case=case, seconds=1.0, memory=1)])
     told = [section.heading for section in summary.sections if "is not causal: position t attends" in section.text]
     assert told == ["Forward, K = 64: time", "Training, K = 64: time"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 12])
 def test_an_interrupted_run_has_a_summary_too(rows, count):
-    summary = SUITE.summarise(rows[:count])
+    summary = SUITE.summarize(rows[:count])
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows):
     failed = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows]
-    summary = SUITE.summarise(failed)
+    summary = SUITE.summarize(failed)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{causal.OURS} at 1,024 and 4,096 and 16,384 and 65,536 tokens: broken." in summary.sections[0].text

@@ -28,7 +28,7 @@ def test_every_case_is_the_same_encoder():
 
 
 def test_headlines_are_against_what_users_pick(rows_of):
-    summary = SUITE.summarise(rows_of(SUITE, seconds))
+    summary = SUITE.summarize(rows_of(SUITE, seconds))
     names = [headline.name for headline in summary.headlines if headline.name.endswith("forward")]
     assert [name.split()[2].rstrip(",") for name in names] == ["torch-linformer", "BERT", "ModernBERT"]
     ratios = {(r["contender"], r["length"]): r["time"] for r in summary.derived["ratios"]}
@@ -38,5 +38,5 @@ def test_headlines_are_against_what_users_pick(rows_of):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 10])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarise(rows_of(SUITE, seconds)[:count])
+    summary = SUITE.summarize(rows_of(SUITE, seconds)[:count])
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))

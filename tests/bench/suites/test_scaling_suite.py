@@ -73,7 +73,7 @@ def test_the_encoder_is_the_one_described():
 
 
 def test_exponents_are_fitted_where_the_length_counts(rows_of):
-    summary = SUITE.summarise(rows_of(SUITE, seconds))
+    summary = SUITE.summarize(rows_of(SUITE, seconds))
     exponents = {entry["contender"]: entry for entry in summary.derived["exponents"]}
     found = [exponents[name]["time"] for name in (ATTENTION, ENCODER, REVERSIBLE)]
     assert found == pytest.approx([1.0, 1.1, 1.2])
@@ -84,7 +84,7 @@ def test_exponents_are_fitted_where_the_length_counts(rows_of):
 
 
 def test_several_k_are_lines_of_their_own(rows_of):
-    summary = SUITE.summarise(rows_of(SUITE, seconds, Grid(lengths=[4096, 8192], ks=[64, 128])))
+    summary = SUITE.summarize(rows_of(SUITE, seconds, Grid(lengths=[4096, 8192], ks=[64, 128])))
     found = {(entry["contender"], entry["k"]) for entry in summary.derived["exponents"]}
     assert found == {(name, k) for name in (ATTENTION, ENCODER, REVERSIBLE) for k in (64, 128)}
     assert f"{ATTENTION}, K = 128" in summary.sections[0].figure
@@ -92,6 +92,6 @@ def test_several_k_are_lines_of_their_own(rows_of):
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarise(rows_of(SUITE, seconds)[:count])
+    summary = SUITE.summarize(rows_of(SUITE, seconds)[:count])
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
     assert summary.derived["attention_time_65536_over_4096"] is None

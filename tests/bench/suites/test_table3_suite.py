@@ -23,7 +23,7 @@ def seconds(name, case):
 @pytest.fixture
 def summary(rows_of):
     # One core may have too little memory for the longest eager case: rows do not depend on the machine.
-    return SUITE.summarise([row for row in rows_of(SUITE, seconds) if row.error is None])
+    return SUITE.summarize([row for row in rows_of(SUITE, seconds) if row.error is None])
 
 
 def cells(summary, heading):
@@ -97,25 +97,25 @@ def test_counting_stands_beside(summary):
 
 def test_a_gap_between_measured_lengths_stays_one(rows_of):
     rows = [row for row in rows_of(SUITE, seconds) if row.contender == OURS or row.case.length != 2048]
-    table = cells(SUITE.summarise(rows), "Time saved against ordinary attention, eager")
+    table = cells(SUITE.summarize(rows), "Time saved against ordinary attention, eager")
     assert table["2,048", "K = 128"] == "– (2.6×)"
 
 
 def test_two_lengths_are_not_extrapolated(rows_of):
     rows = [row for row in rows_of(SUITE, seconds) if row.contender == OURS or row.case.length <= 1024]
-    table = cells(SUITE.summarise(rows), "Time saved against ordinary attention, eager")
+    table = cells(SUITE.summarize(rows), "Time saved against ordinary attention, eager")
     assert table["1,024", "K = 128"] == "3.0× (1.7×)"
     assert table["65,536", "K = 128"] == "– (20.0×)"
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 9])
 def test_an_interrupted_run_has_a_summary_too(rows_of, count):
-    summary = SUITE.summarise(rows_of(SUITE, seconds, Grid(quick=True))[:count])
+    summary = SUITE.summarize(rows_of(SUITE, seconds, Grid(quick=True))[:count])
     render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 
 def test_a_run_in_which_everything_failed_says_why(rows_of):
     rows = [Measurement(contender=row.contender, case=row.case, error="broken") for row in rows_of(SUITE, seconds)]
-    summary = SUITE.summarise(rows)
+    summary = SUITE.summarize(rows)
     assert (summary.headlines, summary.figures) == ([], {})
     assert f"{OURS} at 512 and" in summary.sections[-1].text

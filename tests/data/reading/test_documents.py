@@ -99,7 +99,7 @@ def test_a_folder(tmp_path):
     assert documents.dataset[:] == {"text": ["b\ufffdd", "good"], "label": ["neg", "pos"]}
     assert documents.name == "a.b"
     notes = [
-        f"3 files of {tmp_path / 'a.b'}, labelled with the names of their folders",
+        f"3 files of {tmp_path / 'a.b'}, labeled with the names of their folders",
         "skipped 1 document without text",
         "1 document with bytes that are not UTF-8; U+FFFD stands in for each such byte",
     ]
@@ -203,13 +203,13 @@ def test_no_part(value):
         parse_part(value)
 
 
-def labelled(sizes):
+def labeled(sizes):
     labels = [label for label, size in sizes.items() for _ in range(size)]
     return Dataset.from_dict({"text": [f"{number}" for number in range(len(labels))], "label": labels})
 
 
 def test_split_is_stratified_and_complete():
-    dataset = labelled({"a": 70, "b": 20, "c": 10})
+    dataset = labeled({"a": 70, "b": 20, "c": 10})
     rest, part = split_documents(dataset, 0.2, seed=0)
     assert Counter(part["label"]) == {"a": 14, "b": 4, "c": 2}
     assert sorted([*rest["text"], *part["text"]]) == sorted(dataset["text"])
@@ -219,14 +219,14 @@ def test_split_is_stratified_and_complete():
 
 
 def test_split_follows_the_seed():
-    dataset = labelled({"a": 50, "b": 50})
+    dataset = labeled({"a": 50, "b": 50})
     first, again, other = (split_documents(dataset, 0.3, seed)[1]["text"][:] for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_split_by_hand():
     """Pinned, so that the parts of an earlier run can be made again."""
-    assert split_documents(labelled({"a": 6, "b": 4}), 0.3, seed=7)[1]["text"][:] == ["2", "5", "6"]
+    assert split_documents(labeled({"a": 6, "b": 4}), 0.3, seed=7)[1]["text"][:] == ["2", "5", "6"]
 
 
 @given(
@@ -238,7 +238,7 @@ def test_split_by_hand():
 @settings(max_examples=60, deadline=None)
 def test_every_split(sizes, fraction, seed, stratified):
     sizes = {f"l{number}": size for number, size in enumerate(sizes)}
-    dataset = labelled(sizes)
+    dataset = labeled(sizes)
     try:
         rest, part = split_documents(dataset, fraction, seed, stratified)
     except InputError:
@@ -256,27 +256,27 @@ def test_every_split(sizes, fraction, seed, stratified):
 
 
 def test_split_without_labels():
-    rest, part = split_documents(labelled({"a": 10}).remove_columns("label"), 0.3, seed=0)
+    rest, part = split_documents(labeled({"a": 10}).remove_columns("label"), 0.3, seed=0)
     assert (len(rest), len(part)) == (7, 3)
 
 
 @pytest.mark.parametrize("sizes", [{"a": 1}, {"a": 1, "b": 1}, {}])
 def test_too_few_documents_to_split(sizes):
     with pytest.raises(InputError, match=r"cannot split \d documents?: give more, or a file for each part"):
-        split_documents(labelled(sizes), 0.5, seed=0)
+        split_documents(labeled(sizes), 0.5, seed=0)
 
 
 def test_label_names_are_sorted():
-    assert label_names(labelled({"b": 1, "10": 2, "a": 3, "9": 1})) == ["10", "9", "a", "b"]
-    assert label_names(labelled({"10": 1, "9": 1, "-1": 1})) == ["-1", "9", "10"]
+    assert label_names(labeled({"b": 1, "10": 2, "a": 3, "9": 1})) == ["10", "9", "a", "b"]
+    assert label_names(labeled({"10": 1, "9": 1, "-1": 1})) == ["-1", "9", "10"]
     with pytest.raises(InputError, match="every document has the label 'a': a classifier needs two labels"):
-        label_names(labelled({"a": 5}))
+        label_names(labeled({"a": 5}))
 
 
 def test_labels_that_training_did_not_see():
-    check_labels(["a", "b"], labelled({"b": 1}), "test.csv")
+    check_labels(["a", "b"], labeled({"b": 1}), "test.csv")
     with pytest.raises(InputError) as raised:
-        check_labels(["a", "b"], labelled({"a": 3, "c": 2}), "test.csv")
+        check_labels(["a", "b"], labeled({"a": 3, "c": 2}), "test.csv")
     assert str(raised.value) == "test.csv: 2 documents with label 'c', which no training document has (a, b)"
 
 
@@ -291,8 +291,8 @@ def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
     assert len(load_documents(book, TEXT).dataset) == 3
     assert load_documents(book, TEXT).notes == [f"{book} as text"]
     assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
-    labelled = write(tmp_path / "labelled" / "a" / "book.txt", "one line\nanother line\nthe end")
-    assert len(load_documents(str(tmp_path / "labelled")).dataset) == 1 and labelled
+    labeled = write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
+    assert len(load_documents(str(tmp_path / "labeled")).dataset) == 1 and labeled
 
 
 def test_documents_with_an_unknown_label_are_counted_once():

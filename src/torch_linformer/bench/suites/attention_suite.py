@@ -53,7 +53,7 @@ class AttentionSuite(Suite):
             return beyond_full_attention(case, eager=contender.name == contenders.EAGER)
         return None
 
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         results, ours = Measurements([row for row in rows if row.case.heads]), contenders.OURS
         others = [name for name in results.contenders if not name.startswith(ours)]
         sections, figures = compare_lengths(

@@ -86,7 +86,7 @@ class CausalSuite(Suite):
             return f"reading more than {format_count(READ_LIMIT)} tokens takes too long on a CPU"
         return None
 
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         attended = Measurements([row for row in rows if row.case.step != "decoding"])
         decoded = Measurements([row for row in rows if row.case.step == "decoding"])
         growths = _growths(decoded)

@@ -45,7 +45,7 @@ class EncoderSuite(Suite):
     def contenders(self) -> list[Contender]:
         return contenders.encoders()
 
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         results, ours, twin = Measurements(rows), contenders.OURS, contenders.TWIN
         sections, figures = compare_lengths(
             results, ours=ours, rival=twin, text=_TEXT, title="Encoders", file="encoder"

@@ -80,7 +80,7 @@ class ScalingSuite(Suite):
             return contender.name == ATTENTION
         return contender.name == (ENCODER if case.step == "forward" else REVERSIBLE)
 
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements(rows)
         charts = {
             f"scaling_{name}": length_chart(quantity, f"{name.capitalize()} against length", _lines(results, quantity))

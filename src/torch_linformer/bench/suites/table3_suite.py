@@ -62,7 +62,7 @@ class Table3Suite(Suite):
             return None
         return beyond_full_attention(case, eager=contender.name == contenders.EAGER_LAYER)
 
-    def summarise(self, rows: Sequence[Measurement]) -> Summary:
+    def summarize(self, rows: Sequence[Measurement]) -> Summary:
         results = Measurements(rows)
         if not results.ks:
             return Summary()

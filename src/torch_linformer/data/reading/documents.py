@@ -22,7 +22,7 @@ from datasets.utils import logging as datasets_logging
 
 from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns, is_number
 from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport
-from torch_linformer.data.reading.records import LABELLED, Record
+from torch_linformer.data.reading.records import LABELED, Record
 from torch_linformer.data.reading.sources import DocumentSource, find_source
 from torch_linformer.errors import InputError
 
@@ -50,7 +50,7 @@ class Documents:
 
 
 def load_documents(
-    source: str, record: Record = LABELLED, *, named: NamedColumns = NOT_NAMED, split: str = "train"
+    source: str, record: Record = LABELED, *, named: NamedColumns = NOT_NAMED, split: str = "train"
 ) -> Documents:
     """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
 

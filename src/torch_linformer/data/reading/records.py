@@ -50,7 +50,7 @@ def _text(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     return {"text": read_text(row, columns.text)}
 
 
-def _labelled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+def _labeled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = read_text(row, columns.text)
     return {"text": text, "label": read_label(row, columns.label) if text else ""}
 
@@ -90,7 +90,7 @@ def _paired(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 
 TEXT = Record({}, _text)
-LABELLED = Record({"label": Value("string")}, _labelled)
+LABELED = Record({"label": Value("string")}, _labeled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
 SEVERAL = Record({"label": _TEXTS}, _several, several_labels=True)
 TAGGED = Record(

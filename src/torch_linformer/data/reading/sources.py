@@ -66,7 +66,7 @@ def _local(path: Path, whole: bool) -> DocumentSource:
     version = [(str(file.resolve()), at.st_size, at.st_mtime_ns) for file, at in zip(files, states, strict=True)]
     note = None
     if path.is_dir() and shard_suffix(files) is None:
-        note = f"{len(files):,} files of {path}" + (", labelled with the names of their folders" if whole else "")
+        note = f"{len(files):,} files of {path}" + (", labeled with the names of their folders" if whole else "")
     elif path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
         note = f"{path} as one document" if whole else f"{path} as text"
     name = path.resolve().name if path.is_dir() else path.stem

@@ -18,7 +18,7 @@ from torch_linformer.tasks.metrics import language_model_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Examples, Task
 
 
-class LanguageModelling(Task):
+class LanguageModeling(Task):
     """Tokens of packed rows predicted.
 
     Args:
