@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, SequenceProjection
+from torch_linformer.nn.attention import FullAttention
 from torch_linformer.nn.attention.slots import Slots
 
 DOUBLE = {"dtype": torch.float64}
@@ -285,3 +286,21 @@ def test_dropout_acts_on_the_weights_and_only_in_training(need_weights):
     if need_weights:
         assert_close(weights, expected_weights)  # the softmax itself, before dropout
     assert_close(module.eval()(x, x, x, need_weights=need_weights)[0], expected)
+
+
+@pytest.mark.parametrize("attention", [lambda: LinformerAttention(8, 2, 16, 4), lambda: FullAttention(8, 2)])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_which_of_the_inputs_are_one_tensor_changes_nothing(attention, padded):
+    module, mask = attention().double(), None
+    query, key, value = (torch.randn(2, 5, 8, dtype=torch.float64) for _ in range(3))
+    if padded:
+        mask = torch.zeros(2, 5, dtype=torch.bool)
+        mask[0, 3:] = True
+    for inputs in [(query, query, query), (query, key, query), (query, query, value), (query, key, key)]:
+        copies = [x.clone() for x in inputs]
+        output, _ = module(*inputs, key_padding_mask=mask)
+        expected, _ = module(*copies, key_padding_mask=mask)
+        real = slice(None) if mask is None else ~mask
+        assert_close(output[real], expected[real])
+    given, _ = module(query)
+    assert_close(given, module(query, query, query)[0])

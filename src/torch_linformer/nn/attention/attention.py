@@ -103,6 +103,7 @@ class Attention(Heads):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
+        key = query if key is None else key
         check_call(self.context, type(self).__name__, key, attn_mask, is_causal, past, start)
         queries, padding = self.to_batch_first(query), None
         check_past(past, queries)
@@ -110,8 +111,8 @@ class Attention(Heads):
             check_compressed(self, queries, key, value, key_padding_mask)
             context = key
         else:
-            source = queries if key is None or key is query else self.to_batch_first(key)
-            other = source if value is None or value is key or value is query else self.to_batch_first(value)
+            source = queries if key is query else self.to_batch_first(key)
+            other = source if value is None or value is key else self.to_batch_first(value)
             keys, values, padding = self._read(queries, source, other, key_padding_mask)
             check_aligned(self.context, queries, source, padding is not None)
             if padding is not None:
