@@ -52,6 +52,11 @@ class Chunks:
         self.sequence, self.padding, self.size = sequence, padding, size
         self.length = sequence.shape[1]
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether its real tokens were moved, so that it is nobody else's and may be written over."""
+        return self.padding is not None and self.padding.order is not None
+
     def cut_at(self, multiple: int) -> Iterator[slice]:
         """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
         return cut(self.length, max(self.size // multiple, 1) * multiple)

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, LinformerAttention, Past
 from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, runs_in_chunks
@@ -28,6 +29,32 @@ class SelfAttentionLayer(TransformerLayer):
 
     def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
         super().__init__({"self_attn": self_attn}, *layout, **options)
+
+    def can_chunk(self, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
+        """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention."""
+        refused = not self.self_attn.causal if is_causal else src_mask is not None
+        return runs_in_chunks(self.chunk_size) and not need_weights and not refused
+
+    def attend_with(
+        self,
+        padding: Padding | None,
+        src_mask: Tensor | None,
+        is_causal: bool,
+        shared_projection: SequenceProjection | None,
+        need_weights: bool,
+        past: Past | None,
+    ) -> Attend:
+        """The self-attention with these arguments."""
+        return partial(
+            self.self_attn,
+            key_padding_mask=padding,
+            need_weights=need_weights,
+            attn_mask=src_mask,
+            average_attn_weights=False,
+            is_causal=is_causal,
+            shared_projection=shared_projection,
+            past=past,
+        )
 
     def attends_of_chunks(
         self, chunks: Chunks, shared_projection: SequenceProjection | None, past: Past | None
@@ -75,20 +102,10 @@ class EncoderLayer(SelfAttentionLayer):
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
         padding = self.read_padding(src, src_key_padding_mask)
-        can_chunk = self.self_attn.causal if is_causal else src_mask is None
-        if runs_in_chunks(self.chunk_size) and not need_weights and can_chunk:
+        if self.can_chunk(src_mask, is_causal, need_weights):
             read = partial(self.attends_of_chunks, shared_projection=shared_projection, past=past)
             return self.run_in_chunks(src, padding, read, overwrite)
-        attend = partial(
-            self.self_attn,
-            key_padding_mask=padding,
-            need_weights=need_weights,
-            attn_mask=src_mask,
-            average_attn_weights=False,
-            is_causal=is_causal,
-            shared_projection=shared_projection,
-            past=past,
-        )
+        attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         return self.run(self.clean(src, padding), [attend])
 
 
@@ -124,21 +141,11 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         The others are those of :meth:`EncoderLayer.forward`.
         """
         padding = self.read_padding(first, src_key_padding_mask)
-        can_chunk = self.self_attn.causal if is_causal else src_mask is None
-        if runs_in_chunks(self.chunk_size) and not need_weights and can_chunk:
+        if self.can_chunk(src_mask, is_causal, need_weights):
             first_chunks, second_chunks = self.cut(first, padding), self.cut(second, padding)
             attends_of = self.attends_of_chunks(second_chunks, shared_projection, past)
             return self._run_chunks(first_chunks, second_chunks, attends_of, overwrite, first.dim() == 2)
-        attend = partial(
-            self.self_attn,
-            key_padding_mask=padding,
-            need_weights=need_weights,
-            attn_mask=src_mask,
-            average_attn_weights=False,
-            is_causal=is_causal,
-            shared_projection=shared_projection,
-            past=past,
-        )
+        attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         return self.couple(stream_of(first), stream_of(second), attend, reversal)
 
     def couple(self, first: Tensor, second: Tensor, attend: Attend, reversal: Reversal | None = None) -> Streams:
@@ -170,8 +177,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
     ) -> Streams:
         """:meth:`couple` chunk by chunk."""
         attention, padding = self.self_attn, first.padding
-        overwrite = overwrite or (padding is not None and padding.order is not None)  # then they were copied
-        buffers = (None, *(x.sequence if overwrite else None for x in (first, second)))
+        buffers = (None, *(x.sequence if overwrite or x.is_copy else None for x in (first, second)))
         outputs = [Gathered(first.length, 1, buffer) for buffer in buffers]
         for chunk in first.cut_at(1):
             pieces = [attention.from_batch_first(x.read(chunk), unbatched=False) for x in (first, second)]

@@ -121,8 +121,7 @@ class TransformerLayer(nn.Module):
         """:meth:`run`, chunk by chunk: ``read`` is given the whole sequence, what it returns each chunk."""
         sequence = self.cut(x, padding)
         attends_of = read(sequence)
-        overwrite = overwrite or (padding is not None and padding.order is not None)  # then it was copied
-        output = Gathered(sequence.length, 1, sequence.sequence if overwrite else None)
+        output = Gathered(sequence.length, 1, sequence.sequence if overwrite or sequence.is_copy else None)
         for chunk in sequence.cut_at(1):
             piece = self.self_attn.from_batch_first(sequence.read(chunk), unbatched=False)
             output.write(chunk, self.self_attn.to_batch_first(self.run(piece, attends_of(chunk))))

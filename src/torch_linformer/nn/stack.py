@@ -86,10 +86,12 @@ class Stack(nn.Module):
 
     def finish(self, x: Tensor, overwrite: bool = False) -> Tensor:
         """The final norm, if there is one."""
-        if self.norm is None or len(self.layers) == 0:
-            return x if self.norm is None else cast(Tensor, self.norm(x))
-        size = self.chunk_size if runs_in_chunks(self.chunk_size) else None
-        return map_chunks(self.norm, x, size, next(self.each_layer()).sequence_dim(x), overwrite=overwrite)
+        if self.norm is None:
+            return x
+        if len(self.layers) == 0 or not runs_in_chunks(self.chunk_size):
+            return cast(Tensor, self.norm(x))
+        dim = next(self.each_layer()).sequence_dim(x)
+        return map_chunks(self.norm, x, self.chunk_size, dim, overwrite=overwrite)
 
 
 def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: str | None, name: str = "k") -> list[int]:

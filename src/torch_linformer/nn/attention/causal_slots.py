@@ -10,6 +10,7 @@ from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import FullState
 from torch_linformer.nn.causal_projection import CausalProjection
+from torch_linformer.nn.options import AttentionOptions
 
 
 class CausalSlots(Context):
@@ -23,10 +24,9 @@ class CausalSlots(Context):
     causal = True
     no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
 
-    def __init__(self, max_len: int, k: int, window: int | None, rotary_dim: int) -> None:
-        check_causal_k(k, max_len, window)
-        self.max_len, self.k = max_len, k
-        self.window, self.rotary_dim = window, rotary_dim
+    def __init__(self, options: AttentionOptions, max_len: int, k: int) -> None:
+        super().__init__(options, max_len, k)
+        check_causal_k(k, max_len, self.window)
 
     @property
     def is_ordered(self) -> bool:

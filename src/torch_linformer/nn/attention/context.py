@@ -42,14 +42,19 @@ class Context:
             compress.
         window: tokens of the local window, None without one.
         rotary_dim: channels turned by position.
+        max_len: longest sequence at first, for contexts with slots; so is k, their number.
     """
 
     name: ClassVar[str]
     options: ClassVar[frozenset[str]]
     causal: ClassVar[bool] = False
     no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
-    window: int | None = None
-    rotary_dim: int = 0
+
+    def __init__(self, options: AttentionOptions = DEFAULTS, max_len: int = 1, k: int = 1) -> None:
+        """Raise ``ValueError`` for options that it does not have; ``max_len`` and ``k`` are for slots."""
+        self.check_options(options)
+        self.window, self.rotary_dim = options["window"], options["rotary_dim"]
+        self.max_len, self.k = max_len, k
 
     @classmethod
     def check_options(cls, options: AttentionOptions) -> None:
@@ -145,9 +150,6 @@ class EarlierPositions(Context):
     options = frozenset({"rotary_dim"})
     causal = True
     no_mask = "it takes the masks that Linformer attention takes"
-
-    def __init__(self, rotary_dim: int = 0) -> None:
-        self.rotary_dim = rotary_dim
 
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         past, padding = call.past, context.padding

@@ -80,15 +80,7 @@ class LinformerAttention(Attention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         chosen = complete(options, self)
-        ATTENTIONS["linformer"][chosen["causal"]].check_options(chosen)
-        if chosen["sharing"] == "layerwise":
-            raise ValueError(
-                "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
-                "use LinformerEncoder, or sharing='kv' for one projection in this layer"
-            )
-        context: Context = Slots(max_len, k, chosen)
-        if chosen["causal"]:
-            context = CausalSlots(max_len, k, chosen["window"], chosen["rotary_dim"])
+        context = ATTENTIONS["linformer"][chosen["causal"]](chosen, max_len, k)
         layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
         layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, context, chosen, **layout)
@@ -119,8 +111,7 @@ class FullAttention(Attention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         chosen = complete(options, self)
-        ATTENTIONS["full"][chosen["causal"]].check_options(chosen)
-        context = EarlierPositions(chosen["rotary_dim"]) if chosen["causal"] else AllPositions()
+        context = ATTENTIONS["full"][chosen["causal"]](chosen)
         layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
         layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, context, chosen, **layout)

@@ -32,8 +32,13 @@ class Slots(Context):
     options = frozenset({"projection", "sharing", "length_scaling", "window", "slot_bias"})
     no_mask = "a slot mixes all positions, so no score belongs to one (query, key) pair"
 
-    def __init__(self, max_len: int, k: int, options: AttentionOptions) -> None:
-        self.max_len, self.k, self.window = max_len, k, options["window"]
+    def __init__(self, options: AttentionOptions, max_len: int, k: int) -> None:
+        super().__init__(options, max_len, k)
+        if options["sharing"] == "layerwise":
+            raise ValueError(
+                "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
+                "use LinformerEncoder, or sharing='kv' for one projection in this layer"
+            )
         self.projection, self.sharing = options["projection"], options["sharing"]
         self.length_scaling, self.has_bias = options["length_scaling"], options["slot_bias"]
 
