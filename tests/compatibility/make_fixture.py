@@ -85,7 +85,7 @@ def save_run(run) -> None:
         here = Path(place)
         write_documents(here / DOCUMENTS)
         save_first_model(here, run is ADAPT)
-        linformer(here, *run.arguments)
+        linformer(here, *run.arguments, *run.defaults.split())
         folder = RUNS / run.output
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(here / run.output, folder, ignore=shutil.ignore_patterns(*LEFT_OUT, ".*"))

@@ -26,6 +26,22 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "base-full-sinusoidal": ("LinformerModel", {"attention": "full", "position_embedding": "sinusoidal"}),
     "base-layerwise-in-chunks": ("LinformerModel", {**TWO, "sharing": "layerwise", "chunk_size": 3}),
     "base-without-positions": ("LinformerModel", {"position_embedding": "none", "projection": "random"}),
+    "base-dynamic": (
+        "LinformerModel",
+        {
+            **TWO,
+            "projection": "dynamic",
+            "sharing": "kv_per_head",
+            "slot_mass": "learned",
+            "exact_first": 1,
+            "exact_last": 2,
+            "window": 3,
+        },
+    ),
+    "masked-lm-dynamic-layerwise": (
+        "LinformerForMaskedLM",
+        {**TWO, "projection": "dynamic", "sharing": "layerwise", "slot_mass": "fixed"},
+    ),
     "masked-lm": ("LinformerForMaskedLM", {"sharing": "none", "norm_first": True, "gated": True, "hidden_act": "silu"}),
     "masked-lm-untied": (
         "LinformerForMaskedLM",
@@ -75,6 +91,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "tagger": ("LinformerForTokenClassification", {"memory": "checkpoint", "sharing": "kv", "num_labels": 5}),
     "reader": ("LinformerForQuestionAnswering", {"window": 5, "chunk_size": 4}),
+    "tagger-window-alone": ("LinformerForTokenClassification", {"k": 0, "window": 4, "exact_first": 1}),
     "chooser": ("LinformerForMultipleChoice", {"projection": "mean", "num_key_value_heads": 1}),
     "causal-lm-rotary": (
         "LinformerForCausalLM",
@@ -84,6 +101,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "LinformerForCausalLM",
         {"causal": True, "k": 0, "window": 4, "position_embedding": "rotary", "partial_rotary_factor": 1.0},
     ),
+    "causal-lm-exact-first": ("LinformerForCausalLM", {"causal": True, "window": 3, "exact_first": 2}),
     "causal-lm-slots-alone": (
         "LinformerForCausalLM",
         {**TWO, "causal": True, "k": [2, 5], "num_key_value_heads": 1, "chunk_size": 4},

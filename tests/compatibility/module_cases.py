@@ -12,7 +12,9 @@ import torch
 from recorded import at_real_tokens, gradients_of, weighted_sum
 from torch import Tensor, nn
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn import (
+    DynamicProjection,
     LinformerAttention,
     LinformerDecoder,
     LinformerDecoderLayer,
@@ -73,6 +75,11 @@ def projection(**options: Any) -> nn.Module:
     return SequenceProjection(13, 4, **options)
 
 
+def dynamic_projection(**options: Any) -> nn.Module:
+    return DynamicProjection(13, 4, **options)
+
+
+DYNAMIC = {"projection": "dynamic", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
 CASES = {
     "projection-linear": Case(projection),
     "projection-random": Case(projection, {"projection": "random"}),
@@ -82,6 +89,8 @@ CASES = {
     "projection-unscaled": Case(projection, {"length_scaling": False}),
     "projection-linear-of-heads": Case(projection, {"num_heads": 2}),
     "projection-conv-of-heads": Case(projection, {"num_heads": 2, "projection": "conv"}),
+    "projection-dynamic": Case(dynamic_projection, {"width": WIDTH}),
+    "projection-dynamic-of-heads": Case(dynamic_projection, {"width": WIDTH // 2, "num_heads": 2}),
     "attention": Case(attention),
     "attention-of-each-head": Case(attention, {"sharing": "none"}),
     "attention-kv": Case(attention, {"sharing": "kv"}),
@@ -91,18 +100,26 @@ CASES = {
     "attention-max": Case(attention, {"projection": "max"}),
     "attention-window": Case(attention, {"window": 3}),
     "attention-slot-bias": Case(attention, {"slot_bias": True, "num_kv_heads": 1, "head_dim": 5}),
+    "attention-kv-of-each-head": Case(attention, {"sharing": "kv_per_head"}),
+    "attention-dynamic": Case(attention, {"projection": "dynamic"}),
+    "attention-dynamic-of-each-head": Case(attention, {**DYNAMIC, "sharing": "none", "window": 3}),
+    "attention-mean-fixed-mass": Case(attention, {"projection": "mean", "slot_mass": "fixed"}),
+    "attention-exact-tokens": Case(attention, {"exact_first": 1, "exact_last": 2, "num_kv_heads": 1}),
+    "attention-window-alone": Case(attention, {"k": 0, "window": 3, "exact_first": 1}),
     "attention-unscaled-without-bias": Case(attention, {"length_scaling": False, "bias": False}),
     "attention-of-two-widths": Case(attention, {"kdim": 5, "vdim": 3}),
     "attention-sequence-first": Case(attention, {"batch_first": False}),
     "causal": Case(attention, {"causal": True}),
     "causal-window": Case(attention, {"causal": True, "window": 3, "rotary_dim": 2, "num_kv_heads": 1}),
     "causal-window-alone": Case(attention, {"causal": True, "window": 3, "k": 0, "rotary_dim": 2}),
+    "causal-exact-first": Case(attention, {"causal": True, "window": 3, "exact_first": 2}),
     "encoder-layer": Case(encoder_layer),
     "encoder-layer-pre-norm-gated": Case(encoder_layer, {"norm_first": True, "gated": True, "activation": "gelu"}),
     "encoder-layer-chunks": Case(encoder_layer, {"chunk_size": 3, "window": 5}),
     "encoder-layer-causal": Case(encoder_layer, {"causal": True, "window": 3, "rotary_dim": 2}),
     "encoder": Case(encoder),
     "encoder-layerwise": Case(encoder, {"sharing": "layerwise"}),
+    "encoder-dynamic-layerwise": Case(encoder, {**DYNAMIC, "sharing": "layerwise", "chunk_size": 4}),
     "encoder-of-two-k": Case(encoder, {"k": [3, 5], "norm_first": True}),
     "encoder-reversible": Case(encoder, {"activation_memory": "reversible", "norm_first": True}),
     "encoder-checkpoint": Case(encoder, {"activation_memory": "checkpoint", "norm_first": True, "final_norm": False}),
@@ -113,6 +130,7 @@ CASES = {
     "decoder": Case(decoder, {"norm_first": True}),
     "decoder-layerwise": Case(decoder, {"sharing": "layerwise", "window": 3}),
     "decoder-of-two-k": Case(decoder, {"k": [2, 4], "memory_k": [3, 5], "chunk_size": 4}),
+    "decoder-dynamic": Case(decoder, {**DYNAMIC, "sharing": "kv"}),
     "decoder-checkpoint": Case(decoder, {"activation_memory": "checkpoint", "sharing": "kv"}),
 }
 
@@ -131,8 +149,10 @@ def _run(module: nn.Module) -> tuple[Tensor, Tensor]:
     """The output at real tokens, and the input that it is asked of."""
     real = ~LATE_PADDING
     x = formula("input", torch.Size([BATCH, LENGTH, WIDTH])).requires_grad_()
-    if isinstance(module, SequenceProjection):
+    if isinstance(module, SequenceProjection | DynamicProjection):
         heads = x if module.num_heads is None else x.unflatten(-1, (2, -1)).transpose(1, 2)
+        if isinstance(module, DynamicProjection):
+            return module(heads, [heads], Padding.unmoved(LATE_PADDING))[0], x
         return module(heads, LATE_PADDING), x
     if isinstance(module, LinformerAttention):
         return at_real_tokens(_attend(module, x), real), x

@@ -13,10 +13,11 @@ PREDICTIONS = "predictions.jsonl"  # of the trained model, about the documents
 
 @dataclass(frozen=True)
 class Run:
-    """A command as it was given, without `linformer`, and the folder that it left."""
+    """A command as it was given, without `linformer`, the folder it left, and defaults of then that are others now."""
 
     output: str
     options: str
+    defaults: str = ""
 
     @property
     def arguments(self) -> list[str]:
@@ -36,6 +37,7 @@ ADAPT = Run(
     "adapted",
     f"adapt {FIRST} --data {DOCUMENTS} --text-column text --test {DOCUMENTS} --k 4 --window 4 --steps 4 "
     f"{' '.join(EXACTLY)}",
+    "--projection mean --slot-mass none --exact-first 0 --exact-last 0",
 )
 
 

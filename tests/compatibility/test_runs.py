@@ -58,7 +58,7 @@ def test_predict_says_what_it_said(linformer, tmp_path):
 
 @pytest.mark.parametrize("run", [TRAIN, ADAPT], ids=lambda run: run.output)
 def test_a_finished_run_is_known_to_be_finished(linformer, run):
-    assert "already, and it is finished" in linformer(*run.arguments, "--resume")
+    assert "already, and it is finished" in linformer(*run.arguments, *run.defaults.split(), "--resume")
 
 
 def test_info_describes_it(linformer):

@@ -60,7 +60,7 @@ def tensors_of(*groups):
     return [x for group in groups for x in group if x is not None]
 
 
-def literal(sequences, proj_k, proj_v, bias, window, mask):
+def literal(sequences, proj_k, proj_v, bias, window, mask, exact_first=0):
     """The definition of each row by itself, for weights and biases of any shape."""
     batch, heads, length = sequences[0].shape[:3]
     bias = None if bias is None else bias.expand(heads, -1)
@@ -74,7 +74,7 @@ def literal(sequences, proj_k, proj_v, bias, window, mask):
         one = slice(row, row + 1)
         projections = [of_row(proj, row) for proj in (proj_k, proj_v)]
         padding = None if mask is None else mask[one]
-        options = {"score_bias": bias, "window": window, "key_padding_mask": padding}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "key_padding_mask": padding}
         outputs.append(reference.causal_linformer_attention(*(x[one] for x in sequences), *projections, **options))
     return torch.cat(outputs)
 
@@ -95,7 +95,7 @@ def ends_padded(length, *ends):
 def causal_inputs(draw):
     """Inputs of any small sizes and a mask: padding at both ends, whole rows included; without a window anywhere."""
     batch, heads, length = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 9))
-    window = draw(st.none() | st.integers(1, 11))
+    window, exact_first = draw(st.none() | st.integers(1, 11)), draw(st.integers(0, 5))
     sizes = (batch, heads, length, *(draw(st.integers(1, 3)) for _ in range(3)))
     weights = draw(st.sampled_from(["none", "position", "head", "row"]))
     inputs = draw_inputs(draw(st.integers(0, 999)), *sizes, weights, draw(st.booleans()))
@@ -106,17 +106,17 @@ def causal_inputs(draw):
         if window is None:
             rows = st.lists(st.booleans(), min_size=length, max_size=length)
             mask = torch.tensor([draw(rows) for _ in range(batch)])
-    return inputs, window, mask
+    return inputs, {"window": window, "exact_first": exact_first}, mask
 
 
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(case=causal_inputs(), shared=st.booleans(), biased=st.booleans(), chunk_size=st.integers(1, 11))
 def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, shared, biased, chunk_size):
-    (sequences, (proj_k, proj_v), bias), window, mask = case
+    (sequences, (proj_k, proj_v), bias), tokens, mask = case
     proj_v, bias = (None if shared else proj_v), (bias if biased else None)
-    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": chunk_size}
+    options = {"score_bias": bias, "key_padding_mask": mask, "chunk_size": chunk_size, **tokens}
     actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
-    expected = at_tokens(literal(sequences, proj_k, proj_v or proj_k, bias, window, mask), mask)
+    expected = at_tokens(literal(sequences, proj_k, proj_v or proj_k, bias, mask=mask, **tokens), mask)
     assert_close(actual, expected)
     if len(actual):
         wanted = tensors_of(sequences, proj_k, proj_v or [], [bias])
@@ -160,6 +160,11 @@ def test_one_decay_for_all_heads_and_weights_for_one(gradients):
         pytest.param({"window": 2}, 23 / 3, id="slot-and-both-tokens"),
         # the slot counts three times
         pytest.param({"window": 1, "score_bias": torch.tensor([3.0]).log()}, 9.5, id="biased-slot"),
+        # the slot, the first token and the last
+        pytest.param({"window": 1, "exact_first": 1}, 23 / 3, id="slot-first-and-last-token"),
+        # the second is the first two's second and the window's: it counts once
+        pytest.param({"window": 1, "exact_first": 2}, 23 / 3, id="slot-and-both-tokens-once"),
+        pytest.param({"exact_first": 1}, 6.0, id="slot-and-first-token"),
     ],
 )
 def test_example_by_hand(options, expected):
@@ -242,6 +247,41 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, win
     assert state.tokens.tolist() == ([19] * 3 if mask is None else (~mask).sum(dim=-1).tolist())
 
 
+@pytest.mark.parametrize("sizes", [[19], [1, 7, 0, 2, 9], [1] * 19], ids=["whole", "uneven", "tokens"])
+@pytest.mark.parametrize(
+    ("num_slots", "exact_first", "window"), [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]
+)
+def test_first_tokens_stay_in_sight(gradients, monkeypatch, sizes, num_slots, exact_first, window):
+    monkeypatch.setattr(causal, "SEGMENT", 5)
+    sequences, projections, bias = draw_inputs(0, 3, 2, 19, 3, 5, num_slots, "row")
+    # The second row has fewer tokens than the first ones; in every piece its tokens come before its padding.
+    real, generator = [19, 4, 12], torch.Generator().manual_seed(1)
+    mask = torch.stack([torch.randperm(19, generator=generator) >= number for number in real])
+    mask = torch.cat([piece.sort(dim=1).values for piece in torch.split(mask, sizes, dim=1)], dim=1)
+    expected = at_tokens(literal(sequences, *projections, bias, window, mask, exact_first), mask)
+    poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in sequences]
+    options = {"window": window, "exact_first": exact_first, "chunk_size": 3, "score_bias": bias}
+    output, weights, state = in_pieces(sizes, poisoned, *projections, padding_mask=mask, need_weights=True, **options)
+    actual, others = at_tokens(output, mask), [*projections[0], *projections[1], bias]
+    assert_close(actual, expected)
+    assert_close(gradients(actual, [*poisoned, *others]), gradients(expected, [*sequences, *others]))
+    assert state.tokens.tolist() == real
+    weights = torch.cat(weights, dim=2)
+    assert weights.shape == (3, 2, 19, num_slots + exact_first + (window or 0))
+    assert_close(at_tokens(weights.sum(dim=-1, keepdim=True), mask), torch.ones(sum(real), 2, 1, **DOUBLE))
+
+
+@pytest.mark.parametrize("sizes", [[19], [4, *[1] * 15]], ids=["whole", "tokens"])
+def test_first_tokens_in_half_precision_are_read_in_float32(sizes):
+    sequences, projections, _ = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
+    low = [x.detach().bfloat16() for x in sequences]
+    weights = [SlotWeights(*(x.detach().float() for x in proj)) for proj in projections]
+    options = {"window": 3, "exact_first": 4, "scale": 1.0}  # a scale that rounds no query
+    expected, _, _ = in_pieces(sizes, [x.float() for x in low], *weights, **options)
+    output, _, _ = in_pieces(sizes, low, *weights, **options)
+    assert torch.equal(output, expected.bfloat16())
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("window", [None, 1, 4, 23])
 def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(window, side):
@@ -309,15 +349,15 @@ def test_the_formula_written_out_is_the_definition():
 
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
-@pytest.mark.parametrize("window", [None, 4])
-def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes, autocast, window):
+@pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (4, 0), (None, 9), (4, 9)])
+def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes, autocast, window, exact_first):
     monkeypatch.setattr(causal, "SEGMENT", 7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     if autocast:
         sequences = [x.detach().float().requires_grad_() for x in sequences]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
-        options = {"score_bias": bias, "window": window, "chunk_size": 3}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3}
         output, _, _ = in_pieces(sizes, inputs, proj_k, proj_v, **options)
     assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
     for position in range(19):
@@ -453,18 +493,21 @@ def test_the_steepest_decay_and_the_largest_weights_stay_finite(gradients, dtype
     assert all(x.isfinite().all() for x in [output, *gradients(output, [*sequences, decay, weights])])
 
 
-@pytest.mark.parametrize(("num_slots", "window"), [(4, None), (4, 3), (4, 11)])
+@pytest.mark.parametrize(
+    ("num_slots", "exact_first", "window"), [(4, 0, None), (4, 0, 3), (4, 0, 11), (4, 2, None), (4, 3, 2)]
+)
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_weights_are_a_softmax_that_gives_the_output(num_slots, window, padded):
+def test_weights_are_a_softmax_that_gives_the_output(num_slots, exact_first, window, padded):
     sequences, (proj, _), bias = draw_inputs(0, 2, 2, 7, 3, 5, num_slots, "row")
-    mask = ends_padded(7, (0, 2), (3, 0)) if padded else None
-    options = {"score_bias": bias, "window": window, "padding_mask": mask, "chunk_size": 3}
+    mask = ends_padded(7, (0, 2), (0, 3) if exact_first else (3, 0)) if padded else None
+    options = {"score_bias": bias, "window": window, "exact_first": exact_first}
+    options |= {"padding_mask": mask, "chunk_size": 3}
     output, none, _ = attend_causally(*sequences, proj, **options)
     again, weights, _ = attend_causally(*sequences, proj, need_weights=True, **options)
     assert none is None
     assert torch.equal(again, output)
     width = window or 0
-    assert weights.shape == (2, 2, 7, num_slots + width)
+    assert weights.shape == (2, 2, 7, num_slots + exact_first + width)
     assert_close(weights.sum(dim=-1), torch.ones(2, 2, 7, **DOUBLE))
     for row in range(2):
         real = reference.real_positions(mask, row, 7)
@@ -477,7 +520,14 @@ def test_weights_are_a_softmax_that_gives_the_output(num_slots, window, padded):
                         sequences[2][row, head], proj.weights[row, head], proj.decay[head], past
                     )
                     expected = weights[row, head, position, :num_slots] @ mean
-                of_window = weights[row, head, position, num_slots:]
+                of_slots_first_window = weights[row, head, position].split([num_slots, exact_first, width])
+                of_first, of_window = of_slots_first_window[1:]
+                for place, weight in enumerate(of_first):
+                    if place < len(past) - width:
+                        assert weight > 0
+                        expected = expected + weight * sequences[2][row, head, past[place]]
+                    else:
+                        assert weight == 0
                 for age, weight in enumerate(reversed(of_window)):
                     if age < len(past):
                         expected = expected + weight * sequences[2][row, head, past[-1 - age]]
@@ -495,13 +545,15 @@ def test_weights_of_pieces_are_those_of_the_whole():
         assert_close(torch.cat(weights, dim=2), expected)
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_dropout_scales_what_is_left_so_that_the_mean_stays(window):
+@pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (3, 0), (3, 2)])
+def test_dropout_scales_what_is_left_so_that_the_mean_stays(window, exact_first):
     torch.manual_seed(0)
     query, value = torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)
     proj = SlotWeights(torch.linspace(0.1, 1.0, 5))
-    output = causal_linformer_attention(query, query, value, proj, window=window, dropout_p=0.25, chunk_size=4)
-    choices = torch.tensor([5 + min(window or 0, position + 1) for position in range(7)]).view(7, 1)
+    options = {"window": window, "exact_first": exact_first, "dropout_p": 0.25, "chunk_size": 4}
+    output = causal_linformer_attention(query, query, value, proj, **options)
+    seen = [sum(p < exact_first or p > t - (window or 0) for p in range(t + 1)) for t in range(7)]
+    choices = torch.tensor(seen).view(7, 1) + 5
     kept = (output * choices * 0.75).round()
     assert_close(output, kept / (choices * 0.75))
     assert kept.min() >= 0 and (kept == choices).any() and (kept < choices).any()
@@ -512,11 +564,11 @@ def test_the_state_does_not_grow_with_what_was_read():
     sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
     shapes, sizes = [], []
     for pieces in ([1], [211], [100, 111], [50, *[1] * 3]):
-        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, chunk_size=16)
+        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16)
         tensors = list(vars(state).values())
         shapes.append([x.shape for x in tensors])
         sizes.append([x.untyped_storage().nbytes() for x in tensors])
-    empty = vars(CausalState.empty(*sequences[1:], 4, 4)).values()
+    empty = vars(CausalState.empty(*sequences[1:], 4, 4, 3)).values()
     assert shapes == [[x.shape for x in empty]] * 4
     assert sizes == [[x.numel() * x.element_size() for x in empty]] * 4
 
@@ -566,6 +618,7 @@ def test_no_positions_at_all_leave_the_state_as_it_was(window, padded):
         ({"key": (2, 1, 7, 5)}, "got (2, 3, 7, 5), (2, 1, 7, 5) and (2, 3, 7, 11)"),
         ({"value": (2, 3, 6, 11)}, "got (2, 3, 7, 5), (2, 3, 7, 5) and (2, 3, 6, 11)"),
         ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
+        ({"exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
         ({"mask": (2, 6)}, "key_padding_mask must have shape (B, M) = (2, 7), got (2, 6)"),
         ({"decay": (2, 4)}, "proj_k.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
         ({"decay_v": ()}, "proj_v.decay must be (K,) or (H, K) for 3 heads, got ()"),
@@ -595,7 +648,8 @@ def test_what_does_not_fit_is_named(changes, message):
     proj_k = SlotWeights(decay, torch.ones(changes.get("weights", (7, 4))))
     proj_v = SlotWeights(torch.full(changes.get("decay_v", (4,)), 0.1), torch.ones(changes.get("weights_v", (7, 4))))
     mask = torch.zeros(changes["mask"], dtype=torch.bool) if "mask" in changes else None
-    options = {"window": changes.get("window", 3), "chunk_size": changes.get("chunk_size", 64)}
+    options = {"window": changes.get("window", 3), "exact_first": changes.get("exact_first", 0)}
+    options["chunk_size"] = changes.get("chunk_size", 64)
     with pytest.raises(ValueError, match=re.escape(message)):
         causal_linformer_attention(query, key, value, proj_k, proj_v, key_padding_mask=mask, **options)
 
@@ -641,12 +695,13 @@ def test_a_compiled_call_checks_its_numbers_where_it_runs():
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("window", [None, 3])
-def test_the_transforms_of_torch_func_give_the_same_derivatives(window):
+@pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (3, 2)])
+def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_first):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
 
     def total(query):
-        output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, score_bias=bias, window=window)
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first}
+        output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, **options)
         return output.square().sum()
 
     query = sequences[0]
@@ -662,7 +717,7 @@ def test_the_transforms_of_torch_func_give_the_same_derivatives(window):
 def test_a_batch_without_rows(window, length):
     sequences, projections, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
     mask = torch.zeros(0, length, dtype=torch.bool)
-    for options in ({}, {"key_padding_mask": mask}):
+    for options in ({}, {"key_padding_mask": mask}, {"exact_first": 2}):
         output = causal_linformer_attention(*sequences, *projections, score_bias=bias, window=window, **options)
         assert output.shape == (0, 3, length, 5)
         output.sum().backward()

@@ -68,6 +68,9 @@ class Case:
             for name, parameter in module.named_parameters():
                 if not name.endswith(("proj_k.weight", "proj_v.weight", "projection.weight")):
                     parameter.normal_(1.5 if name.endswith("log_time") else 0.0, 0.5)
+            for projection in module.modules():
+                if isinstance(projection, nn.DynamicProjection):
+                    projection.weight.normal_()
         return module
 
     def draw(self):

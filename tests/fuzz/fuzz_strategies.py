@@ -16,7 +16,7 @@ FUZZ = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 PADDING = ("-inf float32", "-1e9 float32", "-1e4 float64", "-1e3 bfloat16", "min float16", "min float32")
 FILLS = st.sampled_from(["0", "nan", "inf", "-inf", "1e30"])
 SEEDS = st.integers(0, 99)
@@ -63,9 +63,13 @@ def slots_of(draw, length, sharings, name="max_len", k="k"):
     options["projection"] = draw(st.sampled_from(PROJECTIONS))
     if options["projection"] not in ("mean", "max"):
         options["sharing"] = draw(st.sampled_from(sharings))
-    if options["projection"] in ("linear", "random") and draw(st.booleans()):
+    if options["projection"] not in ("linear", "random"):
+        options["slot_mass"] = draw(st.sampled_from(["none", "fixed", "learned"]))
+    elif draw(st.booleans()):
         options["length_scaling"] = False
-    return options
+    first = draw(st.integers(0, min(longest, 3)))
+    exact = {"exact_first": first, "exact_last": draw(st.integers(0, min(longest - first, 3)))}
+    return {**options, **(exact if draw(st.booleans()) else {})}
 
 
 @st.composite
@@ -75,6 +79,22 @@ def running_slots(draw):
     options = {"max_len": draw(st.sampled_from([1, 17, 64])), "k": draw(st.integers(0 if window else 1, 5))}
     options |= {} if window is None else {"window": window}
     return {**options, **({"rotary_dim": 2} if draw(st.booleans()) else {})}
+
+
+@st.composite
+def first_tokens(draw):
+    """Those that the queries of causal attention see themselves."""
+    return draw(st.sampled_from([{}, {"exact_first": 1}, {"exact_first": 4}]))
+
+
+@st.composite
+def windows(draw, options):
+    """A window beside the slots, or now and then without them, which a map that layers share cannot be."""
+    window = draw(st.none() | st.integers(1, 9))
+    if window is None:
+        return {}
+    alone = options.get("sharing") != "layerwise" and draw(st.integers(0, 3)) == 0
+    return {"window": window, **({"k": 0} if alone else {})}
 
 
 @st.composite
@@ -102,13 +122,12 @@ def attentions(draw, causal, lengths=SHORT):
     options |= {} if draw(st.booleans()) else {"bias": False}
     queries, memory = ["same", "view", "copy"], ()
     if causal:
-        options |= {"causal": True, **draw(running_slots())}
+        options |= {"causal": True, **draw(running_slots()), **draw(first_tokens())}
         queries.append("another")
     else:
-        window = draw(st.none() | st.integers(1, 9))
-        options |= {} if window is None else {"window": window}
+        of_window = draw(windows(options))
         options |= {"slot_bias": True} if draw(st.booleans()) else {}
-        queries += ["cross", "compressed"] if window is None else ["another"]
+        queries += ["another"] if of_window else ["cross", "compressed"]
     query = draw(st.sampled_from(queries))
     if query in ("cross", "compressed"):
         of_memory = draw(st.just(length) | SHORT) if batch else length
@@ -119,7 +138,7 @@ def attentions(draw, causal, lengths=SHORT):
     if query in ("another", "cross", "compressed"):
         options |= draw(st.sampled_from([{}, {"kdim": 3, "vdim": 2}]))
     if not causal:
-        options |= draw(slots_of(length_read, ("none", "headwise", "kv")))
+        options |= draw(slots_of(length_read, ("none", "kv_per_head", "headwise", "kv"))) | of_window
     return AttentionCase("LinformerAttention", options, rows, query=query, memory=memory, **common)
 
 
@@ -140,11 +159,10 @@ def encoders(draw, causal, lengths=SHORT, memories=("none", "checkpoint")):
     options = {**draw(widths("d_model", "nhead", even=causal)), **common.pop("options"), **draw(feed_forwards())}
     stacked = memories == ("reversible",) or draw(st.booleans())
     if causal:
-        options |= {"causal": True, **draw(running_slots())}
+        options |= {"causal": True, **draw(running_slots()), **draw(first_tokens())}
     else:
-        options |= draw(slots_of(length, ("none", "headwise", "kv", *["layerwise"] * stacked)))
-        window = draw(st.none() | st.integers(1, 9))
-        options |= {} if window is None else {"window": window}
+        options |= draw(slots_of(length, ("none", "kv_per_head", "headwise", "kv", *["layerwise"] * stacked)))
+        options |= draw(windows(options))
         options |= {"slot_bias": True} if draw(st.booleans()) else {}
     if stacked:
         options |= {"num_layers": 2 if length < 60 else 1}
@@ -162,7 +180,7 @@ def decoders(draw, lengths=SHORT):
     options = {**draw(widths("d_model", "nhead", even=True)), **common.pop("options"), **draw(feed_forwards())}
     stacked = draw(st.booleans())
     of_memory = draw(SHORT) if batch else length
-    sharings = ("none", "headwise", "kv", *["layerwise"] * stacked)
+    sharings = ("none", "kv_per_head", "headwise", "kv", *["layerwise"] * stacked)
     options |= draw(running_slots()) | draw(slots_of(of_memory, sharings, "memory_len", "memory_k"))
     options |= {} if draw(st.booleans()) else {"memory_dim": 3}
     if stacked:

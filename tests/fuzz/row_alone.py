@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from torch_linformer.nn import DynamicProjection
+
 
 def linear(x, module):
     mapped = x @ module.weight.T
@@ -32,9 +34,16 @@ def compress(sequence, matrix, length_scaling=True):
     return scale * (matrix[: len(sequence)].T @ sequence)
 
 
-def slots_of_head(projection, sequence, head):
-    """What a ``SequenceProjection`` makes of a sequence: those of the K slots that have a token."""
+def slots_of_head(projection, sequence, head, scored):
+    """What a map makes of a sequence: those of the K slots that have a token. A ``dynamic`` one looks at ``scored``."""
     weight = projection.weight
+    if isinstance(projection, DynamicProjection):
+        weight = weight if projection.num_heads is None else weight[head]
+        exact = torch.promote_types(sequence.dtype, torch.float32)  # of the places, and of a softmax
+        places = (torch.arange(len(sequence), dtype=exact) + 0.5) * projection.k / max(len(sequence), 1)
+        distances = places[:, None] - (torch.arange(projection.k) + 0.5) - projection.shift
+        scores = scored @ weight.T - 2 * torch.exp(projection.log_steepness.to(exact)) * distances**2
+        return torch.softmax(scores, dim=0).T.to(sequence.dtype) @ sequence
     if projection.projection in ("linear", "random"):
         return compress(sequence, weight[head] if weight.dim() == 3 else weight, projection.length_scaling)
     window = math.ceil(projection.max_len / projection.k)
@@ -51,6 +60,25 @@ def slots_of_head(projection, sequence, head):
     return torch.stack(slots) if slots else sequence
 
 
+def log_mass_of(module, projection, head, length):
+    """What is added to the scores of the slots that have a token: the log of how many they stand for."""
+    if module.context.mass == "none":
+        return module.q_proj.weight.new_zeros(())
+    if isinstance(projection, DynamicProjection):
+        tokens = [max(length, 1) / projection.k] * projection.k
+    else:
+        window = math.ceil(projection.max_len / projection.k)
+        tokens = [min(window, length - start) for start in range(0, length, window)]
+    mass = torch.log(torch.tensor(tokens, dtype=torch.float64)).to(module.q_proj.weight.dtype)
+    return mass if module.slot_mass is None else mass + module.slot_mass[head, : len(mass)]
+
+
+def exact_of(context, length):
+    """The positions that every query sees itself."""
+    first, last = context.exact.first, context.exact.last
+    return [*range(min(first, length)), *range(max(first, length - last), length)]
+
+
 def softmax_of(scores, values):
     """One query's output and its weights; zeros where there is nothing to attend to."""
     weights = torch.softmax(scores, dim=-1)
@@ -61,6 +89,7 @@ def attention(module, query, key, value, shared=None):
     """``LinformerAttention`` that is not causal: the output, and the weights of the slots for each head and query."""
     proj_k = shared if module.proj_k is None else module.proj_k
     proj_v = proj_k if module.proj_v is None else module.proj_v
+    exact, no_slots = exact_of(module.context, len(key)), module.context.k == 0
     queries = heads_of(query, module.q_proj, module.num_heads)
     all_keys = heads_of(key, module.k_proj, module.num_kv_heads)
     all_values = heads_of(value, module.v_proj, module.num_kv_heads)
@@ -68,13 +97,20 @@ def attention(module, query, key, value, shared=None):
     for head in range(module.num_heads):
         of = head // (module.num_heads // module.num_kv_heads)
         keys, values = all_keys[of], all_values[of]
-        slots_k, slots_v = slots_of_head(proj_k, keys, of), slots_of_head(proj_v, values, of)
+        if no_slots:
+            slots_k, slots_v, log_mass = keys[:0], values[:0], 0.0
+        else:
+            scored = (keys, values) if proj_k.num_heads is not None else (key, value)
+            slots_k = slots_of_head(proj_k, keys, of, scored[0])
+            slots_v = slots_of_head(proj_v, values, of, scored[proj_v is not proj_k])
+            log_mass = log_mass_of(module, proj_k, of, len(keys))
         if module.slot_bias_k is not None:
             slots_k = slots_k + module.slot_bias_k[of, : len(slots_k)]
             slots_v = slots_v + module.slot_bias_v[of, : len(slots_v)]
         for position, one in enumerate(queries[head]):
-            near = near_of(position, module.window, len(keys))
-            scores = torch.cat([slots_k, keys[near]]) @ one / math.sqrt(module.head_dim)
+            near = [*exact, *(p for p in near_of(position, module.window, len(keys)) if p not in exact)]
+            scale = 1 / math.sqrt(module.head_dim)
+            scores = torch.cat([slots_k @ one * scale + log_mass, keys[near] @ one * scale])
             output, each = softmax_of(scores, torch.cat([slots_v, values[near]]))
             outputs.append(output)
             weights.append(each[: len(slots_k)])
@@ -84,8 +120,8 @@ def attention(module, query, key, value, shared=None):
 def near_of(position, window, length):
     """The positions at most ``window // 2`` away."""
     if window is None:
-        return slice(0, 0)
-    return slice(max(0, position - window // 2), min(length, position + window // 2 + 1))
+        return range(0)
+    return range(max(0, position - window // 2), min(length, position + window // 2 + 1))
 
 
 def join_heads(module, outputs, query):
@@ -103,22 +139,21 @@ def running_means(sequence, decay, weights):
     return (faded.T @ sequence) / faded.sum(dim=0)[:, None]
 
 
-def causal_head(query, key, value, of_keys, of_values, score_bias, window, scale):
+def causal_head(query, key, value, of_keys, of_values, score_bias, window, exact_first, scale):
     """Outputs of one head's positions, and the weights of their slots.
 
     ``of_keys`` and ``of_values`` are decays ``(K,)`` and weights ``(n, K)``.
     """
     outputs, weights_of_slots = [], []
     for position, one in enumerate(query):
-        past, near = slice(0, position + 1), slice(max(0, position + 1 - (window or 0)), position + 1)
+        past, near = slice(0, position + 1), range(max(0, position + 1 - (window or 0)), position + 1)
+        near = [*range(min(exact_first, near.start)), *near]
         slots_k, slots_v = (
             running_means(x[past], decay, weights[past]) for x, (decay, weights) in ((key, of_keys), (value, of_values))
         )
         scores = slots_k @ one * scale + score_bias
-        if window is not None:
-            scores = torch.cat([scores, key[near] @ one * scale])
-            slots_v = torch.cat([slots_v, value[near]])
-        output, each = softmax_of(scores, slots_v)
+        scores = torch.cat([scores, key[near] @ one * scale])
+        output, each = softmax_of(scores, torch.cat([slots_v, value[near]]))
         outputs.append(output)
         weights_of_slots.append(each[: len(slots_k)])
     return outputs, weights_of_slots
@@ -152,7 +187,8 @@ def causal_attention(module, query, key, value):
             bias = module.running.score_bias[head]
         of_both = decay, weights
         scale = 1 / math.sqrt(module.head_dim)
-        found = causal_head(one, keys, all_values[of], of_both, of_both, bias, module.window, scale)
+        seen = module.window, module.context.exact_first
+        found = causal_head(one, keys, all_values[of], of_both, of_both, bias, *seen, scale)
         outputs += found[0]
         weights_of_slots += found[1]
     return join_heads(module, outputs, query), weights_of_slots

@@ -203,7 +203,7 @@ def test_causal_linformer_attention(case):
                 of_both.append((proj.decay.expand(heads, case.k)[head], weights))
             one, key, value = (x[row, head, real] for x in sequences)
             bias_of_head = bias.expand(heads, case.k)[head]
-            found, _ = row_alone.causal_head(one, key, value, *of_both, bias_of_head, case.window, scale)
+            found, _ = row_alone.causal_head(one, key, value, *of_both, bias_of_head, case.window, 0, scale)
             outputs.append(torch.stack(found) if found else value)
         expected.append(torch.stack(outputs, dim=1))
     actual = output.transpose(1, 2)[~case.padding]

@@ -13,8 +13,8 @@ from torch_linformer.models import LinformerCache, LinformerForCausalLM, Linform
 POSITIONS = ("rotary", "learned", "sinusoidal", "none")
 KINDS = pytest.mark.parametrize(
     "kind",
-    [{}, {"window": None}, {"k": 0}, {"attention": "full"}, {"num_key_value_heads": 1}],
-    ids=["slots+window", "slots", "window", "full", "multi-query"],
+    [{}, {"window": None}, {"k": 0}, {"attention": "full"}, {"num_key_value_heads": 1, "exact_first": 2}],
+    ids=["slots+window", "slots", "window", "full", "multi-query+first-tokens"],
 )
 GREEDY = {"do_sample": False, "max_new_tokens": 9}
 
@@ -242,7 +242,12 @@ def test_models_that_are_not_causal(build, tiny, token_ids):
         ({"position_embedding": "rotary"}, "position_embedding='rotary' needs causal=True"),
         ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window"),
         ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
-        ({"k": 0, "window": 4}, "k must lie between 1 and max_position_embeddings = 29, got 0"),
+        ({"k": 0}, "k must lie between 1 and max_position_embeddings = 29, got 0"),
+        ({"causal": True, "exact_last": 1}, "^exact_last=1 has no effect on causal attention, "),
+        (
+            {"causal": True, "attention": "full", "exact_first": 1},
+            "^exact_first=1 has no effect on causal full attention",
+        ),
         ({"causal": True, "slot_bias": True}, "^slot_bias=True has no effect on causal attention, "),
     ],
 )

@@ -84,8 +84,13 @@ def test_compiled_inference(build, batches, fresh_compiler, fields):
 @pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"attention": "full", "pooling": "max"}, {"window": 5, "projection": "max"}],
-    ids=["linformer", "full", "window"],
+    [
+        {},
+        {"attention": "full", "pooling": "max"},
+        {"window": 5, "projection": "max"},
+        {"window": 5, "projection": "dynamic", "slot_mass": "learned", "exact_first": 1, "exact_last": 1},
+    ],
+    ids=["linformer", "full", "window", "dynamic"],
 )
 @torch.no_grad()
 def test_exported_model(build, batches, model_class, fields):
@@ -98,7 +103,9 @@ def test_exported_model(build, batches, model_class, fields):
         assert_close(exported(**inputs)[0], model(**inputs)[0], rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("fields", [{"window": 5}, {"window": None, "position_embedding": "rotary"}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"window": 5, "exact_first": 2}, {"window": None, "position_embedding": "rotary"}], ids=str
+)
 @pytest.mark.parametrize("decodes", ["causal", "seq2seq"])
 @torch.no_grad()
 def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decodes, fields):
@@ -123,7 +130,7 @@ def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decod
 
 @torch.no_grad()
 def test_exported_causal_language_model(build, token_ids):
-    model = build(LinformerForCausalLM, num_hidden_layers=1, position_embedding="rotary")
+    model = build(LinformerForCausalLM, num_hidden_layers=1, position_embedding="rotary", exact_first=3)
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
 
     def inputs(batch, length):

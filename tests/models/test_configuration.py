@@ -12,8 +12,8 @@ from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq
     ("field", "choices"),
     [
         ("attention", "linformer, full"),
-        ("projection", "linear, random, conv, mean, max"),
-        ("sharing", "none, headwise, kv, layerwise"),
+        ("projection", "linear, random, conv, mean, max, dynamic"),
+        ("sharing", "none, kv_per_head, headwise, kv, layerwise"),
         ("position_embedding", "learned, sinusoidal, rotary, none"),
         ("pooling", "mean, cls, last, max, mean_max"),
         ("activation_memory", "none, checkpoint, reversible"),
@@ -189,6 +189,7 @@ def test_nothing_is_shared_between_configurations(tiny):
     [
         {"sharing": "none", "projection": "conv", "window": 6, "slot_bias": True},
         {"sharing": "layerwise", "projection": "random", "length_scaling": False, "k": 3},
+        {"sharing": "kv_per_head", "projection": "dynamic", "slot_mass": "learned", "exact_first": 1, "exact_last": 2},
         {"attention": "full"},
     ],
     ids=str,

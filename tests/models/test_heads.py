@@ -248,6 +248,7 @@ def losses_of_training(model, batch, steps):
         {},
         {"sharing": "layerwise", "pooling": "mean_max"},
         {"attention": "full"},
+        {"projection": "dynamic", "slot_mass": "learned", "exact_first": 1},
         {"pooling": "cls", "classifier_hidden_act": "tanh"},
     ],
 )

@@ -27,6 +27,7 @@ MODELS = {
     "random": {"projection": "random"},
     "conv": {"projection": "conv", "sharing": "none"},
     "mean": {"projection": "mean"},
+    "dynamic": {"projection": "dynamic", "slot_mass": "learned"},
     "full": {"attention": "full"},
     "slot_bias": {"slot_bias": True},
     "dense before the classifier": {"classifier_hidden_act": "tanh"},

@@ -13,7 +13,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
+PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 LONG = {"max_position_embeddings": 97, "k": 3}  # the sequence is compressed before the channels are mixed
 KINDS = [
     *((LinformerModel, {"projection": projection, "chunk_size": 5}) for projection in PROJECTIONS),
@@ -25,6 +25,7 @@ KINDS = [
     (LinformerModel, {"window": 5, "chunk_size": 5}),
     (LinformerModel, {"slot_bias": True}),
     (LinformerModel, {"slot_bias": True, "chunk_size": 5}),
+    (LinformerModel, {"projection": "dynamic", "slot_mass": "learned", "exact_first": 2, "chunk_size": 5}),
     (LinformerModel, {"activation_memory": "reversible", "norm_first": True}),
     (LinformerModel, {"activation_memory": "reversible", "norm_first": True, "chunk_size": 5, **LONG}),
     (LinformerForCausalLM, {}),

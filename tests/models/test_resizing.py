@@ -24,11 +24,12 @@ MODELS = {
     "conv": {"projection": "conv"},
     "mean": {"projection": "mean"},
     "max": {"projection": "max"},
+    "dynamic": {"projection": "dynamic", "slot_mass": "learned"},
     "sinusoidal": {"position_embedding": "sinusoidal"},
     "full": {"attention": "full"},
 }
 # All but the windowed ones: their windows are wider in a longer model.
-KEPT_EXACTLY = ("headwise", "none", "layerwise", "random", "nonuniform", "unscaled", "sinusoidal", "full")
+KEPT_EXACTLY = ("headwise", "none", "layerwise", "random", "nonuniform", "unscaled", "dynamic", "sinusoidal", "full")
 
 
 @pytest.mark.parametrize("mode", ["interpolate", "keep"])

@@ -100,7 +100,7 @@ def test_untied_embeddings_survive(build, token_ids, tmp_path):
     assert_same_answers(loaded, model, token_ids(3, 11))
 
 
-@pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean", "max"])
+@pytest.mark.parametrize("projection", ["linear", "random", "conv", "mean", "max", "dynamic"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @torch.no_grad()
 def test_loading_in_another_dtype(build, token_ids, tmp_path, dtype, projection):

@@ -577,14 +577,20 @@ def test_configurations_are_composed_of_dicts_or_objects(tiny, tmp_path):
         ),
         ({"memory_k": 30, "encoder": {"max_position_embeddings": 29, "k": 7}}, "max_position_embeddings = 29, got 30"),
         ({"memory_k": [3, 0]}, "memory_k must lie between 1 and the encoder's max_position_embeddings = 4096, got 0"),
-        ({"memory_projection": "fourier"}, "memory_projection must be one of linear, random, conv, mean, max, got 'f"),
+        (
+            {"memory_projection": "fourier"},
+            "memory_projection must be one of linear, random, conv, mean, max, dynamic, got 'f",
+        ),
         (
             {"memory_projection": "mean", "memory_sharing": "kv"},
             "^memory_sharing='kv' has no effect on slots made by projection='mean': leave it at 'he",
         ),
         ({"decoder": {"attention": "full", "window": 3}}, "^window=3 has no effect on causal full attention: "),
         ({"decoder": {"sharing": "kv"}}, "^sharing='kv' has no effect on causal attention, whose slots are running "),
-        ({"memory_sharing": "heads"}, "memory_sharing must be one of none, headwise, kv, layerwise, got 'heads'"),
+        (
+            {"memory_sharing": "heads"},
+            "memory_sharing must be one of none, kv_per_head, headwise, kv, layerwise",
+        ),
         (
             {"encoder": {"hidden_size": 96}},
             "share_embeddings=True needs one hidden_size, got 96 in the encoder and 768",

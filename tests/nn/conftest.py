@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_linformer.functional import reference
+from torch_linformer.nn import DynamicProjection, SequenceProjection
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
@@ -59,8 +60,12 @@ def literal_slots():
     return slots_of_row
 
 
-def slots_of_row(projection, sequence, head, real, length_scaling=True):
-    """Slots of one sequence ``(M, D)``, given the positions of its real tokens."""
+def slots_of_row(projection, sequence, head, real, length_scaling=True, scored=None):
+    """Slots of one sequence ``(M, D)``, given the positions of its real tokens; ``scored`` where it is another."""
+    if isinstance(projection, DynamicProjection):
+        weight = projection.weight if projection.num_heads is None else projection.weight[head]
+        scored = sequence if scored is None else scored
+        return reference.dynamic_row(scored, sequence, weight, projection.shift, projection.log_steepness, real)
     window = math.ceil(projection.max_len / projection.k)
     if projection.projection in ("mean", "max"):
         return reference.pool_row(sequence, window, projection.k, real, projection.projection)
@@ -72,35 +77,81 @@ def slots_of_row(projection, sequence, head, real, length_scaling=True):
     return reference.project_row(sequence, weight[head] if weight.dim() == 3 else weight, real, length_scaling)
 
 
+def tokens_of_slots(projection, real):
+    """The number of tokens that each slot stands for: those in its window, or an even part of all."""
+    if isinstance(projection, DynamicProjection):
+        return [max(len(real), 1) / projection.k] * projection.k
+    window = math.ceil(projection.max_len / projection.k)
+    return [len(range(len(real))[slot * window : (slot + 1) * window]) for slot in range(projection.k)]
+
+
 def attend_literally(module, query, key, value, padding=None, length_scaling=True):
-    """Output ``(B, N, C)`` and weights ``(B, H, N, K)``; channels are mixed first, then the positions."""
-    proj_k, proj_v = module.proj_k, module.proj_k if module.proj_v is None else module.proj_v
-    window = math.ceil(proj_k.max_len / proj_k.k)
+    """Output ``(B, N, C)`` and weights ``(B, H, N, ·)``; channels are mixed first, then the positions.
+
+    Beside a window, queries at padding get zeros.
+    """
     outputs, weights = [], []
     for row in range(query.shape[0]):
         real = reference.real_positions(padding, row, key.shape[1])
-        allowed = list(range(proj_k.k))
-        if proj_k.projection in ("conv", "mean", "max"):
-            allowed = sorted({position // window for position in real})
+        inputs = key[row], value[row]
         queries = head_channels(module.q_proj(query[row]), module.num_heads)
-        keys = head_channels(module.k_proj(key[row]), module.num_kv_heads)
-        values = head_channels(module.v_proj(value[row]), module.num_kv_heads)
-        slots_k = [slots_of_row(proj_k, x, head, real, length_scaling) for head, x in enumerate(keys)]
-        slots_v = [slots_of_row(proj_v, x, head, real, length_scaling) for head, x in enumerate(values)]
-        if module.slot_bias_k is not None:
-            slots_k = [slots + bias for slots, bias in zip(slots_k, module.slot_bias_k, strict=True)]
-            slots_v = [slots + bias for slots, bias in zip(slots_v, module.slot_bias_v, strict=True)]
+        tokens = (
+            head_channels(module.k_proj(inputs[0]), module.num_kv_heads),
+            head_channels(module.v_proj(inputs[1]), module.num_kv_heads),
+        )
         outputs_of_row, weights_of_row = [], []
         for head, queries_ND in enumerate(queries):
             kv_head = head // (module.num_heads // module.num_kv_heads)
-            args = (queries_ND, slots_k[kv_head])
-            outputs_of_row.append(reference.softmax_row(*args, slots_v[kv_head], allowed))
-            # The same softmax over an identity in the place of values gives the weights themselves.
-            identity = torch.eye(proj_k.k, dtype=queries_ND.dtype)
-            weights_of_row.append(reference.softmax_row(*args, identity, allowed))
+            of_head = tokens[0][kv_head], tokens[1][kv_head]
+            seen = list(range(len(queries_ND)) if module.window is None or padding is None else real)
+            found = reference.attend_beside_slots(
+                queries_ND[seen],
+                slots_of_head(module, inputs, of_head, kv_head, real, length_scaling),
+                of_head,
+                real,
+                **beside_slots(module, kv_head, real),
+            )
+            places = torch.tensor(seen, dtype=torch.long)
+            outputs_of_row.append(found[0].new_zeros(queries_ND.shape).index_copy(0, places, found[0]))
+            empty = found[1].new_zeros(len(queries_ND), found[1].shape[1])
+            weights_of_row.append(empty.index_copy(0, places, found[1]))
         outputs.append(module.out_proj(torch.cat(outputs_of_row, dim=-1)))
         weights.append(torch.stack(weights_of_row))
     return torch.stack(outputs), torch.stack(weights)
+
+
+def slots_of_head(module, inputs, tokens, head, real, length_scaling):
+    """Keys and values ``(K, D)`` of the slots; ``inputs`` and ``tokens`` are the sequences of keys and values."""
+    if module.context.k == 0:
+        return tokens[0][:0], tokens[1][:0]
+    maps = module.proj_k, module.proj_k if module.proj_v is None else module.proj_v
+    scored = list(inputs if maps[0].num_heads is None else tokens)
+    if maps[0] is maps[1]:
+        scored[1] = scored[0]
+    slots = [
+        slots_of_row(one, sequence, head, real, length_scaling, by)
+        for one, sequence, by in zip(maps, tokens, scored, strict=True)
+    ]
+    if module.slot_bias_k is not None:
+        slots = [slots[0] + module.slot_bias_k[head], slots[1] + module.slot_bias_v[head]]
+    return tuple(slots)
+
+
+def beside_slots(module, head, real):
+    """Which slots there are, their mass, and the tokens that are seen themselves."""
+    options = module.context
+    exact = reference.exact_positions(real, options.exact.first, options.exact.last)
+    reach = None if module.window is None else module.window // 2
+    if module.context.k == 0:
+        return {"allowed": [], "exact": exact, "reach": reach}
+    tokens = tokens_of_slots(module.proj_k, real)
+    windowed = isinstance(module.proj_k, SequenceProjection) and module.proj_k.projection in ("conv", "mean", "max")
+    allowed = [slot for slot in range(module.context.k) if not windowed or tokens[slot] > 0]
+    mass = None
+    if options.mass != "none":
+        mass = torch.tensor([max(number, 1e-6) for number in tokens], dtype=module.q_proj.weight.dtype).log()
+        mass = mass if module.slot_mass is None else mass + module.slot_mass[head]
+    return {"allowed": allowed, "log_mass": mass, "exact": exact, "reach": reach}
 
 
 def head_channels(channels, heads):

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, SequenceProjection
 from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.attention.slot_maps import SlotMaps
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -94,7 +94,7 @@ def in_order(monkeypatch):
 
     def run(compress_first, function):
         with monkeypatch.context() as patch:
-            patch.setattr(Slots, "_compresses_first", lambda *_: compress_first)
+            patch.setattr(SlotMaps, "compress_first", lambda *_: compress_first)
             return function()
 
     return run

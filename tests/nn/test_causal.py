@@ -24,7 +24,9 @@ KINDS = {
     "slots-and-window": {"k": 5, "window": 3},
     "window": {"k": 0, "window": 3},
     "rotary": {"k": 5, "window": 3, "rotary_dim": 2},
-    "grouped-query": {"k": 5, "window": 4, "num_kv_heads": 2, "head_dim": 6, "rotary_dim": 4},
+    "first-tokens": {"k": 5, "exact_first": 4},
+    "first-tokens-and-window": {"k": 0, "window": 2, "exact_first": 3, "rotary_dim": 2},
+    "grouped-query": {"k": 5, "window": 4, "exact_first": 2, "num_kv_heads": 2, "head_dim": 6, "rotary_dim": 4},
     "full": None,
     "full-rotary": {"rotary_dim": 2, "num_kv_heads": 2},
 }
@@ -102,7 +104,8 @@ def attend_literally(module, x, padding=None):
             logits = torch.einsum("hnd,hdk->hnk", key[0], module.running.address)
             decay = torch.minimum(torch.exp(-module.running.log_time), torch.tensor(0.5, **DOUBLE))
             proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.running.score_bias
-        options = {"score_bias": bias, "window": module.window, "key_padding_mask": mask}
+        options = {"score_bias": bias, "window": module.window, "exact_first": module.context.exact_first}
+        options["key_padding_mask"] = mask
         output = reference.causal_linformer_attention(query, key, value, proj, proj, **options)
         outputs.append(module.out_proj(torch.cat(list(output[0]), dim=-1)))
     return torch.stack(outputs)
@@ -198,7 +201,7 @@ def test_the_gradient_to_later_inputs_is_exactly_zero(monkeypatch, kind, precisi
     assert_sees_no_later_input(attend, dtype=dtype)
 
 
-def test_weights_are_of_slots_then_of_the_window(module):
+def test_weights_are_of_slots_then_of_tokens(module):
     x = draw(2, LENGTH, WIDTH)
     assert module(x, x, x)[1] is None
     output, each = module(x, x, x, need_weights=True, average_attn_weights=False)
@@ -206,6 +209,7 @@ def test_weights_are_of_slots_then_of_the_window(module):
     columns = LENGTH
     if isinstance(module, LinformerAttention):
         columns = (0 if module.running is None else module.running.k) + (module.window or 0)
+        columns += module.context.exact_first
     assert each.shape == (2, 4, LENGTH, columns)
     assert_close(each.sum(dim=-1), torch.ones(2, 4, LENGTH, **DOUBLE))
     assert_close(module(x, x, x, need_weights=True)[1], each.mean(dim=1))
@@ -396,8 +400,8 @@ STACKS = {
     "window-alone": {"k": 0},
     "k-a-layer": {"k": [5, 3]},
     "reversible": {"activation_memory": "reversible"},
-    "checkpoint": {"activation_memory": "checkpoint"},
-    "chunks": {"chunk_size": 4},
+    "checkpoint": {"activation_memory": "checkpoint", "exact_first": 2},
+    "chunks": {"chunk_size": 4, "exact_first": 2},
     "chunks-post-norm": {"chunk_size": 4, "norm_first": False},
     "chunks-reversible": {"chunk_size": 4, "activation_memory": "reversible"},
 }
@@ -622,8 +626,12 @@ def linformer_encoder(**options):
         ({"causal": True, "max_len": 0}, "k must be at least 0 and max_len at least 1, got 5 and 0"),
         ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
         ({"causal": True, "window": 0}, "window must be at least 1 token, or None for no window, got 0"),
+        ({"causal": True, "exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
+        (
+            {"causal": True, "exact_last": 1},
+            "exact_last=1 has no effect on causal attention, whose slots are running means",
+        ),
         ({"window": -2}, "window must be at least 1 token, or None for no window, got -2"),
-        ({"window": 3, "k": 0}, "k must lie between 1 and max_len = 13, got 0"),
         (
             {"causal": True, "rotary_dim": 3},
             "rotary_dim must be even and lie between 0 and head_dim = 3, got 3",

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
+from torch_linformer.nn.attention.slot_maps import SlotMaps
 from torch_linformer.nn.chunks import Gathered
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
@@ -66,8 +67,7 @@ def test_either_order_of_the_products_runs_in_chunks(pair, trailing_padding, opt
     src, mask = torch.randn(2, length, WIDTH, **DOUBLE), trailing_padding([length, 13], length)
     whole, chunked = pair(chunk_size=11, norm_first=True, max_len=max_len, k=29 if max_len < 100 else 3, **options)
     attention = whole.layers[0].self_attn
-    orders = attention.context._compresses_first(attention, attention.proj_k, attention.proj_v, length, True)
-    assert orders == (max_len > 100)
+    assert SlotMaps.of(attention, None).compress_first(attention, length, True, False) == (max_len > 100)
     assert_close(chunked(src), whole(src))
     assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
 

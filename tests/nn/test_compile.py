@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 import torch
+from map_choices import PROJECTIONS
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
 
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
 MAX_LEN, K = 23, 5
 SIZES = {"max_len": MAX_LEN, "k": K, "dtype": torch.float64}
 SHAPES = [(2, 7), (5, MAX_LEN), (4, 3)]  # longer than K, full length, shorter than K
@@ -19,8 +19,10 @@ IN_BLOCKS = {
     "window": {"window": 5},
     "mean-window": {"projection": "mean", "window": 5},
     "max-window": {"projection": "max", "window": 4},
+    "dynamic-window": {"projection": "dynamic", "sharing": "kv", "slot_mass": "fixed", "window": 5, "exact_first": 1},
+    "only-window": {"k": 0, "window": 4, "exact_last": 1},
     "causal": {"causal": True},
-    "causal-window": {"causal": True, "window": 5},
+    "causal-window": {"causal": True, "window": 5, "exact_first": 3},
     "causal-only-window": {"causal": True, "window": 70, "k": 0},
 }
 
@@ -33,7 +35,8 @@ def fresh_compiler():
 
 
 def encoder(projection="linear", sharing="headwise", layers=1):
-    return LinformerEncoder(12, 3, layers, 16, 0.0, projection=projection, sharing=sharing, **SIZES)
+    options = {"slot_mass": "learned", "exact_first": 2, "exact_last": 1} if projection == "dynamic" else {}
+    return LinformerEncoder(12, 3, layers, 16, 0.0, projection=projection, sharing=sharing, **options, **SIZES)
 
 
 def encoder_in_blocks(options):
@@ -60,6 +63,8 @@ def padding(trailing_padding, batch, length):
         ("conv", "none", "padded"),
         ("conv", "kv", "padded"),
         ("max", "headwise", "padded"),
+        ("dynamic", "kv", "padded"),
+        ("dynamic", "kv_per_head", "whole"),
     ],
 )
 def test_one_compiled_graph_serves_every_batch_and_length(gradients, trailing_padding, projection, sharing, rows):
@@ -138,7 +143,10 @@ def test_default_backend_gives_the_same(gradients, trailing_padding):
 @pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole"])
 @pytest.mark.parametrize(
     ("projection", "sharing"),
-    [*((projection, "headwise") for projection in PROJECTIONS), ("linear", "none"), ("conv", "none")],
+    [
+        *((projection, "headwise") for projection in PROJECTIONS),
+        *((kind, "none") for kind in ("linear", "conv")),
+    ],
 )
 def test_exported_program_serves_every_batch_and_length(trailing_padding, projection, sharing, padded):
     model = encoder(projection, sharing).eval()

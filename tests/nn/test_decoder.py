@@ -79,6 +79,17 @@ def test_attending_to_what_was_compressed_is_attending_to_the_memory(trailing_pa
     assert compressed.nbytes == sum(len(x.numpy(force=True).tobytes()) for x in tensors)
 
 
+def test_exact_tokens_are_those_of_the_memory():
+    layer = LinformerDecoderLayer(WIDTH, HEADS, 17, 0.0, exact_first=2, exact_last=1, **SIZES)
+    target = LinformerAttention(WIDTH, HEADS, 13, 5, causal=True, window=3, **DOUBLE)
+    width = {"kdim": MEMORY_WIDTH, "vdim": MEMORY_WIDTH}
+    memory = LinformerAttention(WIDTH, HEADS, 17, 3, exact_first=2, exact_last=1, **width, **DOUBLE)
+    expected = DecoderLayer(target, memory, 17, 0.0, **DOUBLE)
+    expected.load_state_dict(layer.state_dict())
+    sequences = inputs()
+    assert_close(layer(*sequences), expected(*sequences))
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_a_memory_is_compressed_in_the_layout_of_the_module(batch_first):
     attention = LinformerAttention(WIDTH, HEADS, M, 5, batch_first=batch_first, **DOUBLE)
@@ -470,8 +481,11 @@ def decoder_of(**options):
         ({"k": 0, "window": 3}, "memory_k must lie between 1 and memory_len = 13, got 0"),
         ({"memory_len": 0}, "memory_len must be at least 1, got 0"),
         ({"k": 0, "memory_k": 3}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
-        ({"projection": "fourier"}, "projection must be one of linear, random, conv, mean, max, got 'fourier'"),
-        ({"sharing": "heads"}, "sharing must be one of none, headwise, kv, layerwise, got 'heads'"),
+        (
+            {"projection": "fourier"},
+            "projection must be one of linear, random, conv, mean, max, dynamic, got 'four",
+        ),
+        ({"sharing": "heads"}, "sharing must be one of none, kv_per_head, headwise, kv, layerwise, got 'heads'"),
         ({"activation": "swish"}, "activation must be a callable or one of gelu, relu, silu, got 'swish'"),
         ({"chunk_size": 0}, "chunk_size must be at least 1"),
     ],

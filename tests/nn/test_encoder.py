@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.nn import (
+    DynamicProjection,
     LinformerAttention,
     LinformerEncoder,
     LinformerEncoderLayer,
@@ -16,6 +17,7 @@ from torch_linformer.nn import (
 from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.maps import build_map
 
 SIZES = {"max_len": 13, "k": 5}
 
@@ -131,7 +133,7 @@ def build_all(**placement):
     options = {**SIZES, **placement}
     return nn.ModuleList(
         [
-            *(SequenceProjection(projection=kind, num_heads=3, **options) for kind in PROJECTIONS),
+            *(build_map(width=4, projection=kind, num_heads=3, **options) for kind in PROJECTIONS),
             FullAttention(12, 4, **placement),
             *(
                 LinformerAttention(12, 4, projection=kind, sharing=sharing, **options)
@@ -157,7 +159,7 @@ def test_modules_built_on_meta_get_their_values_from_reset_parameters():
         assert tensor.isfinite().all(), name
         if "norm" in name:
             assert torch.equal(tensor, torch.full_like(tensor, float(name.endswith("weight")))), name
-        elif "proj.bias" in name:
+        elif name.endswith(("proj.bias", "shift", "log_steepness")):
             assert not tensor.any(), name
         else:
             assert tensor.std() > 0.01, name
@@ -166,7 +168,9 @@ def test_modules_built_on_meta_get_their_values_from_reset_parameters():
 
 
 def test_reset_parameters_draws_as_the_constructor_does():
-    built, reset = ([SequenceProjection(512, 8), LinformerAttention(64, 4, 512, 8)] for _ in range(2))
+    built, reset = (
+        [SequenceProjection(512, 8), DynamicProjection(512, 8, 64), LinformerAttention(64, 4, 512, 8)] for _ in range(2)
+    )
     for module in reset:
         for tensor in module.parameters():
             nn.init.constant_(tensor, 7.0)

@@ -33,9 +33,9 @@ BUILDERS = [attention, layer, encoder]
         ({"max_len": 0}, "max_len must be at least 1, got 0"),
         (
             {"projection": "fourier"},
-            "projection must be one of linear, random, conv, mean, max, got 'fourier'",
+            "projection must be one of linear, random, conv, mean, max, dynamic, got 'fourier'",
         ),
-        ({"sharing": "heads"}, "sharing must be one of none, headwise, kv, layerwise, got 'heads'"),
+        ({"sharing": "heads"}, "sharing must be one of none, kv_per_head, headwise, kv, layerwise, got 'heads'"),
         ({"num_kv_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
         ({"num_kv_heads": 8}, "num_heads 4 is not a multiple of num_kv_heads 8"),
         ({"num_kv_heads": 0}, "num_heads and num_kv_heads must be at least 1, got 4 and 0"),

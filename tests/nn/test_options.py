@@ -25,10 +25,11 @@ def test_every_declared_option_has_a_default_and_an_attention_that_reads_it():
     assert DEFAULTS.keys() == AttentionOptions.__annotations__.keys()
     contexts = [context for kind in ATTENTIONS.values() for context in kind.values()]
     others = {"num_kv_heads": 2, "head_dim": 3, "projection": "random", "sharing": "kv", "length_scaling": False}
-    others |= {"causal": True, "window": 4, "rotary_dim": 2, "slot_bias": True}
+    others |= {"causal": True, "window": 4, "rotary_dim": 2, "slot_bias": True, "slot_mass": "fixed"}
+    others |= {"exact_first": 1, "exact_last": 1}
     assert others.keys() == DEFAULTS.keys()
     for name, other in others.items():
-        chosen = {**DEFAULTS, name: other}
+        chosen = {**DEFAULTS, **({"projection": "mean"} if name == "slot_mass" else {}), name: other}
         assert any(name not in context.unused_options(chosen) for context in contexts), name
 
 
@@ -77,6 +78,9 @@ CAUSAL = [
     ({"sharing": "layerwise"}, "sharing='layerwise'", RUNNING, "'headwise'"),
     ({"length_scaling": False}, "length_scaling=False", RUNNING, "True"),
     ({"slot_bias": True}, "slot_bias=True", RUNNING, "False"),
+    ({"projection": "dynamic"}, "projection='dynamic'", RUNNING, "'linear'"),
+    ({"slot_mass": "fixed"}, "slot_mass='fixed'", RUNNING, "'none'"),
+    ({"exact_last": 1}, "exact_last=1", RUNNING, "0"),
 ]
 OF_MAPS = [
     *(
@@ -86,7 +90,12 @@ OF_MAPS = [
     ),
     *(
         ({"projection": without, "length_scaling": False}, "length_scaling=False", f"projection={without!r}", "True")
-        for without in ("mean", "max", "conv")
+        for without in ("mean", "max", "conv", "dynamic")
+    ),
+    *(
+        ({"projection": dense, "slot_mass": mass}, f"slot_mass={mass!r}", f"projection={dense!r}", "'none'")
+        for dense in ("linear", "random")
+        for mass in ("fixed", "learned")
     ),
 ]
 NOT_CAUSAL = [({"rotary_dim": 2}, "rotary_dim=2", "projection='linear'", "0")]
@@ -124,6 +133,9 @@ def test_an_option_that_the_map_of_a_memory_does_not_have_is_refused(build, opti
         ({"sharing": "kv"}, "'headwise'"),
         ({"length_scaling": False}, "True"),
         ({"slot_bias": True}, "False"),
+        ({"slot_mass": "learned"}, "'none'"),
+        ({"exact_first": 1}, "0"),
+        ({"exact_last": 1}, "0"),
         ({"rotary_dim": 2}, "0"),
     ],
     ids=str,

@@ -6,7 +6,7 @@ from map_choices import PROJECTIONS, owned_maps
 from torch import nn
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoderLayer
-from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.attention.slot_maps import SlotMaps
 
 LOW = [torch.bfloat16, torch.float16]
 
@@ -93,7 +93,7 @@ def test_error_stays_within_twice_that_of_the_plain_order(
         module, x = module.to(dtype), x.to(dtype)
     autocast = dtype if how == "autocast" else None
     fast = run(module, x, mask, gradients, autocast)
-    monkeypatch.setattr(Slots, "_compresses_first", lambda *_: False)
+    monkeypatch.setattr(SlotMaps, "compress_first", lambda *_: False)
     plain = run(module, x, mask, gradients, autocast)
     exact = run(module.double(), x.double(), mask, gradients)
     for truth, naive, actual in zip(exact, plain, fast, strict=True):

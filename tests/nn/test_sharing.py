@@ -92,7 +92,7 @@ def test_kv_gives_keys_and_values_the_one_projection():
 def test_a_lone_layer_cannot_share_among_layers(build):
     with pytest.raises(ValueError, match=r"sharing='layerwise'.*use LinformerEncoder, or sharing='kv'"):
         build(sharing="layerwise")
-    with pytest.raises(ValueError, match="sharing must be one of none, headwise, kv, layerwise, got 'heads'"):
+    with pytest.raises(ValueError, match="sharing must be one of none, kv_per_head, headwise, kv, layerwise, got"):
         build(sharing="heads")
 
 
@@ -125,7 +125,7 @@ def test_lists_of_k_that_do_not_fit_are_refused():
         encoder("layerwise", layers=3, heads=2, k=[8, 4, 1])
     with pytest.raises(ValueError, match=r"k must be one number or one a layer \(3\), got 2 numbers"):
         encoder("kv", layers=3, heads=2, k=[8, 4])
-    with pytest.raises(ValueError, match="sharing must be one of none, headwise, kv, layerwise, got 'all'"):
+    with pytest.raises(ValueError, match="sharing must be one of none, kv_per_head, headwise, kv, layerwise, got"):
         encoder("all", layers=3, heads=2)
 
 

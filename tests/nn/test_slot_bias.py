@@ -6,6 +6,7 @@ from map_choices import owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
+from torch_linformer.nn.attention.slot_maps import SlotMaps
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -43,7 +44,7 @@ def test_both_orders_of_the_products_agree(gradients, randomize, trailing_paddin
     mask = trailing_padding([47, 13], 47)
     orders, found = [], []
     for module in (first, plain):
-        orders.append(module.context._compresses_first(module, module.proj_k, module.proj_v, x.shape[1], True))
+        orders.append(SlotMaps.of(module, None).compress_first(module, x.shape[1], True, False))
         output, _ = module(x, x, x, mask)
         found.append([output, *gradients(output, [x, module.slot_bias_k, module.slot_bias_v, module.k_proj.bias])])
     assert orders == [True, False]

@@ -6,7 +6,6 @@ from map_choices import SHARINGS, owned_maps
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 
@@ -14,63 +13,35 @@ DOUBLE = {"dtype": torch.float64}
 LENGTH = 7
 
 
-def split(x, heads):
-    return torch.stack(x.split(x.shape[-1] // heads, dim=-1), dim=1)
-
-
-def attend_literally(module, literal_slots, query, key, value, padding):
-    """Output ``(B, N, C)``; slots one at a time, then slots and near positions one query at a time."""
-    proj_k, proj_v = module.proj_k, module.proj_k if module.proj_v is None else module.proj_v
-    groups = module.num_heads // module.num_kv_heads
-    queries = split(module.q_proj(query), module.num_heads)
-    keys, values = (
-        split(linear(x), module.num_kv_heads).repeat_interleave(groups, dim=1)
-        for linear, x in ((module.k_proj, key), (module.v_proj, value))
-    )
-    slots, used = [], torch.ones(query.shape[0], proj_k.k, dtype=torch.bool)
-    for row in range(query.shape[0]):
-        real = reference.real_positions(padding, row, key.shape[1])
-        for proj, sequences in ((proj_k, keys), (proj_v, values)):
-            for head in range(module.num_heads):
-                slots.append(literal_slots(proj, sequences[row, head], head // groups, real))
-        if proj_k.projection in ("conv", "mean", "max"):
-            width = -(-proj_k.max_len // proj_k.k)
-            used[row] = torch.tensor([any(p // width == slot for p in real) for slot in range(proj_k.k)])
-    slots = torch.stack(slots).unflatten(0, (query.shape[0], 2, module.num_heads))
-    options = {"slot_padding": ~used, "key_padding": padding}
-    output = reference.windowed_attention(
-        queries, slots[:, 0], slots[:, 1], keys, values, module.window // 2, **options
-    )
-    return module.out_proj(output.transpose(1, 2).flatten(2))
-
-
 @pytest.mark.parametrize("num_kv_heads", [4, 2], ids=["multi-head", "grouped-query"])
 @pytest.mark.parametrize(("projection", "sharing"), owned_maps())
 def test_output_and_gradients_are_those_of_the_definition(
-    gradients, literal_slots, randomize, trailing_padding, projection, sharing, num_kv_heads
+    gradients, literal_attention, randomize, trailing_padding, projection, sharing, num_kv_heads
 ):
     options = {"projection": projection, "sharing": sharing, "num_kv_heads": num_kv_heads}
     module = randomize(LinformerAttention(12, 4, 11, 3, window=4, **options, **DOUBLE))
     x, mask = torch.randn(2, LENGTH, 12, requires_grad=True, **DOUBLE), trailing_padding([LENGTH, 2], LENGTH)
     clean = x.masked_fill(mask[..., None], 0.0)
-    expected = attend_literally(module, literal_slots, clean, clean, clean, mask)[~mask]
+    expected, expected_weights = literal_attention(module, clean, clean, clean, mask)
+    expected = expected[~mask]
     wanted = [x, *module.parameters()]
     expected_gradients = gradients(expected, wanted)
     for need_weights in (False, True):
-        output, weights = module(x, x, x, mask, need_weights=need_weights)
+        output, weights = module(x, x, x, mask, need_weights=need_weights, average_attn_weights=False)
         assert_close(output[~mask], expected)
         assert_close(gradients(output[~mask], wanted), expected_gradients)
-    assert weights.shape == (2, LENGTH, 3 + 5)
-    assert_close(weights.sum(dim=-1), torch.ones(2, LENGTH, **DOUBLE))
+    assert weights.shape == (2, 4, LENGTH, 3 + 5)
+    assert_close(weights.transpose(1, 2)[~mask], expected_weights.transpose(1, 2)[~mask])
+    assert_close(weights.sum(dim=-1), torch.ones(2, 4, LENGTH, **DOUBLE))
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 40])
 @pytest.mark.parametrize("queries", [3, LENGTH, 10])
-def test_queries_stand_at_their_own_number_in_another_sequence(literal_slots, randomize, window, queries):
+def test_queries_stand_at_their_own_number_in_another_sequence(literal_attention, randomize, window, queries):
     module = randomize(LinformerAttention(12, 4, 11, 3, window=window, **DOUBLE))
     query, memory = torch.randn(2, queries, 12, **DOUBLE), torch.randn(2, LENGTH, 12, **DOUBLE)
     actual = module(query, memory, memory)[0]
-    assert_close(actual, attend_literally(module, literal_slots, query, memory, memory, None))
+    assert_close(actual, literal_attention(module, query, memory, memory)[0])
 
 
 @pytest.mark.parametrize(("projection", "sharing"), owned_maps())

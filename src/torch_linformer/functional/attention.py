@@ -78,6 +78,7 @@ def attend(
     value: Tensor,
     *,
     padding_mask: Tensor | None = None,
+    score_bias: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
     need_weights: bool = False,
@@ -85,7 +86,8 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Ordinary softmax attention, unchecked; ``key`` and ``value`` may be slots or the sequence itself.
 
-    ``padding_mask`` is bool ``(B or 1, K)``, True at keys that get no weight. A row in which every key is masked
+    ``padding_mask`` is bool ``(B or 1, K)``, True at keys that get no weight, and ``score_bias``
+    ``(B or 1, H or 1, K)`` is added to the scores of each key. A row in which every key is masked
     attends evenly to all of them: its values are zeros, so its output is finite. Returns the output
     ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
     """
@@ -93,6 +95,16 @@ def attend(
     allowed_B11K = None
     if padding_mask is not None:
         allowed_B11K = (~padding_mask | padding_mask.all(dim=-1, keepdim=True))[:, None, None, :]
+    if score_bias is not None:
+        score_bias = repeat_heads(score_bias, query.shape[1])
+        if needs_graph(score_bias) and not need_weights:
+            width, scale = value.shape[-1], 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+            query, key, value = bias_as_channel(query, key, value, score_bias, scale)
+            output, _ = attend(
+                query, key, value, padding_mask=padding_mask, dropout_p=dropout_p, scale=scale, impl=impl
+            )
+            return output[..., :width], None
+        allowed_B11K = _biased(score_bias.unsqueeze(2), allowed_B11K, query.dtype)
     if choose(ATTENTION, query, key, value, impl=impl) == "onednn":
         return _attend_by_onednn(query, key, value, allowed_B11K, dropout_p, scale, need_weights)
     if need_weights:
@@ -131,13 +143,36 @@ def attend_to_past(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p), None
 
 
+def bias_as_channel(
+    query: Tensor, key: Tensor, value: Tensor, score_bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with one more channel, whose product is ``score_bias`` ``(B or 1, H or 1, K)``.
+
+    A bias that is learned would be a mask with a gradient, for which SDPA keeps all scores.
+    """
+    of_keys = (score_bias / scale).to(key.dtype).expand(*key.shape[:3]).unsqueeze(-1)
+    # The kernels of SDPA take values as wide as keys.
+    return F.pad(query, (0, 1), value=1.0), torch.cat([key, of_keys], dim=-1), F.pad(value, (0, 1))
+
+
+def _biased(score_bias: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """What is added to scores of a bias, and of a bool mask if there is one."""
+    bias = score_bias.to(dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+
+
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them."""
+    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them.
+
+    What is no bool mask is one that is added already.
+    """
+    if allowed.dtype != torch.bool:
+        return allowed.to(dtype)
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
 
 
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Keys or values ``(B, Hkv, M, D)`` for ``num_heads`` query heads, ``(B, H, M, D)``."""
+    """Keys or values ``(B, Hkv, M, D)`` for ``num_heads`` query heads, ``(B, H, M, D)``; a bias ``(B, Hkv, M)`` too."""
     check_heads(num_heads, x.shape[1])
     return x if x.shape[1] == num_heads else x.repeat_interleave(num_heads // x.shape[1], dim=1)
 

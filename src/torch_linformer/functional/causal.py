@@ -39,22 +39,28 @@ def causal_linformer_attention(
     *,
     score_bias: Tensor | None = None,
     window: int | None = None,
+    exact_first: int = 0,
     key_padding_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
     chunk_size: int = CHUNK,
     impl: Implementation = "auto",
 ) -> Tensor:
-    r"""Attention of every position over K slots of what came before it, and over the last ``window`` tokens.
+    r"""Attention of every position over K slots of what came before it, and over some tokens themselves.
+
+    These are the last ``window`` ones, and the first ``exact_first`` ones up to the position (attention sinks).
 
     .. math::
         \bar K_{tj} = \frac{\sum_{i \le t} e_{ij} e^{-\lambda_j (p_t - p_i)} k_i}
                            {\sum_{i \le t} e_{ij} e^{-\lambda_j (p_t - p_i)}}, \quad
-        \mathrm{out}_t = \mathrm{softmax}([q_t \bar K_t^\top / \sqrt D + b,\; q_t K_{t-w+1:t}^\top / \sqrt D])\,
-                         [\bar V_t;\; V_{t-w+1:t}]
+        \mathrm{out}_t = \mathrm{softmax}([q_t \bar K_t^\top / \sqrt D + b,\; q_t K_{A_t}^\top / \sqrt D])\,
+                         [\bar V_t;\; V_{A_t}], \quad
+        A_t = \{i \le t : p_i < T \text{ or } p_i > p_t - w\}
 
-    where :math:`p_i` counts real tokens, and :math:`\bar V` is made in the same way with the weights of ``proj_v``.
-    Time is O(N·(c·(D + K) + K·D + w·D)) for chunks of c, and the output at t does not depend on anything after t.
+    where :math:`p_i` counts real tokens from 0, T is ``exact_first``, w is ``window`` (0 without one), and
+    :math:`\bar V` is made as :math:`\bar K` with the weights of ``proj_v``. Tokens of :math:`A_t` are in the slots too,
+    and one that is both a first and a last one counts once. Time is O(N·(c·(D + K) + K·D + (w + T)·D)) for chunks of c,
+    and the output at t does not depend on anything after t.
 
     Args:
         query: ``(B, H, N, D)``.
@@ -64,8 +70,9 @@ def causal_linformer_attention(
         proj_v: those of values; None for the same.
         score_bias: b on the scores of slots, ``(K,)`` or ``(H, K)``; 0 by default.
         window: also attend to the last w tokens, the query's own among them.
-        key_padding_mask: bool ``(B, N)``, True at padding, on any side and between tokens: positions and the window
-            count real tokens.
+        exact_first: also attend to the first T tokens.
+        key_padding_mask: bool ``(B, N)``, True at padding, on any side and between tokens: positions, the window and
+            the first tokens count real tokens.
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         chunk_size: positions computed at once; changes only rounding.
@@ -80,15 +87,16 @@ def causal_linformer_attention(
             positive and finite, or ``impl`` cannot compute it. A compiled or exported graph checks these numbers where
             it runs, and raises ``RuntimeError``.
     """
-    _check_inputs(query, key, value, window)
+    _check_inputs(query, key, value, window, exact_first)
     check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
     for name, proj in (("proj_k", proj_k), ("proj_v", proj_v or proj_k)):
         _check_weights(name, proj, key, key_padding_mask, chunk_size)
     check_implementation(impl)
     padding = None
     if key_padding_mask is not None:
-        # Means count the real tokens themselves; a window counts positions.
-        padding = Padding.unmoved(key_padding_mask) if window is None else Padding.of(key_padding_mask)
+        # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
+        is_ordered = window is not None or exact_first > 0
+        padding = Padding.of(key_padding_mask) if is_ordered else Padding.unmoved(key_padding_mask)
         query, key, value = (padding.justify(x) for x in (query, key, value))
         proj_k = proj_k.reorder(padding.order)
         proj_v = None if proj_v is None else proj_v.reorder(padding.order)
@@ -100,6 +108,7 @@ def causal_linformer_attention(
         proj_v,
         score_bias=score_bias,
         window=window,
+        exact_first=exact_first,
         padding_mask=None if padding is None else padding.trailing,
         dropout_p=dropout_p,
         scale=scale,
@@ -118,6 +127,7 @@ def attend_causally(
     *,
     score_bias: Tensor | None = None,
     window: int | None = None,
+    exact_first: int = 0,
     padding_mask: Tensor | None = None,
     state: CausalState | None = None,
     dropout_p: float = 0.0,
@@ -128,14 +138,15 @@ def attend_causally(
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``.
 
-    With a window, padding follows the real tokens (:class:`torch_linformer.functional.padding.Padding`).
-    ``proj_k`` may be None where there is a window: no slots then. Returns the output ``(B, H, N, Dv)``, zeros at
-    padding, with ``need_weights`` the softmax ``(B, H, N, K + w)`` before dropout, slots first and the query's own
-    position last, and the state after the last position.
+    With a window or exact tokens, padding follows the real tokens
+    (:class:`torch_linformer.functional.padding.Padding`). ``proj_k`` may be None where there is a window: no slots
+    then. Returns the output ``(B, H, N, Dv)``, zeros at padding; with ``need_weights`` the softmax
+    ``(B, H, N, K + T + w)`` before dropout, first slots, then the first T tokens (0 where the window holds one), then
+    the window, the query's own position last; and the state after the last position.
     """
     choose(CAUSAL_ATTENTION, query, key, value, impl=impl)
     if state is None:
-        state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window)
+        state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window, exact_first)
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     inputs = CausalInput(query, key, value, padding_mask, proj_k, proj_v)
@@ -144,8 +155,10 @@ def attend_causally(
     # measured only on a CPU, where it is small (docs/log.md).
     dtype = torch.promote_types(query.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     if query.shape[2] == 0:
-        num_weights = state.mass_k.shape[-1] + (window or 0)
+        num_weights = state.mass_k.shape[-1] + exact_first + (window or 0)
         return value, query.new_zeros(*query.shape[:3], num_weights) if need_weights else None, state
+    if exact_first > 0:
+        state = state.with_first(key, value, padding_mask)
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         if query.shape[2] == 1:
@@ -198,7 +211,7 @@ def _segment_sizes(length: int, chunk: int, most: int) -> list[int]:
     return [size for size in sizes if size > 0]
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> None:
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None, exact_first: int) -> None:
     shapes = [tuple(x.shape) for x in (query, key, value)]
     if query.dim() != 4 or shapes[0] != shapes[1] or shapes[0][:3] != shapes[2][:3]:
         raise ValueError(
@@ -206,6 +219,8 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None)
             f"and {shapes[2]}"
         )
     check_window(window)
+    if exact_first < 0:
+        raise ValueError(f"exact_first must be at least 0 tokens, got {exact_first}")
 
 
 def check_window(window: int | None) -> None:

@@ -46,10 +46,32 @@ class Segment:
     def attend(
         self, score_bias: Tensor | None, dropout_p: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None, CausalState]:
-        """Output, with ``need_weights`` the softmax (slots, then the window), and the state after the segment."""
+        """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
         keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
         products_BHncs = self.queries @ keys_BHnsD.mT
         means = None if self.inputs.proj_k is None else self._means(self.inputs.proj_k, keys_BHnsD, values_BHnsX)
+        softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs, score_bias), dim=-1), dim=-1)
+        kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+        num_slots, num_first = self.state.mass_k.shape[-1], self.state.first_keys.shape[2]
+        sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
+        to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
+        outputs = []
+        if means is not None:
+            outputs.append(means.of_values.mix(to_slots))
+        if num_first > 0:
+            outputs.append(self._chunks(to_first.flatten(2, 3) @ self.state.first_values.to(self.values.dtype), 2))
+        if self.window is not None:
+            outputs.append(to_window @ values_BHnsX)
+        output = sum(outputs[1:], start=outputs[0])
+        weights = None
+        if need_weights:
+            weights = softmax.flatten(2, 3)
+            if self.window is not None:
+                weights = join_weights(softmax, num_slots + num_first, self.before, 0)
+        return output.flatten(2, 3), weights, self._state_after(means)
+
+    def _scores(self, means: "_Means | None", products_BHncs: Tensor, score_bias: Tensor | None) -> list[Tensor]:
+        """Scores ``(B, H, n, c, ·)`` of slots, exact tokens and window, those of them that there are."""
         scores = []
         if means is not None:
             scores_BHncK = means.of_keys.products(self.queries, products_BHncs[..., self.before :])
@@ -57,22 +79,14 @@ class Segment:
                 bias = score_bias if score_bias.dim() == 1 else score_bias[:, None, None]
                 scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
             scores.append(scores_BHncK)
+        if self.state.first_keys.shape[2] > 0:
+            # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
+            scores_BHNT = self.inputs.query @ self.state.first_keys.to(self.keys.dtype).mT
+            scores_BHNT = scores_BHNT + additive_mask(self._sees_first(), scores_BHNT.dtype)
+            scores.append(self._chunks(scores_BHNT, 2))
         if self.window is not None:
             scores.append(products_BHncs + additive_mask(self._visible(), products_BHncs.dtype))
-        softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
-        kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-        num_slots = self.state.mass_k.shape[-1]
-        to_slots, to_window = torch.split(kept, [num_slots, kept.shape[-1] - num_slots], dim=-1)
-        outputs = []
-        if means is not None:
-            outputs.append(means.of_values.mix(to_slots))
-        if self.window is not None:
-            outputs.append(to_window @ values_BHnsX)
-        output = sum(outputs[1:], start=outputs[0])
-        weights = None
-        if need_weights:
-            weights = softmax.flatten(2, 3) if self.window is None else join_weights(softmax, num_slots, self.before, 0)
-        return output.flatten(2, 3), weights, self._state_after(means)
+        return scores
 
     def _means(self, proj_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
@@ -85,6 +99,14 @@ class Segment:
             RunningMeans(weights_k, keys[..., self.before :, :], self.state.keys),
             RunningMeans(weights_v, values[..., self.before :, :], self.state.values),
         )
+
+    def _sees_first(self) -> Tensor:
+        """Bool ``(B, 1, N, T)``: the first tokens that each position attends to."""
+        if self.real is None:
+            before = torch.arange(self.length, device=self.keys.device)
+        else:
+            before = self.real.cumsum(dim=-1) - 1
+        return self.state.sees_first(self.state.tokens.unsqueeze(-1) + before, self.window)
 
     def _visible(self) -> Tensor:
         """Bool ``(B, 1, n, c, s)``: the real tokens of each window, and at padding the position itself."""

@@ -1,7 +1,7 @@
 """The inputs of causal attention, and what it keeps of the past."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
 import torch
@@ -57,6 +57,8 @@ class CausalState:
         mass_v: sums of their weights, ``(B, H, K)``.
         recent_keys: keys of the last w − 1 real tokens, ``(B, H, w − 1, D)``; fewer are at the end.
         recent_values: their values, ``(B, H, w − 1, Dv)``.
+        first_keys: keys of the first T real tokens, ``(B, H, T, D)``, zeros where there are fewer yet.
+        first_values: their values, ``(B, H, T, Dv)``.
     """
 
     tokens: Tensor
@@ -66,9 +68,11 @@ class CausalState:
     mass_v: Tensor
     recent_keys: Tensor
     recent_values: Tensor
+    first_keys: Tensor
+    first_values: Tensor
 
     @classmethod
-    def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None) -> Self:
+    def empty(cls, key: Tensor, value: Tensor, num_slots: int, window: int | None, exact_first: int = 0) -> Self:
         """The state before the first token of sequences like ``key`` and ``value``."""
         (batch, heads, _, width), recent = key.shape, (window or 1) - 1
         sums = torch.promote_types(key.dtype, torch.float32)
@@ -80,7 +84,33 @@ class CausalState:
             mass_v=key.new_zeros(batch, heads, num_slots, dtype=sums),
             recent_keys=key.new_zeros(batch, heads, recent, width),
             recent_values=value.new_zeros(batch, heads, recent, value.shape[-1]),
+            first_keys=key.new_zeros(batch, heads, exact_first, width),
+            first_values=value.new_zeros(batch, heads, exact_first, value.shape[-1]),
         )
+
+    def with_first(self, key: Tensor, value: Tensor, padding: Tensor | None) -> Self:
+        """The state with those of the first T tokens that stand in the next positions, whose real tokens come first.
+
+        Queries see no more of them than :meth:`sees_first` says.
+        """
+        places = torch.arange(self.first_keys.shape[2], device=key.device) - self.tokens.unsqueeze(-1)
+        number = key.shape[2] if padding is None else (~padding).sum(dim=-1, keepdim=True)
+        found = (places >= 0) & (places < number)
+        index, found = places.masked_fill(~found, 0)[:, None, :, None], found[:, None, :, None]
+
+        def taken(sequence: Tensor, before: Tensor) -> Tensor:
+            return torch.where(found, sequence.gather(2, index.expand_as(before)), before)
+
+        first_keys, first_values = taken(key, self.first_keys), taken(value, self.first_values)
+        return replace(self, first_keys=first_keys, first_values=first_values)
+
+    def sees_first(self, positions: Tensor, window: int | None) -> Tensor:
+        """Bool ``(B, 1, N, T)``: the first tokens that tokens of these numbers ``(B, N)``, counted from 0, attend to.
+
+        They are those up to the token itself that its window does not hold.
+        """
+        ages = positions.unsqueeze(-1) - torch.arange(self.first_keys.shape[2], device=positions.device)
+        return (ages >= (window or 0)).unsqueeze(1)
 
     def rows(self, index: Tensor) -> Self:
         """The rows of the batch that ``index`` names, in its order."""

@@ -22,6 +22,10 @@ def attend_next(
         if score_bias is not None:
             scores_BH1K = scores_BH1K + score_bias.unsqueeze(-2).to(scores_BH1K.dtype)
         scores.append(scores_BH1K)
+    num_slots, num_first = mass_k.shape[-1], state.first_keys.shape[2]
+    if num_first > 0:
+        seen = state.sees_first(state.tokens.unsqueeze(-1), window)
+        scores.append((query @ state.first_keys.mT.to(query.dtype)).masked_fill(~seen, float("-inf")))
     recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
     recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
     if window is not None:
@@ -29,9 +33,12 @@ def attend_next(
         scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    to_slots, to_window = torch.split(kept, [mass_k.shape[-1], kept.shape[-1] - mass_k.shape[-1]], dim=-1)
+    sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
+    to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
     if proj_k is not None:
         outputs.append((to_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
+    if num_first > 0:
+        outputs.append(to_first @ state.first_values.to(value.dtype))
     if window is not None:
         outputs.append(to_window @ recent_values)
     tokens = state.tokens + 1
@@ -42,7 +49,8 @@ def attend_next(
         tokens = state.tokens + ~padding[:, 0]
         recent_keys = torch.where(absent, state.recent_keys, recent_keys)
         recent_values = torch.where(absent, state.recent_values, recent_values)
-    after = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values)
+    first = state.first_keys, state.first_values
+    after = CausalState(tokens, keys, mass_k, values, mass_v, recent_keys, recent_values, *first)
     return sum(outputs[1:], start=outputs[0]), softmax, after
 
 

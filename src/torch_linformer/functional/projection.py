@@ -98,7 +98,7 @@ def convolve_windows(
 def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
     totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
-    tokens = _tokens_per_window(sequence, window, num_slots, key_padding_mask)
+    tokens = tokens_per_window(sequence, window, num_slots, key_padding_mask)
     return pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
 
 
@@ -111,13 +111,13 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_ma
     """
     filled = fill_padding(sequence, key_padding_mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
-    empty = _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+    empty = tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
     return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
 
 
 def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
     """Bool ``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
-    return _tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+    return tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
 
 
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
@@ -129,7 +129,7 @@ def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
 
 
-def _tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
+def tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
     """Real tokens in each slot's window, ``(B or 1, K)``."""
     real = sequence.new_ones(1, sequence.shape[-2], dtype=torch.bool) if key_padding_mask is None else ~key_padding_mask
     real = real.long().unsqueeze(-1)

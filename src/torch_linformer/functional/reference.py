@@ -50,6 +50,68 @@ def pool_row(sequence: Tensor, window: int, num_slots: int, real: list[int], kin
     return torch.stack(slots)
 
 
+def dynamic_row(
+    scored: Tensor, sequence: Tensor, weight: Tensor, shift: Tensor, log_steepness: Tensor, real: list[int]
+) -> Tensor:
+    """Slots ``(K, X)`` that one row chooses: ``(M, D)`` is scored, ``(M, X)`` is pooled; zeros without a real token."""
+    slots = []
+    for slot in range(len(shift)):
+        scores = []
+        for token, position in enumerate(real):
+            distance = (token + 0.5) * len(shift) / len(real) - (slot + 0.5) - shift[slot]
+            scores.append(weight[slot] @ scored[position] - 2 * torch.exp(log_steepness[slot]) * distance**2)
+        weights = torch.softmax(torch.stack(scores), dim=0) if real else sequence.new_zeros(0)
+        slots.append(weights @ sequence[real])
+    return torch.stack(slots)
+
+
+def exact_positions(real: list[int], first: int, last: int) -> list[int | None]:
+    """Positions of the first and of the last real tokens; None for one that there is not, or that is a first one."""
+    ahead = [real[token] if token < len(real) else None for token in range(first)]
+    behind = [real[token] if token >= first else None for token in range(len(real) - last, len(real))]
+    return ahead + behind
+
+
+def attend_beside_slots(
+    queries: Tensor,
+    slots: tuple[Tensor, Tensor],
+    tokens: tuple[Tensor, Tensor],
+    real: list[int],
+    *,
+    allowed: list[int],
+    log_mass: Tensor | None = None,
+    exact: list[int | None],
+    reach: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One head of one row: output, and weights of ``[slots K; exact tokens; window 2 reach + 1]``, query by query.
+
+    ``queries`` ``(N, D)`` stand at the row's real tokens in turn; ``slots`` and ``tokens`` are keys and values.
+    """
+    num_slots, width = len(slots[0]), 0 if reach is None else 2 * reach + 1
+    output = queries.new_zeros(len(queries), tokens[1].shape[-1])
+    weights = queries.new_zeros(len(queries), num_slots + len(exact) + width)
+    for place, query in enumerate(queries):
+        columns, keys, values, biases = list(allowed), [slots[0][allowed]], [slots[1][allowed]], query.new_zeros(0)
+        if log_mass is not None:
+            biases = log_mass[allowed]
+        for column, position in enumerate(exact, start=num_slots):
+            if position is not None:
+                columns.append(column)
+                keys.append(tokens[0][[position]])
+                values.append(tokens[1][[position]])
+        for step in range(width):
+            near = place + step - width // 2
+            if 0 <= near < len(real) and real[near] not in exact:
+                columns.append(num_slots + len(exact) + step)
+                keys.append(tokens[0][[real[near]]])
+                values.append(tokens[1][[real[near]]])
+        scores = torch.cat(keys) @ query / math.sqrt(query.shape[-1])
+        scores = torch.cat([scores[: len(biases)] + biases, scores[len(biases) :]])
+        weights[place, columns] = torch.softmax(scores, dim=0)
+        output[place] = weights[place, columns] @ torch.cat(values)
+    return output, weights
+
+
 def softmax_row(query: Tensor, slots_k: Tensor, slots_v: Tensor, allowed: list[int]) -> Tensor:
     """``softmax(q K̄ᵀ / √D) V̄`` of one head over the allowed slots; zeros where no slot is allowed."""
     if not allowed:
@@ -109,6 +171,7 @@ def causal_linformer_attention(
     *,
     score_bias: Tensor | None = None,
     window: int | None = None,
+    exact_first: int = 0,
     key_padding_mask: Tensor | None = None,
 ) -> Tensor:
     """Causal attention, one position at a time; ``proj`` are decays ``(H, K)`` and weights ``(H, N, K)``."""
@@ -122,8 +185,9 @@ def causal_linformer_attention(
                 slots_k = running_mean(key[row, head], weights_k[head], decay_k[head], past)
                 slots_v = running_mean(value[row, head], weights_v[head], decay_v[head], past)
                 near = past[-window:] if window else []
-                keys = torch.cat([slots_k, key[row, head, near]])
-                values = torch.cat([slots_v, value[row, head, near]])
+                exact = [p for p in past[:exact_first] if p not in near]
+                keys = torch.cat([slots_k, key[row, head, exact + near]])
+                values = torch.cat([slots_v, value[row, head, exact + near]])
                 scores = keys @ query[row, head, position] / math.sqrt(query.shape[-1])
                 if score_bias is not None:
                     scores = torch.cat([scores[: len(slots_k)] + score_bias[head], scores[len(slots_k) :]])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention import additive_mask
+from torch_linformer.functional.attention import additive_mask, bias_as_channel, repeat_heads
 from torch_linformer.functional.implementations import SCORES, WINDOWED_ATTENTION, choose
 
 BLOCK = 64  # queries whose windows are computed together
@@ -23,6 +23,7 @@ def attend_with_window(
     reach: int,
     *,
     slot_padding: Tensor | None = None,
+    slot_bias: Tensor | None = None,
     key_padding: Tensor | None = None,
     offset: int = 0,
     dropout_p: float = 0.0,
@@ -32,19 +33,25 @@ def attend_with_window(
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
-    windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``key_padding`` is bool
-    ``(B, M)``, True at padding, where keys and values are finite.
+    windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``
+    ``(B or 1, H or 1, K)`` is added to their scores; ``key_padding`` is bool ``(B or 1, M)``, True at padding, where
+    keys and values are finite.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
     ``(B, H, N, K + 2 reach + 1)``, slots first.
     """
+    length, width = query.shape[2], value.shape[-1]
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if slot_bias is not None:
+        slot_bias = repeat_heads(slot_bias, query.shape[1])
+        query, slots_k, slots_v = bias_as_channel(query, slots_k, slots_v, slot_bias, scale)
+        key, value = F.pad(key, (0, 1)), F.pad(value, (0, 1))
     slots = _Slots(slots_k, slots_v, slot_padding)
     blocks = _cut_into_blocks(query, key, value, reach, offset, key_padding)
     if slot_padding is not None:
         # A row that is all padding would have nothing to attend to.
         nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
         blocks = blocks._replace(visible=blocks.visible | nothing.unsqueeze(-1))
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
     outputs: list[Tensor] = []
     weights: list[Tensor] = []
@@ -57,9 +64,8 @@ def attend_with_window(
             if need_weights:
                 weights.append(join_weights(softmax, slots_k.shape[2], reach, reach))
         outputs.append(output)
-    length = query.shape[2]
     joined = first_positions(torch.cat(weights, dim=2), length) if need_weights else None
-    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length), joined
+    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length)[..., :width], joined
 
 
 class _Blocks(NamedTuple):

@@ -12,6 +12,8 @@ from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import ATTENTIONS
 from torch_linformer.nn.attention.causal_slots import check_causal_k
+from torch_linformer.nn.attention.exact_tokens import ExactTokens
+from torch_linformer.nn.attention.slots import check_slots
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
     DEFAULT_K,
@@ -20,7 +22,6 @@ from torch_linformer.nn.options import (
     AttentionOptions,
     check_activation_memory,
     check_choice,
-    check_k,
     check_values,
 )
 
@@ -30,7 +31,17 @@ CHOICES: dict[str, Any] = {
     "pooling": Literal["mean", "cls", "last", "max", "mean_max"],
 }
 
-FIELDS = ("projection", "sharing", "length_scaling", "causal", "window", "slot_bias")
+FIELDS = (
+    "projection",
+    "sharing",
+    "length_scaling",
+    "causal",
+    "window",
+    "slot_bias",
+    "slot_mass",
+    "exact_first",
+    "exact_last",
+)
 """The options of attention that a configuration has under the same name."""
 
 
@@ -43,8 +54,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
         head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
         k: slots K, one number or one a layer.
-        sharing, projection, length_scaling, causal, window, slot_bias: options of the attention:
-            see :class:`torch_linformer.nn.options.AttentionOptions`.
+        sharing, projection, length_scaling, causal, window, slot_bias, slot_mass, exact_first, exact_last: options of
+            the attention: see :class:`torch_linformer.nn.options.AttentionOptions`.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
         position_embedding: ``learned``, ``sinusoidal``, ``none``, or for causal models ``rotary``; positions count real
             tokens.
@@ -99,6 +110,9 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     causal: bool = DEFAULTS["causal"]
     window: int | None = DEFAULTS["window"]
     slot_bias: bool = DEFAULTS["slot_bias"]
+    slot_mass: str = DEFAULTS["slot_mass"]
+    exact_first: int = DEFAULTS["exact_first"]
+    exact_last: int = DEFAULTS["exact_last"]
     attention: str = "linformer"
     position_embedding: str = "learned"
     partial_rotary_factor: float = 0.5
@@ -156,13 +170,13 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         options = attention_options(self)
         check_values(options)
         ATTENTIONS[self.attention][self.causal].check_options(options)
+        if self.attention == "full":
+            return
+        longest, limit = self.max_position_embeddings, "max_position_embeddings"
         for k in [self.k] if isinstance(self.k, int) else self.k:
-            if self.attention == "full":
-                continue
-            if self.causal:
-                check_causal_k(k, self.max_position_embeddings, self.window, limit="max_position_embeddings")
-            else:
-                check_k(k, self.max_position_embeddings, limit="max_position_embeddings")
+            (check_causal_k if self.causal else check_slots)(k, longest, self.window, limit=limit)
+        if not self.causal:
+            ExactTokens(self.exact_first, self.exact_last).check(longest, limit=limit)
 
     def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
         one_each = self.num_key_value_heads == self.num_attention_heads and "num_attention_heads" in changes

@@ -14,9 +14,11 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.resizing import check_maps
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
-from torch_linformer.nn.attention.slots import SLOT_BIASES
+from torch_linformer.nn.attention.slots import SLOT_PARAMETERS
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
+from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
+from torch_linformer.nn.maps import maps_in, resize_maps
+from torch_linformer.nn.projection import SequenceProjection
 
 
 class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
@@ -46,13 +48,17 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, SequenceProjection) and module.weight is not None:
             init.normal_(module.weight, mean=0.0, std=module.init_std)
+        if isinstance(module, DynamicProjection):
+            init.normal_(module.weight, mean=0.0, std=STD)
+            init.zeros_(module.shift)
+            init.zeros_(module.log_steepness)
         if isinstance(module, CausalProjection):
             init.normal_(module.address, mean=0.0, std=module.address.shape[1] ** -0.5)
             init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
             init.constant_(module.score_bias, FIRST_SCORE)
         if isinstance(module, Attention):
             for name, parameter in module.named_parameters(recurse=False):
-                if name in SLOT_BIASES:
+                if name in SLOT_PARAMETERS:
                     init.zeros_(parameter)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
@@ -68,6 +74,6 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
         backbone: Any = self.base_model
         backbone.check_resize(max_len, mode)
         check_maps(backbone, max_len, mode)
-        if any(isinstance(module, SequenceProjection) for module in backbone.encoder.modules()):
+        if maps_in(backbone.encoder):
             resize_maps(backbone.encoder, max_len, mode)
         backbone.resize_positions(max_len, mode)

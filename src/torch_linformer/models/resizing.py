@@ -4,7 +4,7 @@ from numbers import Integral
 
 from torch import nn
 
-from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.nn.maps import maps_in
 
 
 def check_new_length(max_len: int, mode: str, k: int | list[int], name: str) -> None:
@@ -20,6 +20,5 @@ def check_new_length(max_len: int, mode: str, k: int | list[int], name: str) -> 
 
 def check_maps(owner: nn.Module, max_len: int, mode: str) -> None:
     """Raise ``ValueError`` where one of the maps to slots in ``owner`` cannot be resized."""
-    for module in owner.modules():
-        if isinstance(module, SequenceProjection):
-            module.check_resize(max_len, mode)
+    for module in maps_in(owner):
+        module.check_resize(max_len, mode)

@@ -20,7 +20,7 @@ from torch_linformer.models.resizing import check_maps, check_new_length
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.models.typed import typed
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
+from torch_linformer.nn.maps import maps_in, resize_maps
 
 
 class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):
@@ -94,7 +94,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         check_new_length(max_len, mode, cast("int | list[int]", self.config.memory_k), "memory_k")
         check_maps(self, max_len, mode)
         self.encoder.resize_max_len(max_len, mode)
-        if any(isinstance(module, SequenceProjection) for module in self.decoder.modules()):
+        if maps_in(self.decoder):
             resize_maps(self.decoder, max_len, mode)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
+from torch_linformer.nn.maps import build_map
 from torch_linformer.nn.options import ActivationMemory
-from torch_linformer.nn.projection import SequenceProjection
 from torch_linformer.nn.stack import final_norm, k_per_layer, split_sharing
 
 
@@ -40,8 +40,8 @@ def build_encoder(config: LinformerConfig) -> Encoder:
     max_len, ks = config.max_position_embeddings, k_per_layer(config.k, config.num_hidden_layers, config.sharing)
     if config.attention == "linformer":
         options, of_shared = split_sharing(options)
-        if of_shared is not None:
-            shared = SequenceProjection(max_len, ks[0], **of_shared)
+        if of_shared is not None and ks[0] > 0:
+            shared = build_map(max_len, ks[0], config.hidden_size, **of_shared)
     block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
     layers = [block(_attention(config, max_len, k, options), **_layer_options(config)) for k in ks]
     memory = cast(ActivationMemory, config.activation_memory)
@@ -59,7 +59,7 @@ def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
     if decoder.attention == "linformer":
         memory, of_shared = split_sharing(memory)
         if of_shared is not None:
-            shared = SequenceProjection(memory_len, memory_ks[0], **of_shared)
+            shared = build_map(memory_len, memory_ks[0], encoder.hidden_size, **of_shared)
     width = {"kdim": encoder.hidden_size, "vdim": encoder.hidden_size}
     blocks = [
         DecoderBlock(

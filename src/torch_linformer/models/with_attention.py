@@ -17,7 +17,8 @@ POSITIONS = "embeddings.position_embeddings.weight"
 def with_attention(model: Model, **changes: Any) -> Model:
     """A copy of an encoder with its head, in which only the attention differs.
 
-    Learned maps to slots begin as means of segments of ⌈max_len / k⌉ tokens; K is lowered to the segments there are.
+    Learned maps to slots begin as means of segments of ⌈max_len / k⌉ tokens, and K is lowered to the segments there
+    are; those chosen by the input stay as they are where K does. ``k=0`` takes the slots out.
     Positions beyond those of the model repeat them.
 
     Args:
@@ -31,22 +32,23 @@ def with_attention(model: Model, **changes: Any) -> Model:
     if model.config.causal:
         raise ValueError("a causal model has no slots of a whole sequence: only encoders can change their attention")
     config = LinformerConfig(**with_changes(model.config.to_diff_dict(), changes))
-    if config.attention == "linformer":
+    if config.attention == "linformer" and config.projection != "dynamic":
         config.k = [segments(config.max_position_embeddings, k) for k in _each(config)]
         if len(set(config.k)) == 1:
             config.k = config.k[0]
         config.length_scaling = config.projection != "linear"
     copy: Any = type(model)(config)
     copy.to(device=model.device, dtype=model.dtype)
-    maps = {name: module for name, module in copy.named_modules() if isinstance(module, SequenceProjection)}
     weights = model.state_dict()
     with torch.no_grad():
         for name, tensor in copy.state_dict().items():
             if name.endswith(POSITIONS):
                 tensor.copy_(weights[name][torch.arange(len(tensor)) % len(weights[name])])
-            elif name.rpartition(".")[0] not in maps:
+            elif name in weights and weights[name].shape == tensor.shape:  # else it is a new parameter of the slots
                 tensor.copy_(weights[name])
-        for module in maps.values():
+        for module in copy.modules():
+            if not isinstance(module, SequenceProjection):
+                continue
             if module.projection == "linear" and module.weight is not None:
                 module.weight.copy_(segment_means(module.max_len, module.window))
     trained: Model = copy.train(model.training)
@@ -55,7 +57,7 @@ def with_attention(model: Model, **changes: Any) -> Model:
 
 def segments(max_len: int, k: int) -> int:
     """Segments of ⌈max_len / k⌉ tokens that there are in ``max_len`` tokens, k at most."""
-    return -(-max_len // -(-max_len // k))
+    return k and -(-max_len // -(-max_len // k))
 
 
 def _each(config: LinformerConfig) -> list[int]:

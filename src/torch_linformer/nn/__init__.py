@@ -3,11 +3,13 @@
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.decoder import LinformerDecoder
 from torch_linformer.nn.decoder_layer import LinformerDecoderLayer
+from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.encoder import LinformerEncoder
 from torch_linformer.nn.encoder_layer import LinformerEncoderLayer
 from torch_linformer.nn.projection import SequenceProjection
 
 __all__ = [
+    "DynamicProjection",
     "LinformerAttention",
     "LinformerDecoder",
     "LinformerDecoderLayer",

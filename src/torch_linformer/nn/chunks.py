@@ -1,14 +1,16 @@
 """A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.dynamic import Pooled
+from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.projection import check_length, scale_to_length
+from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -64,7 +66,11 @@ class Chunks:
     def read(self, chunk: slice, norm: nn.LayerNorm | None = None) -> Tensor:
         """One chunk, normed if there is a norm."""
         piece, padding = self.sequence[:, chunk], self.padding_of(chunk)
-        piece = piece if padding is None else padding.clean(piece)
+        return self.normed(piece, None if padding is None else padding.mask, norm)
+
+    def normed(self, piece: Tensor, padding: Tensor | None, norm: nn.LayerNorm | None) -> Tensor:
+        """Positions ``(B, m, C)`` with zeros at padding ``(B or 1, m)``, normed if there is a norm."""
+        piece = zero_padding(piece, padding)
         return piece if norm is None else cast(Tensor, norm(piece))
 
     def padding_of(self, chunk: slice) -> Padding | None:
@@ -72,33 +78,58 @@ class Chunks:
 
 
 class SlotsOfChunks:
-    """The slots a projection makes of a sequence that comes chunk by chunk."""
+    """The slots a projection makes of sequences that come chunk by chunk."""
 
     def __init__(self, projection: SequenceProjection, chunks: Chunks) -> None:
         check_length(chunks.length, projection.max_len)
         self.projection, self.chunks = projection, chunks
-        self._parts: list[Tensor] = []
+        self._parts: list[list[Tensor]] = []
 
-    def add(self, chunk: slice, piece: Tensor) -> None:
-        """Take ``piece``, ``(B, m, C)`` or ``(B, H, m, D)``: the positions of ``chunk``."""
-        slots = self.projection(piece, self.chunks.padding_of(chunk), all_slots=False, chunk=chunk)
+    def add(self, chunk: slice, scored: Tensor, pooled: Sequence[Tensor]) -> None:
+        """Take the positions of ``chunk`` of each sequence, ``(B, m, C)`` or ``(B, H, m, D)``."""
+        padding = self.chunks.padding_of(chunk)
+        slots = [self.projection(piece, padding, all_slots=False, chunk=chunk) for piece in pooled]
         if self.projection.projection not in DENSE:
             self._parts.append(slots)
             return
-        self._dtype = slots.dtype
+        self._dtype = slots[0].dtype
         # Roundings of a sum grow with its terms: this one is kept in no less than float32.
-        slots = slots.to(torch.promote_types(slots.dtype, torch.float32))
-        self._parts = [self._parts[0].add_(slots) if self._parts else slots]
+        slots = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in slots]
+        sums = self._parts[0] if self._parts else None
+        self._parts = [slots if sums is None else [x.add_(y) for x, y in zip(sums, slots, strict=True)]]
 
-    def total(self) -> Tensor:
-        """The slots ``(B, ·, C)`` or ``(B, H, ·, D)`` that the whole sequence reaches."""
+    def total(self) -> list[Tensor]:
+        """The slots ``(B, ·, C)`` or ``(B, H, ·, D)`` that each whole sequence reaches."""
         if self.projection.projection not in DENSE:
-            return torch.cat(self._parts, dim=-2)
+            return [torch.cat(each, dim=-2) for each in zip(*self._parts, strict=True)]
         slots = self._parts[0]
         if self.projection.length_scaling:
             mask = None if self.chunks.padding is None else self.chunks.padding.trailing
-            slots = scale_to_length(slots, self.projection.max_len, self.chunks.length, mask)
-        return slots.to(self._dtype)
+            slots = [scale_to_length(x, self.projection.max_len, self.chunks.length, mask) for x in slots]
+        return [x.to(self._dtype) for x in slots]
+
+
+class DynamicSlotsOfChunks:
+    """The slots that a map chosen by the input makes of sequences that come chunk by chunk: a softmax over all of them.
+
+    Arguments and methods are those of :class:`SlotsOfChunks`.
+    """
+
+    def __init__(self, projection: DynamicProjection, chunks: Chunks) -> None:
+        check_length(chunks.length, projection.max_len)
+        self.projection, self.chunks = projection, chunks
+        self.tokens = real_tokens(chunks.sequence, None if chunks.padding is None else chunks.padding.trailing)
+        self._part: Pooled | None = None
+
+    def add(self, chunk: slice, scored: Tensor, pooled: Sequence[Tensor]) -> None:
+        padding = self.chunks.padding_of(chunk)
+        part = self.projection(scored, pooled, padding, chunk=chunk, tokens=self.tokens)
+        self._part = part if self._part is None else self._part.joined(part)
+        self._like = [x[..., :0, :] for x in pooled]
+
+    def total(self) -> list[Tensor]:
+        assert self._part is not None
+        return self.projection.slots_like(self._part, self._like)
 
 
 class Gathered:

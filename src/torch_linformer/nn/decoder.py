@@ -9,9 +9,9 @@ from torch import Tensor
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
+from torch_linformer.nn.maps import build_map, resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, check_activation_memory, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
 from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, split_sharing
 
 
@@ -123,7 +123,8 @@ class LinformerDecoder(Decoder):
         ]
         norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
         if of_shared is not None:
-            shared = SequenceProjection(memory_len, memory_ks[0], **of_shared, device=device, dtype=dtype)
+            width = d_model if memory_dim is None else memory_dim
+            shared = build_map(memory_len, memory_ks[0], width, **of_shared, device=device, dtype=dtype)
         super().__init__(layers, norm, shared, activation_memory=activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:

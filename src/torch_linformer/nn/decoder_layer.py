@@ -11,9 +11,9 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
 from torch_linformer.nn.chunks import Chunks, runs_in_chunks
 from torch_linformer.nn.layer import Attend, TransformerLayer
+from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, check_k, split_options
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 
 class DecoderLayer(TransformerLayer):
@@ -33,7 +33,7 @@ class DecoderLayer(TransformerLayer):
         self,
         memory: Tensor,
         memory_key_padding_mask: KeyPaddingMask = None,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
     ) -> KeysAndValues:
         """What this layer reads of a memory, to be given to :meth:`forward` in its place at every step of a generation.
 
@@ -59,7 +59,7 @@ class DecoderLayer(TransformerLayer):
         memory_key_padding_mask: KeyPaddingMask = None,
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
         need_weights: bool = False,
         past: Past | None = None,
     ) -> Tensor:
@@ -156,9 +156,10 @@ class LinformerDecoderLayer(DecoderLayer):
         memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
         memory_dim: width of the memory, C by default.
         options: :class:`~torch_linformer.nn.options.LayerOptions`: ``window`` and ``rotary_dim`` of the self-attention,
-            ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`) and
-            ``length_scaling`` of the memory's map, ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both,
-            ``gated``, ``chunk_size``.
+            ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`),
+            ``length_scaling``, ``slot_mass``, ``exact_first`` and ``exact_last`` of the memory (the self-attention has
+            no exact tokens), ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both, ``gated``,
+            ``chunk_size``.
 
     Raises:
         ValueError: for arguments out of range, and for ``sharing="layerwise"``.
@@ -211,7 +212,8 @@ def split_attentions(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     for name in ("causal", "slot_bias"):
         if name in options:
             raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
-    of_map, of_target = ("projection", "sharing", "length_scaling"), ("window", "rotary_dim")
+    of_map = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
+    of_target = ("window", "rotary_dim")
     target = {name: value for name, value in options.items() if name not in of_map}
     memory = {name: value for name, value in options.items() if name not in of_target}
     return {**target, "causal": True}, memory

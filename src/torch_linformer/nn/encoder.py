@@ -12,9 +12,9 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
+from torch_linformer.nn.maps import build_map, resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
 from torch_linformer.nn.reversible import Reversal, can_reverse
 from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, split_sharing
 
@@ -151,8 +151,8 @@ class LinformerEncoder(Encoder):
             for layer_k in ks
         ]
         norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
-        if of_shared is not None:
-            shared = SequenceProjection(max_len, ks[0], **of_shared, device=device, dtype=dtype)
+        if of_shared is not None and ks[0] > 0:
+            shared = build_map(max_len, ks[0], d_model, **of_shared, device=device, dtype=dtype)
         of_stack: dict[str, Any] = {
             "activation_memory": activation_memory,
             "chunk_size": parts.layer["chunk_size"],

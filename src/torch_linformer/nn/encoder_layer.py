@@ -12,9 +12,9 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, LinformerAttention, Past
 from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, runs_in_chunks
 from torch_linformer.nn.layer import Attend, TransformerLayer
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, split_options
 from torch_linformer.nn.padding import KeyPaddingMask
-from torch_linformer.nn.projection import SequenceProjection
 from torch_linformer.nn.reversible import Reversal, stream_of
 
 Streams = tuple[Tensor, Tensor, Tensor]
@@ -40,7 +40,7 @@ class SelfAttentionLayer(TransformerLayer):
         padding: Padding | None,
         src_mask: Tensor | None,
         is_causal: bool,
-        shared_projection: SequenceProjection | None,
+        shared_projection: SequenceMap | None,
         need_weights: bool,
         past: Past | None,
     ) -> Attend:
@@ -57,7 +57,7 @@ class SelfAttentionLayer(TransformerLayer):
         )
 
     def attends_of_chunks(
-        self, chunks: Chunks, shared_projection: SequenceProjection | None, past: Past | None
+        self, chunks: Chunks, shared_projection: SequenceMap | None, past: Past | None
     ) -> Callable[[slice], Sequence[Attend]]:
         """The self-attention for each chunk of a sequence.
 
@@ -81,7 +81,7 @@ class EncoderLayer(SelfAttentionLayer):
         src_mask: Tensor | None = None,
         src_key_padding_mask: KeyPaddingMask = None,
         is_causal: bool = False,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
         need_weights: bool = False,
         overwrite: bool = False,
         past: Past | None = None,
@@ -126,7 +126,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         src_mask: Tensor | None = None,
         src_key_padding_mask: KeyPaddingMask = None,
         is_causal: bool = False,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
         need_weights: bool = False,
         overwrite: bool = False,
         past: Past | None = None,
@@ -206,7 +206,7 @@ class LinformerEncoderLayer(EncoderLayer):
         norm_first: norms before attention and feed-forward (pre-norm) instead of after.
         bias: on linear maps and norms.
         max_len: longest sequence, in tokens.
-        k: slots K, 1 to ``max_len``.
+        k: slots K, 1 to ``max_len``; 0 with a ``window``, for no slots.
         options: :class:`~torch_linformer.nn.options.LayerOptions`: those of :class:`LinformerAttention`, and
             ``attention_dropout``, ``gated``, ``chunk_size``.
 

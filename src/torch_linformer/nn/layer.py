@@ -11,8 +11,8 @@ from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-from torch_linformer.nn.projection import resize_maps
 
 Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 

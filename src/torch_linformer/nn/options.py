@@ -6,12 +6,17 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from torch_linformer.functional.causal import check_window
 
-Projection = Literal["linear", "random", "conv", "mean", "max"]
-Sharing = Literal["none", "headwise", "kv", "layerwise"]
+FixedProjection = Literal["linear", "random", "conv", "mean", "max"]
+Projection = Literal[FixedProjection, "dynamic"]
+Sharing = Literal["none", "kv_per_head", "headwise", "kv", "layerwise"]
+SlotMass = Literal["none", "fixed", "learned"]
 ActivationMemory = Literal["none", "checkpoint", "reversible"]
 
 DENSE = ("linear", "random")
 PARAMETERLESS = ("mean", "max")
+COUNTED = ("mean", "max", "conv", "dynamic")  # whose slots stand for a number of tokens
+PER_HEAD = ("none", "kv_per_head")  # sharing in which every key/value head has its own map
+ONE_MAP = ("kv_per_head", "kv", "layerwise")  # sharing in which keys and values have one
 DEFAULT_K = 256
 FORMER_NAME = "memory is now activation_memory (a memory is what a decoder reads); the old name will be removed"
 
@@ -22,10 +27,12 @@ class AttentionOptions(TypedDict, total=False):
     Attributes:
         num_kv_heads: heads of keys and values (1: multi-query attention), H by default; divides H.
         head_dim: width D of one head, C / H by default.
-        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see :class:`SequenceProjection`); None
-            for an attention that owns no map and is given ``shared_projection`` at each call.
-        sharing: ``none`` (E and F for every key/value head), ``headwise`` (one E, one F a layer), ``kv`` (one E = F a
-            layer, ``proj_v`` is None) or, in an encoder or decoder, ``layerwise`` (one E = F for the whole stack).
+        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see :class:`SequenceProjection`), ``dynamic``
+            (chosen by the input: see :class:`DynamicProjection`); None for an attention that owns no map and is given
+            ``shared_projection`` at each call.
+        sharing: ``none`` (E and F for every key/value head), ``kv_per_head`` (one E = F for every key/value head,
+            ``proj_v`` is None), ``headwise`` (one E, one F a layer), ``kv`` (one E = F a layer, ``proj_v`` is None) or,
+            in an encoder or decoder, ``layerwise`` (one E = F for the whole stack).
         length_scaling: False leaves the length factor s out (``linear`` and ``random``).
         causal: position t attends to running means of what came before it, itself included, instead of E and F over
             all positions: see :class:`CausalProjection`. There is no longest sequence: ``max_len`` is the longest time
@@ -36,6 +43,11 @@ class AttentionOptions(TypedDict, total=False):
             even; see :func:`torch_linformer.functional.rotary.rotate`.
         slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
+        slot_mass: a slot that stands for m tokens has log m added to its scores: ``none``, ``fixed``, or ``learned``,
+            plus a parameter ``slot_mass`` ``(num_kv_heads, K)``, 0 at first. For slots of windows and ``dynamic`` ones.
+        exact_first: the first tokens, which every query also attends to themselves, in the same softmax (``[CLS]``);
+            with ``causal`` those up to the query's own (attention sinks). In a window none counts twice.
+        exact_last: the last tokens likewise (``[SEP]``); not in causal attention.
     """
 
     num_kv_heads: int | None
@@ -47,6 +59,9 @@ class AttentionOptions(TypedDict, total=False):
     window: int | None
     rotary_dim: int
     slot_bias: bool
+    slot_mass: SlotMass
+    exact_first: int
+    exact_last: int
 
 
 DEFAULTS: AttentionOptions = {
@@ -59,6 +74,9 @@ DEFAULTS: AttentionOptions = {
     "window": None,
     "rotary_dim": 0,
     "slot_bias": False,
+    "slot_mass": "none",
+    "exact_first": 0,
+    "exact_last": 0,
 }
 
 
@@ -156,7 +174,11 @@ def check_values(options: AttentionOptions) -> None:
     if options["projection"] is not None:
         check_choice("projection", options["projection"], Projection)
     check_choice("sharing", options["sharing"], Sharing)
+    check_choice("slot_mass", options["slot_mass"], SlotMass)
     check_window(options["window"])
+    for name in ("exact_first", "exact_last"):
+        if options[name] < 0:
+            raise ValueError(f"{name} must be at least 0 tokens, got {options[name]}")
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:

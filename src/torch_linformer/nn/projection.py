@@ -1,13 +1,14 @@
 """E and F as a module: one map from a sequence of at most ``max_len`` positions to ``k`` slots."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.padding import reorder
+from torch_linformer.functional.padding import Padding, reorder
 from torch_linformer.functional.projection import (
     average_windows,
     check_length,
@@ -15,8 +16,9 @@ from torch_linformer.functional.projection import (
     convolve_windows,
     empty_windows,
     max_windows,
+    tokens_per_window,
 )
-from torch_linformer.nn.options import DEFAULT_K, DENSE, PARAMETERLESS, Projection, check_choice, check_k
+from torch_linformer.nn.options import DEFAULT_K, DENSE, PARAMETERLESS, FixedProjection, check_choice, check_k
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 
@@ -60,14 +62,14 @@ class SequenceProjection(nn.Module):
         max_len: int,
         k: int = DEFAULT_K,
         *,
-        projection: Projection = "linear",
+        projection: FixedProjection = "linear",
         num_heads: int | None = None,
         length_scaling: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_choice("projection", projection, Projection)
+        check_choice("projection", projection, FixedProjection)
         check_k(k, max_len)
         self.max_len, self.k, self.projection = max_len, k, projection
         self.num_heads = None if projection in PARAMETERLESS else num_heads
@@ -105,6 +107,11 @@ class SequenceProjection(nn.Module):
         return self.max_len if self.projection in DENSE else self.window
 
     @property
+    def chunk_multiple(self) -> int:
+        """Positions at whose multiples a sequence may be cut into chunks."""
+        return 1 if self.projection in DENSE else self.window
+
+    @property
     def slots_of_position(self) -> int:
         """Slots that one position enters."""
         return self.k if self.projection in DENSE else 1
@@ -135,6 +142,19 @@ class SequenceProjection(nn.Module):
         if chunk is not None:
             return compress(sequence, self.weight[..., chunk, :], mask, length_scaling=False)
         return compress(sequence, self.weight, mask, self.length_scaling)
+
+    def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
+        """The slots that each sequence in ``pooled`` reaches; ``scored`` is for maps that depend on the input."""
+        return [self(sequence, padding, all_slots=False) for sequence in pooled]
+
+    def tokens_of_slots(self, sequence: Tensor, padding: Padding | None) -> Tensor:
+        """Real tokens that the slots which ``sequence`` reaches stand for, ``(B or 1, K)``."""
+        if self.projection in DENSE:
+            raise ValueError(
+                f"slot_mass needs slots that stand for tokens: those of {self.projection!r} maps mix them all"
+            )
+        mask = None if padding is None else padding.trailing
+        return tokens_per_window(sequence, self.window, self.reached(sequence.shape[-2]), mask)
 
     def _slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
         """The first ``num_slots`` windows."""
@@ -218,20 +238,6 @@ class SequenceProjection(nn.Module):
             self.register_buffer("weight", weight)
         else:
             self.weight = nn.Parameter(weight, requires_grad=requires_grad)
-
-
-def resize_maps(owner: nn.Module, max_len: int, mode: Literal["interpolate", "keep"]) -> None:
-    """:meth:`SequenceProjection.resize_max_len` of every map in ``owner``, or of none where one of them refuses."""
-    maps = [module for module in owner.modules() if isinstance(module, SequenceProjection)]
-    if not maps:
-        raise ValueError(
-            f"nothing to resize: this {type(owner).__name__} owns no map of a whole sequence. A causal one reads any "
-            "length, and one with projection=None is given its map"
-        )
-    for module in maps:
-        module.check_resize(max_len, mode)
-    for module in maps:
-        module.resize_max_len(max_len, mode)
 
 
 def resize_rows(rows: Tensor, size: int, mode: str, std: float) -> Tensor:

@@ -13,6 +13,7 @@ from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import (
     DEFAULTS,
     FORMER_NAME,
@@ -21,7 +22,6 @@ from torch_linformer.nn.options import (
     check_activation_memory,
     complete,
 )
-from torch_linformer.nn.projection import SequenceProjection
 
 
 class Stack(nn.Module):
@@ -39,7 +39,7 @@ class Stack(nn.Module):
         self,
         layers: Iterable[TransformerLayer],
         norm: nn.LayerNorm | None = None,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
         *,
         activation_memory: ActivationMemory = "none",
         chunk_size: int | None = None,
@@ -117,7 +117,8 @@ def split_sharing(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     if chosen["sharing"] != "layerwise" or chosen["causal"]:  # which the attention refuses
         return dict(options), None
     of_shared = AttentionOptions(projection=chosen["projection"], length_scaling=chosen["length_scaling"])
-    Slots.check_options({**DEFAULTS, **of_shared, "sharing": "layerwise"})  # the others are for the attentions to check
+    # The others are for the attentions to check, which do not know the map that they are given.
+    Slots.check_options({**DEFAULTS, **of_shared, "sharing": "layerwise", "slot_mass": chosen["slot_mass"]})
     rest = {name: value for name, value in options.items() if name not in ("sharing", "length_scaling")}
     return {**rest, "projection": None}, {**of_shared}
 

@@ -19,9 +19,9 @@ from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.chunks import Chunks, Gathered, cut, runs_in_chunks
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-from torch_linformer.nn.projection import SequenceProjection, resize_maps
 
 ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
 
@@ -73,7 +73,7 @@ class Attention(Heads):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
         past: Past | None = None,
         start: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
@@ -98,7 +98,8 @@ class Attention(Heads):
 
         Returns:
             The output, shaped as ``query``, and None or the weights: ``(B, N, K)``, or ``(B, H, N, K)`` not
-            averaged (K = M in ordinary attention; K + w where there is a window, its positions last).
+            averaged (K = M in ordinary attention). Columns of exact tokens and of a window follow those of the
+            slots, in this order: K + T + w, with ``causal``.
 
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
@@ -137,7 +138,7 @@ class Attention(Heads):
         key: Tensor,
         value: Tensor | None = None,
         key_padding_mask: KeyPaddingMask = None,
-        shared_projection: SequenceProjection | None = None,
+        shared_projection: SequenceMap | None = None,
     ) -> KeysAndValues:
         """Slots of a memory (its positions in ordinary attention), for any number of calls with other queries.
 
@@ -161,7 +162,7 @@ class Attention(Heads):
         return self.context.read(self, keys, values, padding, shared_projection)
 
     def compress_chunks(
-        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceProjection | None
+        self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceMap | None
     ) -> KeysAndValues:
         """:meth:`compress` of a sequence, normed if there is a norm, that is read chunk by chunk."""
         check_inputs(self, chunks.sequence, chunks.sequence, chunks.sequence)

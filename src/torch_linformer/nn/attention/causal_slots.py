@@ -14,23 +14,27 @@ from torch_linformer.nn.options import AttentionOptions
 
 
 class CausalSlots(Context):
-    """K running means of the tokens up to the query's own, and with a ``window`` the last tokens themselves.
+    """K running means of the tokens up to the query's own, and the last tokens (``window``) and first ones themselves.
+
+    Of the first ``exact_first`` tokens a query sees those up to its own. Its weights are of slots, of these tokens, and
+    of the window: a token that is in both counts in the window.
 
     Adds ``running``, a :class:`CausalProjection`, or None with ``k=0``.
     """
 
     name = "causal attention, whose slots are running means"
-    options = frozenset({"window", "rotary_dim"})
+    options = frozenset({"window", "rotary_dim", "exact_first"})
     causal = True
     no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
 
     def __init__(self, options: AttentionOptions, max_len: int, k: int) -> None:
         super().__init__(options, max_len, k)
         check_causal_k(k, max_len, self.window)
+        self.exact_first = options["exact_first"]
 
     @property
     def is_ordered(self) -> bool:
-        return self.window is not None  # running means count the real tokens themselves
+        return self.window is not None or self.exact_first > 0  # running means count the real tokens themselves
 
     def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         attention.register_module("running", None)
@@ -56,6 +60,7 @@ class CausalSlots(Context):
             slot_weights,
             score_bias=score_bias,
             window=self.window,
+            exact_first=self.exact_first,
             padding_mask=context.padding,
             state=before,
             dropout_p=attention.dropout_p,

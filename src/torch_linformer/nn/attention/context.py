@@ -13,8 +13,8 @@ from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import FullState, Past, positions_after
 from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
-from torch_linformer.nn.projection import SequenceProjection
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are wanted
 
@@ -96,7 +96,7 @@ class Context:
         key: Tensor,
         value: Tensor,
         padding: Padding | None,
-        shared_projection: SequenceProjection | None,
+        shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
         """What there is to attend to in keys and values ``(B, M, C)`` whose real tokens stand first."""
         if shared_projection is not None:
@@ -110,7 +110,7 @@ class Context:
         attention: Heads,
         chunks: Chunks,
         norm: nn.LayerNorm | None,
-        shared_projection: SequenceProjection | None,
+        shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
         """:meth:`read` of a sequence, normed if there is a norm, that is read chunk by chunk."""
         parts = [

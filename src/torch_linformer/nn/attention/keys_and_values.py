@@ -14,6 +14,8 @@ class KeysAndValues(NamedTuple):
         keys: of slots or positions, ``(B, H, ·, D)``.
         values: likewise.
         padding: which of them get no attention, bool ``(B or 1, ·)``.
+        log_tokens: log of the number of tokens that each stands for, ``(B or 1, ·)``, where scores have it added.
+        exact: positions that every query attends to themselves beside the slots.
         near: the positions themselves where there is a local window beside the slots.
         num_slots: K, where they are slots; they may be only the first ones, those that a sequence reaches.
     """
@@ -23,15 +25,17 @@ class KeysAndValues(NamedTuple):
     padding: Tensor | None
     near: "KeysAndValues | None" = None
     num_slots: int = 0
+    log_tokens: Tensor | None = None
+    exact: "KeysAndValues | None" = None
 
     def rows(self, index: Tensor) -> "KeysAndValues":
         """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
         keys, values = (x.index_select(0, index) for x in (self.keys, self.values))
-        padding = self.padding
-        if padding is not None and padding.shape[0] > 1:
-            padding = padding.index_select(0, index)
-        near = None if self.near is None else self.near.rows(index)
-        return self._replace(keys=keys, values=values, padding=padding, near=near)
+        padding, log_tokens = (
+            x if x is None or x.shape[0] == 1 else x.index_select(0, index) for x in (self.padding, self.log_tokens)
+        )
+        near, exact = (None if part is None else part.rows(index) for part in (self.near, self.exact))
+        return KeysAndValues(keys, values, padding, near, self.num_slots, log_tokens, exact)
 
     def over_all_slots(self, weights: Tensor) -> Tensor:
         """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; after them may stand a window's."""
@@ -44,5 +48,6 @@ class KeysAndValues(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""
-        own = sum(x.numel() * x.element_size() for x in (self.keys, self.values, self.padding) if x is not None)
-        return own if self.near is None else own + self.near.nbytes
+        tensors = (self.keys, self.values, self.padding, self.log_tokens)
+        own = sum(x.numel() * x.element_size() for x in tensors if x is not None)
+        return own + sum(part.nbytes for part in (self.near, self.exact) if part is not None)

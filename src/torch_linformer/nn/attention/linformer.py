@@ -10,8 +10,8 @@ from torch_linformer.nn.attention.causal_slots import CausalSlots
 from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.causal_projection import CausalProjection
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
-from torch_linformer.nn.projection import SequenceProjection
 
 ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
     "linformer": {False: Slots, True: CausalSlots},
@@ -40,7 +40,7 @@ class LinformerAttention(Attention):
         embed_dim: model width C.
         num_heads: heads H.
         max_len: longest key sequence M, in tokens.
-        k: slots K, 1 to ``max_len``.
+        k: slots K, 1 to ``max_len``; 0 with a ``window``, for no slots.
         dropout: on the attention weights, in training.
         bias: on the four linear maps.
         kdim: width of ``key``, C by default.
@@ -48,7 +48,7 @@ class LinformerAttention(Attention):
         batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
         options: :class:`~torch_linformer.nn.options.AttentionOptions`: ``num_kv_heads``, ``head_dim``, ``projection``,
             ``sharing`` (not ``layerwise``, which spans layers), ``length_scaling``, ``causal``, ``window``,
-            ``rotary_dim``, ``slot_bias``.
+            ``rotary_dim``, ``slot_bias``, ``slot_mass``, ``exact_first``, ``exact_last``.
 
     Raises:
         ValueError: for arguments out of range, for an option that this attention would not use, and for
@@ -57,11 +57,12 @@ class LinformerAttention(Attention):
     Source: arXiv 2006.04768, section 4.
     """
 
-    proj_k: SequenceProjection | None
-    proj_v: SequenceProjection | None
+    proj_k: SequenceMap | None
+    proj_v: SequenceMap | None
     running: CausalProjection | None
     slot_bias_k: nn.Parameter | None
     slot_bias_v: nn.Parameter | None
+    slot_mass: nn.Parameter | None
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class LinformerAttention(Attention):
         layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
         layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, context, chosen, **layout)
-        for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v"):
+        for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v", "slot_mass"):
             if not hasattr(self, name):  # of the other kind of slots
                 setattr(self, name, None)
 

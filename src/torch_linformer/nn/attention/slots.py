@@ -10,47 +10,75 @@ from torch_linformer.functional.attention import attend, repeat_heads
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
+from torch_linformer.nn.attention.exact_tokens import ExactTokens
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.products import count_multiplications
-from torch_linformer.nn.chunks import Chunks, SlotsOfChunks
-from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.options import DEFAULTS, DENSE, PARAMETERLESS, AttentionOptions
-from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps, SlotsInTheMaking, heads_of_slots
+from torch_linformer.nn.chunks import Chunks
+from torch_linformer.nn.maps import MAPS, SequenceMap, build_map
+from torch_linformer.nn.options import (
+    COUNTED,
+    DEFAULTS,
+    DENSE,
+    ONE_MAP,
+    PARAMETERLESS,
+    PER_HEAD,
+    AttentionOptions,
+    check_k,
+)
 
 SLOT_BIASES = ("slot_bias_k", "slot_bias_v")
+LEAST_TOKENS = 1e-6  # that a slot counts for: empty ones are masked, and have a logarithm
+SLOT_PARAMETERS = (*SLOT_BIASES, "slot_mass")
 
 
 class Slots(Context):
-    """K slots, each a mixture of all positions, and with a ``window`` the positions near the query themselves.
+    """K slots, each a mixture of all positions; with a ``window`` the positions near the query, and the exact tokens.
 
-    Adds ``proj_k`` and ``proj_v``, E and F, each a :class:`SequenceProjection` or None; and ``slot_bias_k`` and
-    ``slot_bias_v``, each a parameter or None.
+    Adds ``proj_k`` and ``proj_v``, E and F, each a :data:`SequenceMap` or None; ``slot_bias_k`` and ``slot_bias_v``;
+    and ``slot_mass``, each a parameter or None.
     """
 
     name = "slots of the whole sequence"
-    options = frozenset({"projection", "sharing", "length_scaling", "window", "slot_bias"})
+    options = frozenset(
+        {
+            "projection",
+            "sharing",
+            "length_scaling",
+            "window",
+            "slot_bias",
+            "slot_mass",
+            "exact_first",
+            "exact_last",
+        }
+    )
     no_mask = "a slot mixes all positions, so no score belongs to one (query, key) pair"
 
     def __init__(self, options: AttentionOptions, max_len: int, k: int) -> None:
         super().__init__(options, max_len, k)
+        check_slots(k, max_len, self.window)
         if options["sharing"] == "layerwise":
             raise ValueError(
                 "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
                 "use LinformerEncoder, or sharing='kv' for one projection in this layer"
             )
         self.projection, self.sharing = options["projection"], options["sharing"]
-        self.length_scaling, self.has_bias = options["length_scaling"], options["slot_bias"]
+        self.length_scaling, self.has_bias = options["length_scaling"], options["slot_bias"] and k > 0
+        self.mass = options["slot_mass"] if k > 0 else "none"
+        self.exact = ExactTokens(options["exact_first"], options["exact_last"])
+        self.exact.check(max_len)
 
     @classmethod
     def unused_options(cls, options: AttentionOptions) -> list[str]:
         projection, without = options["projection"], list[str]()
         if projection is None or projection in PARAMETERLESS:
-            without = ["sharing", "length_scaling"]  # no parameters of its own to share
-        elif projection not in DENSE:
-            without = ["length_scaling"]
-        unshared = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
-        return [*super().unused_options(options), *unshared]
+            without = ["sharing"]  # no parameters of its own to share
+        if projection not in DENSE:
+            without.append("length_scaling")
+        if projection is not None and projection not in COUNTED:
+            without.append("slot_mass")
+        unused = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        return [*super().unused_options(options), *unused]
 
     @classmethod
     def describe(cls, options: AttentionOptions) -> str:
@@ -68,27 +96,29 @@ class Slots(Context):
     def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         attention.register_module("proj_k", None)
         attention.register_module("proj_v", None)
-        if self.projection is not None:
-            options: dict[str, Any] = {
-                "projection": self.projection,
-                "num_heads": attention.num_kv_heads if self.sharing == "none" else None,
-                "length_scaling": self.length_scaling,
-                **factory,
-            }
-            attention.proj_k = SequenceProjection(self.max_len, self.k, **options)
-            if self.sharing != "kv" and self.projection not in PARAMETERLESS:
-                attention.proj_v = SequenceProjection(self.max_len, self.k, **options)
+        heads, width = attention.num_kv_heads, attention.head_dim
+        if self.projection is not None and self.k > 0:
+            per_head = self.sharing in PER_HEAD
+            options: dict[str, Any] = {"projection": self.projection, "num_heads": heads if per_head else None}
+            options |= {"length_scaling": self.length_scaling, **factory}
+            linears = {"proj_k": attention.k_proj, "proj_v": attention.v_proj}
+            if self.sharing in ONE_MAP or self.projection in PARAMETERLESS:
+                del linears["proj_v"]
+            for name, linear in linears.items():
+                scored = width if per_head else linear.in_features
+                attention.register_module(name, build_map(self.max_len, self.k, scored, **options))
         for name in SLOT_BIASES:
-            shape = attention.num_kv_heads, self.k, attention.head_dim
-            bias_HKD = nn.Parameter(torch.zeros(shape, **factory)) if self.has_bias else None
+            bias_HKD = nn.Parameter(torch.zeros(heads, self.k, width, **factory)) if self.has_bias else None
             attention.register_parameter(name, bias_HKD)
+        mass_HK = nn.Parameter(torch.zeros(heads, self.k, **factory)) if self.mass == "learned" else None
+        attention.register_parameter("slot_mass", mass_HK)
 
     def reset_parameters(self, attention: Heads) -> None:
         for projection in (attention.proj_k, attention.proj_v):
-            if isinstance(projection, SequenceProjection):
+            if isinstance(projection, MAPS):
                 projection.reset_parameters()
-        if self.has_bias:
-            for name in SLOT_BIASES:
+        for name in SLOT_PARAMETERS:
+            if getattr(attention, name) is not None:
                 nn.init.zeros_(attention.get_parameter(name))
 
     def read(
@@ -97,60 +127,94 @@ class Slots(Context):
         key: Tensor,
         value: Tensor,
         padding: Padding | None,
-        shared_projection: SequenceProjection | None,
+        shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        proj_k, proj_v = _maps(attention, shared_projection)
         padding = None if padding is None else padding.justified
         near = super().read(attention, key, value, padding, None) if self.window else None
-        if self._compresses_first(attention, proj_k, proj_v, key.shape[1], value is key):
-            slots_k = proj_k(key, padding, all_slots=False)
-            slots_v = slots_k if proj_v is proj_k and value is key else proj_v(value, padding, all_slots=False)
-            keys, values = _heads_of_slots(attention, slots_k, slots_v, proj_k, proj_v, key, padding)
+        exact = None
+        if self.exact.number:
+            places, missing = self.exact.places(key, padding)
+            exact_k = self.exact.take(key, places)
+            exact_v = exact_k if value is key else self.exact.take(value, places)
+            exact = super().read(attention, exact_k, exact_v, None, None)._replace(padding=missing)
+        beside = self._beside_slots(near, exact, key, padding)
+        if self.k == 0:
+            return _without_slots(attention, key)._replace(**beside)
+        maps, inputs = SlotMaps.of(attention, shared_projection), Pair(key, value)
+        if maps.compress_first(attention, key.shape[1], value is key, bool(self.window)):
+            slots = maps.compress(inputs, inputs, padding)
+            slots = heads_of_slots(attention, slots, maps, key, padding)
         else:
             positions = near or super().read(attention, key, value, padding, None)
-            keys = proj_k(positions.keys, padding, all_slots=False)
-            values = proj_v(positions.values, padding, all_slots=False)
-        return _reached_slots(keys, values, proj_k, key, padding, near)
+            slots = maps.compress(inputs, Pair(positions.keys, positions.values), padding)
+        return self._context(slots, maps, key, padding)._replace(**beside)
 
     def read_chunks(
         self,
         attention: Heads,
         chunks: Chunks,
         norm: nn.LayerNorm | None,
-        shared_projection: SequenceProjection | None,
+        shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        proj_k, proj_v = _maps(attention, shared_projection)
-        compresses_first = self._compresses_first(attention, proj_k, proj_v, chunks.length, True)
-        one_for_both = compresses_first and proj_v is proj_k
-        slots_k, slots_v = SlotsOfChunks(proj_k, chunks), SlotsOfChunks(proj_v, chunks)
         near = super().read_chunks(attention, chunks, norm, None) if self.window else None
-        for chunk in chunks.cut_at(1 if proj_k.projection in DENSE else proj_k.window):
+        exact = None
+        if self.exact.number:
+            places, missing = self.exact.places(chunks.sequence, chunks.padding)
+            x = chunks.normed(self.exact.take(chunks.sequence, places), missing, norm)
+            exact = super().read(attention, x, x, None, None)._replace(padding=missing)
+        beside = self._beside_slots(near, exact, chunks.sequence, chunks.padding)
+        if self.k == 0:
+            return _without_slots(attention, chunks.sequence)._replace(**beside)
+        maps = SlotMaps.of(attention, shared_projection)
+        compresses_first = maps.compress_first(attention, chunks.length, True, bool(self.window))
+        slots_of_chunks = SlotsInTheMaking(maps, chunks)
+        for chunk in chunks.cut_at(maps.of_keys.chunk_multiple):
+            x = chunks.read(chunk, norm)
             if compresses_first:
-                key = value = chunks.read(chunk, norm)
+                sequences = Pair(x, x)
             elif near is not None:
-                key, value = near.keys[:, :, chunk], near.values[:, :, chunk]
+                sequences = Pair(near.keys[:, :, chunk], near.values[:, :, chunk])
             else:
-                x = chunks.read(chunk, norm)
-                key, value, _, _, _ = super().read(attention, x, x, None, None)
-            slots_k.add(chunk, key)
-            if not one_for_both:
-                slots_v.add(chunk, value)
-        keys = slots_k.total()
-        values = keys if one_for_both else slots_v.total()
+                positions = super().read(attention, x, x, None, None)
+                sequences = Pair(positions.keys, positions.values)
+            slots_of_chunks.add(chunk, Pair(x, x), sequences)
+        slots = slots_of_chunks.total()
         if compresses_first:
-            keys, values = _heads_of_slots(attention, keys, values, proj_k, proj_v, chunks.sequence, chunks.padding)
-        return _reached_slots(keys, values, proj_k, chunks.sequence, chunks.padding, near)
+            slots = heads_of_slots(attention, slots, maps, chunks.sequence, chunks.padding)
+        return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(**beside)
+
+    def _beside_slots(
+        self, near: KeysAndValues | None, exact: KeysAndValues | None, sequence: Tensor, padding: Padding | None
+    ) -> dict[str, Any]:
+        """What stands beside the slots: the window leaves out what is seen exactly, so that it counts once."""
+        if exact is not None:
+            # In a row without tokens all that is attended to is missing: its values are zeros.
+            exact = exact._replace(values=zero_padding(exact.values, exact.padding))
+            if near is not None:
+                near = near._replace(padding=self.exact.seen_apart(sequence, padding))
+        return {"near": near, "exact": exact}
+
+    def _context(self, slots: Pair, maps: SlotMaps, sequence: Tensor, padding: Padding | None) -> KeysAndValues:
+        """The slots that a sequence reaches, so that a short text pays for no more."""
+        proj, log_tokens = maps.of_keys, None
+        if self.mass != "none":
+            tokens = proj.tokens_of_slots(sequence, padding).to(torch.promote_types(sequence.dtype, torch.float32))
+            log_tokens = tokens.clamp(min=LEAST_TOKENS).log()
+        slot_padding = proj.slot_padding_mask(sequence, padding, all_slots=False)
+        return KeysAndValues(slots.key, slots.value, slot_padding, num_slots=proj.k, log_tokens=log_tokens)
 
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         if self.has_bias:
             context = _with_bias(attention, context)
-        keys, values, slot_padding, near, _ = context
+        keys, values, slot_padding, score_bias = self._slots_and_exact(attention, context)
+        near = context.near
         if near is None:
             output, weights = attend(
                 queries_BHND,
                 keys,
                 values,
                 padding_mask=slot_padding,
+                score_bias=score_bias,
                 dropout_p=attention.dropout_p,
                 need_weights=call.need_weights,
             )
@@ -167,6 +231,7 @@ class Slots(Context):
                 repeat_heads(near_values, heads),
                 reach,
                 slot_padding=slot_padding,
+                slot_bias=score_bias,
                 key_padding=None if near.padding is None else near.padding[:, first:last],
                 offset=call.start - first,
                 dropout_p=attention.dropout_p,
@@ -174,83 +239,41 @@ class Slots(Context):
             )
         return output, None if weights is None else context.over_all_slots(weights)
 
-    def _compresses_first(
-        self,
-        attention: Heads,
-        proj_k: SequenceProjection,
-        proj_v: SequenceProjection,
-        length: int,
-        same_source: bool,
-    ) -> bool:
-        """Whether compressing the inputs before ``k_proj`` and ``v_proj`` takes fewer multiplications."""
-        if not (proj_k.commutes_with_channels and proj_v.commutes_with_channels):
-            return False
-        # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
-        length = proj_k.max_len if torch.compiler.is_compiling() else length
-        counted = count_multiplications(
-            length,
-            proj_k.reached(length),
-            [(linear.in_features, linear.out_features) for linear in (attention.k_proj, attention.v_proj)],
-            slots_of_position=proj_k.slots_of_position,
-            one_compressed=proj_v is proj_k and same_source,
-            has_positions=bool(self.window),
-        )
-        return counted.compress_first < counted.project_last
+    def _slots_and_exact(
+        self, attention: Heads, context: KeysAndValues
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Keys, values and padding of the slots and of the exact tokens after them, and a bias ``(B or 1, H, ·)``."""
+        keys, values, padding, bias = context.keys, context.values, context.padding, None
+        if context.log_tokens is not None:
+            bias = context.log_tokens.to(keys.dtype).unsqueeze(1)
+            if attention.slot_mass is not None:
+                bias = bias + cast(Tensor, attention.slot_mass)[:, : bias.shape[-1]]
+        exact = context.exact
+        if exact is None:
+            return keys, values, padding, bias
+        if bias is not None:
+            bias = F.pad(bias, (0, self.exact.number))
+        if padding is not None or exact.padding is not None:
+            parts = [
+                part.keys.new_zeros(1, part.keys.shape[2], dtype=torch.bool) if part.padding is None else part.padding
+                for part in (context, exact)
+            ]
+            rows = keys.shape[0]  # not the most that a part has: a comparison would tie an exported graph to it
+            padding = torch.cat([part.expand(rows, -1) for part in parts], dim=-1)
+        return torch.cat([keys, exact.keys], dim=2), torch.cat([values, exact.values], dim=2), padding, bias
 
 
-def _maps(attention: Heads, shared: SequenceProjection | None) -> tuple[SequenceProjection, SequenceProjection]:
-    """E and F: the attention's own, or what it is handed."""
-    proj_k, proj_v = (cast(SequenceProjection | None, x) for x in (attention.proj_k, attention.proj_v))
-    if proj_k is not None and shared is not None:
-        raise ValueError("this attention owns its maps: shared_projection belongs to one with projection=None")
-    proj_k = shared if proj_k is None else proj_k
-    if proj_k is None:
-        raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
-    return proj_k, proj_k if proj_v is None else proj_v
+def check_slots(k: int, max_len: int, window: int | None, *, limit: str = "max_len") -> None:
+    """Raise ``ValueError`` for a number of slots that cannot be made of ``max_len`` tokens, or nothing to attend to."""
+    if k == 0 and window is not None:
+        return
+    check_k(k, max_len, limit=limit)
 
 
-def _heads_of_slots(
-    attention: Heads,
-    slots_k_BKC: Tensor,
-    slots_v_BKC: Tensor,
-    proj_k: SequenceProjection,
-    proj_v: SequenceProjection,
-    key: Tensor,
-    padding: Padding | None,
-) -> tuple[Tensor, Tensor]:
-    """Keys and values ``(B, H, K, D)`` from the slots of the inputs themselves."""
-    ones = key.new_ones(1 if padding is None else key.shape[0], key.shape[1], 1)
-    keys = _map_channels(attention.k_proj, slots_k_BKC, proj_k, ones, padding)
-    values = _map_channels(attention.v_proj, slots_v_BKC, proj_v, ones, padding)
-    heads = attention.num_kv_heads
-    return attention.split_heads(keys, heads), attention.split_heads(values, heads)
-
-
-def _map_channels(
-    linear: nn.Linear, slots: Tensor, projection: SequenceProjection, ones: Tensor, padding: Padding | None
-) -> Tensor:
-    """``(Eᵀ X) W + (Eᵀ m) bᵀ``, where b is what the map makes of a zero, called once for both.
-
-    So adapters around the map take part, and nobody else reads its parameters.
-    """
-    if linear.bias is None:
-        return run_linear(linear, slots)
-    mapped, bias = torch.split(run_linear(linear, F.pad(slots, (0, 0, 0, 1))), [slots.shape[1], 1], dim=1)
-    mass: Tensor = projection(ones, padding, all_slots=False)
-    return mapped + (mass - 1) * bias
-
-
-def _reached_slots(
-    keys: Tensor,
-    values: Tensor,
-    projection: SequenceProjection,
-    sequence: Tensor,
-    padding: Padding | None,
-    near: KeysAndValues | None,
-) -> KeysAndValues:
-    """The slots that a sequence reaches, so that a short text pays for no more, and what is near."""
-    slot_padding = projection.slot_padding_mask(sequence, padding, all_slots=False)
-    return KeysAndValues(keys, values, slot_padding, near, projection.k)
+def _without_slots(attention: Heads, sequence: Tensor) -> KeysAndValues:
+    """No slots at all."""
+    empty = sequence.new_zeros(sequence.shape[0], attention.num_kv_heads, 0, attention.head_dim)
+    return KeysAndValues(empty, empty, empty.new_zeros(1, 0, dtype=torch.bool))
 
 
 def _with_bias(attention: Heads, slots: KeysAndValues) -> KeysAndValues:

@@ -1,0 +1,175 @@
+"""Slots chosen by the input, as a module: a map of M positions to K slots that depends on what stands there."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.dynamic import Pooled, SegmentPrior, pool, pooling_weights
+from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.projection import check_length
+from torch_linformer.nn.options import check_k
+
+STD = 0.02  # of the learned queries at first, so that slots begin close to means of segments
+
+
+class DynamicProjection(nn.Module):
+    r"""A map of M positions to K slots, chosen by the input.
+
+    .. math::
+        P_{ij} = \mathrm{softmax}_i \Big( w_j \cdot x_i - 2 e^{a_j} \big( \tfrac{(i + ½) K}{n} - j - ½ - d_j \big)^2
+        \Big), \qquad \text{slot } j = \sum_i P_{ij} x_i
+
+    for the n real tokens of a row; padding gets no weight. At first w is small and a = d = 0: a slot is a smooth mean
+    around the j-th of K equal segments of the row's own tokens, so a row of any length fills all slots.
+
+    Args:
+        max_len: longest sequence, in tokens.
+        k: number of slots K, 1 to ``max_len``.
+        width: channels of what is scored.
+        num_heads: a w for each head, for sequences ``(B, H, M, D)``; None for one P that all channels share.
+
+    Parameters: ``weight`` w, ``(K, width)`` or ``(H, K, width)``; ``shift`` d and ``log_steepness`` a, ``(K,)``.
+
+    Raises:
+        ValueError: for ``k`` outside 1 … ``max_len``, or an input over ``max_len``.
+
+    Source: the dynamic projection of arXiv 2107.02192 (there without a prior: softmax of :math:`X W_P`); the prior and
+    its units, a row's own segments, are ours.
+    """
+
+    def __init__(
+        self,
+        max_len: int,
+        k: int,
+        width: int,
+        *,
+        num_heads: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_k(k, max_len)
+        self.max_len, self.k, self.num_heads = max_len, k, num_heads
+        heads = () if num_heads is None else (num_heads,)
+        self.weight = nn.Parameter(torch.empty(*heads, k, width, device=device, dtype=dtype))
+        self.shift = nn.Parameter(torch.empty(k, device=device, dtype=dtype))
+        self.log_steepness = nn.Parameter(torch.empty(k, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=STD)
+        nn.init.zeros_(self.shift)
+        nn.init.zeros_(self.log_steepness)
+
+    @property
+    def commutes_with_channels(self) -> bool:
+        """True where projecting the sequence first and the channels after gives the same slots."""
+        return self.num_heads is None
+
+    @property
+    def chunk_multiple(self) -> int:
+        """Positions at whose multiples a sequence may be cut into chunks."""
+        return 1
+
+    @property
+    def slots_of_position(self) -> int:
+        """Slots that one position enters."""
+        return self.k
+
+    def reached(self, length: int) -> int:
+        """Slots that a sequence of ``length`` positions fills: all."""
+        return self.k
+
+    @property
+    def prior(self) -> SegmentPrior:
+        return SegmentPrior(self.shift, self.log_steepness)
+
+    def forward(
+        self,
+        scored: Tensor,
+        pooled: Sequence[Tensor],
+        padding: Padding | None = None,
+        *,
+        chunk: slice | None = None,
+        tokens: Tensor | None = None,
+    ) -> list[Tensor] | Pooled:
+        """Slots of each sequence in ``pooled``, by a P that is scored on ``scored``.
+
+        Args:
+            scored: ``(B, M, width)``, or ``(B, H, M, width)`` with ``num_heads``; real tokens stand first.
+            pooled: sequences ``(B, M, C)`` or ``(B, H, M, D)``.
+            padding: of the M positions.
+            chunk: the M positions are those of a longer sequence, with ``tokens`` real ones, ``(B or 1,)``; returned
+                is a part, to be joined with others.
+
+        Returns:
+            ``(B, K, C)`` or ``(B, H, K, D)`` for each sequence.
+        """
+        check_length(scored.shape[-2], self.max_len)
+        mask = None if padding is None else padding.trailing
+        tokens = real_tokens(scored, mask) if tokens is None else tokens
+        heads, first = [self._heads(x) for x in (scored, *pooled)], 0 if chunk is None else chunk.start
+        part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
+        return part if chunk is not None else self.slots_like(part, pooled)
+
+    def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
+        """:meth:`forward` of whole sequences."""
+        return cast("list[Tensor]", self(scored, pooled, padding))
+
+    def slot_padding_mask(self, sequence: Tensor, padding: Padding | None, *, all_slots: bool = True) -> None:
+        """None: no slot is without a real token."""
+
+    def tokens_of_slots(self, sequence: Tensor, padding: Padding | None) -> Tensor:
+        """Real tokens that each slot stands for at first, ``(B or 1, K)``: the row's, divided evenly."""
+        tokens = real_tokens(sequence, None if padding is None else padding.trailing).clamp(min=1)
+        tokens = tokens.to(torch.promote_types(sequence.dtype, torch.float32))
+        return (tokens / self.k).unsqueeze(-1).expand(-1, self.k)
+
+    def slots_like(self, part: Pooled, pooled: Sequence[Tensor]) -> list[Tensor]:
+        """The slots in the shapes and types of the sequences that they were made of."""
+        slots = []
+        for slots_BHKX, sequence in zip(part.slots, pooled, strict=True):
+            if self.num_heads is None:
+                slots_BHKX = slots_BHKX.squeeze(1)
+                if sequence.dim() == 4:
+                    heads, width = sequence.shape[1], sequence.shape[3]
+                    slots_BHKX = slots_BHKX.view(*slots_BHKX.shape[:2], heads, width).transpose(1, 2)
+            slots.append(slots_BHKX.to(sequence.dtype))
+        return slots
+
+    def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
+        """P for M positions, ``(B, H or 1, M, K)``."""
+        mask = None if padding is None else padding.trailing
+        return pooling_weights(self.weight, self.prior, self._heads(scored), real_tokens(scored, mask), mask).mT
+
+    def check_resize(self, max_len: int, mode: str) -> None:
+        """Raise ``ValueError`` where :meth:`resize_max_len` would."""
+        if mode not in ("interpolate", "keep"):
+            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+        if max_len < self.k:
+            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+
+    def resize_max_len(self, max_len: int, mode: str = "interpolate") -> None:
+        """Take sequences up to ``max_len``: nothing else depends on it, so both modes are the same."""
+        self.check_resize(max_len, mode)
+        self.max_len = max_len
+
+    def extra_repr(self) -> str:
+        heads = "" if self.num_heads is None else f", num_heads={self.num_heads}"
+        return f"max_len={self.max_len}, k={self.k}{heads}"
+
+    def _heads(self, sequence: Tensor) -> Tensor:
+        """``(B, H, M, D)``; where all channels share one P, ``(B, 1, M, C)``."""
+        if self.num_heads is not None:
+            return sequence
+        flat = sequence if sequence.dim() == 3 else sequence.transpose(1, 2).flatten(2)
+        return flat.unsqueeze(1)
+
+
+def real_tokens(sequence: Tensor, mask: Tensor | None) -> Tensor:
+    """Real tokens of each row, ``(B or 1,)``."""
+    if mask is None:
+        return torch.full((1,), sequence.shape[-2], device=sequence.device)
+    return (~mask).sum(dim=-1)

@@ -1,0 +1,131 @@
+"""Models whose slots are chosen by the input: first values, folders of before and after, every head."""
+
+import json
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer import models
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForConditionalGeneration,
+    LinformerForMaskedLM,
+    LinformerForSequenceClassification,
+    LinformerModel,
+    LinformerSeq2SeqConfig,
+)
+
+NEW_FIELDS = ("slot_mass", "exact_first", "exact_last")
+DYNAMIC = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
+ENCODERS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+
+
+def is_of_slots(name):
+    return ".proj_" in name or "slot_mass" in name
+
+
+def assert_is_new(name, tensor):
+    """Learned queries are drawn with a deviation of 0.02, and the rest is 0."""
+    if name.endswith("weight"):
+        assert 0.015 < tensor.std().item() < 0.025, name
+    else:
+        assert not tensor.any(), name
+
+
+def test_first_values(tiny, poisoned_memory):
+    torch.manual_seed(0)
+    found = {name: x for name, x in LinformerModel(tiny(**DYNAMIC)).named_parameters() if is_of_slots(name)}
+    parts = {name.rpartition("self_attn.")[2] for name in found}
+    assert parts == {"proj_k.weight", "proj_k.shift", "proj_k.log_steepness", "slot_mass"}
+    for name, tensor in found.items():
+        assert_is_new(name, tensor)
+
+
+def test_slots_put_into_a_saved_model_of_before(build, tmp_path, poisoned_memory):
+    source = build(LinformerForSequenceClassification, dtype=torch.float32, attention="full")
+    source.save_pretrained(tmp_path)
+    fields = {"attention": "linformer", **DYNAMIC}
+    model, info = LinformerForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True, **fields)
+    assert info["missing_keys"] == {name for name in model.state_dict() if is_of_slots(name)} != set()
+    for name in info["missing_keys"]:
+        assert_is_new(name, model.state_dict()[name])
+
+
+@torch.no_grad()
+def test_a_folder_of_before_these_options_opens(build, token_ids, tmp_path):
+    model, ids = build(LinformerModel, projection="mean"), token_ids(2, 11)
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in written.items() if k not in NEW_FIELDS}))
+    loaded = LinformerModel.from_pretrained(tmp_path)
+    assert [getattr(loaded.config, name) for name in NEW_FIELDS] == ["none", 0, 0]
+    assert_close(loaded(ids)[0], model(ids)[0])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_every_head_is_saved_and_opened(build, token_ids, tmp_path, name):
+    model_class = getattr(models, f"LinformerFor{name}")
+    model, ids = (
+        build(model_class, window=5, **DYNAMIC),
+        token_ids(2, 3, 11) if name == "MultipleChoice" else token_ids(2, 11),
+    )
+    model.save_pretrained(tmp_path)
+    loaded = model_class.from_pretrained(tmp_path)
+    assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
+    assert_close(loaded(ids)[0], model(ids)[0], rtol=0, atol=1e-11)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_reads_its_memory_by_them(tiny, token_ids, tmp_path):
+    encoder, decoder = tiny(window=4, **DYNAMIC), tiny(causal=True, window=3)
+    fields = {"memory_projection": "dynamic", "memory_sharing": "kv_per_head", "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(0)
+    config = LinformerSeq2SeqConfig(encoder=encoder, decoder=decoder, **fields)
+    model, ids = LinformerForConditionalGeneration(config).double().eval(), token_ids(2, 11)
+    mask = torch.tensor([[0] * 4 + [1] * 7, [1] * 11])
+    padded = {"input_ids": ids, "attention_mask": mask}
+    target = {"decoder_input_ids": ids[:, :5]}
+    alone = model(input_ids=ids[:1, 4:], decoder_input_ids=ids[:1, :5]).logits
+    assert_close(model(**padded, **target).logits[:1], alone)
+    written = [model.generate(**padded, max_new_tokens=6, num_beams=2, use_cache=cache) for cache in (True, False)]
+    assert torch.equal(*written)
+    model.save_pretrained(tmp_path)
+    loaded = LinformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert_close(loaded(**padded, **target).logits, model(**padded, **target).logits)
+
+
+@torch.no_grad()
+def test_recorded_attentions_are_of_slots_exact_tokens_and_window(build, token_ids):
+    model = build(LinformerForMaskedLM, window=4, **DYNAMIC)
+    mask = torch.tensor([[0, 0] + [1] * 9, [1] * 11])
+    weights = model(token_ids(2, 11), attention_mask=mask, output_attentions=True).attentions
+    for each in weights:
+        assert each.shape == (2, 3, 11, 7 + 2 + 5)
+        assert_close(each.sum(dim=-1)[1], torch.ones(3, 11, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"exact_first": 30}, r"^exact_first \+ exact_last = 30 tokens, but the longest sequence has max_"),
+        ({"exact_last": -1}, "^exact_last must be at least 0 tokens, got -1$"),
+        (
+            {"slot_mass": "fixed"},
+            "^slot_mass='fixed' has no effect on slots made by projection='linear': leave it at 'none'$",
+        ),
+        (
+            {"projection": "dynamic", "length_scaling": False},
+            "^length_scaling=False has no effect on slots made by proj",
+        ),
+        ({"attention": "full", "exact_first": 1}, "^exact_first=1 has no effect on full attention: leave it at 0$"),
+        ({"causal": True, "exact_last": 1}, "^exact_last=1 has no effect on causal attention, whose slots are running"),
+        ({"k": 0}, "^k must lie between 1 and max_position_embeddings = 29, got 0"),
+        ({"k": [0, 5]}, "^k must lie between 1 and max_position_embeddings = 29, got 0"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_by_the_configuration(tiny, fields, message):
+    with pytest.raises(ValueError, match=message):
+        LinformerConfig(**{**tiny().to_diff_dict(), **fields})

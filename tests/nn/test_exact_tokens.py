@@ -1,0 +1,209 @@
+"""Tokens that every query sees themselves, mass of slots, and no slots at all: one softmax, by its definition."""
+
+import re
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.functional.padding import Padding
+from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn.attention import FullAttention
+from torch_linformer.nn.attention.exact_tokens import ExactTokens
+
+DOUBLE = {"dtype": torch.float64}
+WIDTH, LENGTH, MAX_LEN, K = 12, 7, 11, 3
+LENGTHS = [LENGTH, 4, 2, 1, 0]
+EXACT = {"exact_first": 2, "exact_last": 1}
+OPTIONS = {
+    "exact": EXACT,
+    "exact-first": {"exact_first": 1},
+    "exact-last": {"exact_last": 3, "projection": "max"},
+    "fixed-mass": {"slot_mass": "fixed", "projection": "mean"},
+    "learned-mass": {"slot_mass": "learned", "projection": "conv", "num_kv_heads": 2},
+    "dynamic": {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", **EXACT, "num_kv_heads": 1},
+    "window": {"window": 4, **EXACT},
+    "mass-and-window": {"window": 3, "slot_mass": "learned", "projection": "mean", "exact_first": 1},
+    "max-and-mass": {"slot_mass": "fixed", "projection": "max", "window": 2, "exact_last": 2},
+    "dynamic-and-window": {"projection": "dynamic", "sharing": "kv", "slot_mass": "fixed", "window": 4, **EXACT},
+    "bias": {"slot_bias": True, "slot_mass": "learned", "projection": "dynamic", "exact_last": 1},
+    "only-window": {"k": 0, "window": 4},
+    "no-slots": {"k": 0, "window": 4, **EXACT, "num_kv_heads": 2},
+}
+each_kind = pytest.mark.parametrize("kind", OPTIONS)
+
+
+def attention_of(**options):
+    return LinformerAttention(WIDTH, 4, **{"max_len": MAX_LEN, "k": K, **options})
+
+
+def layer(**options):
+    return LinformerEncoderLayer(WIDTH, 4, **{"max_len": MAX_LEN, "k": K, **options})
+
+
+def encoder(**options):
+    return LinformerEncoder(WIDTH, 4, 2, **{"max_len": MAX_LEN, "k": K, **options})
+
+
+def attention(kind, **options):
+    return attention_of(**{**DOUBLE, **OPTIONS[kind], **options})
+
+
+@each_kind
+def test_output_weights_and_gradients_are_those_of_the_definition(
+    gradients, literal_attention, randomize, trailing_padding, kind
+):
+    module, mask = randomize(attention(kind)), trailing_padding(LENGTHS, LENGTH)
+    x = torch.randn(len(LENGTHS), LENGTH, WIDTH, requires_grad=True, **DOUBLE)
+    for side in (None, mask, mask.flip(-1), mask[:, torch.randperm(LENGTH)]):
+        real = torch.ones_like(mask) if side is None else ~side
+        clean = x.masked_fill(~real[..., None], 0.0)
+        expected, expected_weights = literal_attention(module, clean, clean, clean, side)
+        wanted = [x, *module.parameters()]
+        expected_gradients = gradients(expected[real], wanted)
+        for need_weights in (False, True):
+            output, weights = module(x, x, x, side, need_weights=need_weights, average_attn_weights=False)
+            assert output.isfinite().all()
+            assert_close(output[real], expected[real])
+            assert_close(gradients(output[real], wanted), expected_gradients)
+        assert_close(weights.transpose(1, 2)[real], expected_weights.transpose(1, 2)[real])
+
+
+@pytest.mark.parametrize("kind", ["exact", "dynamic", "bias", "exact-last"])
+@pytest.mark.parametrize("queries", [1, LENGTH])
+def test_a_memory_with_values_of_its_own(gradients, literal_attention, randomize, trailing_padding, kind, queries):
+    module, mask = randomize(attention(kind, kdim=5, vdim=9)), trailing_padding(LENGTHS, LENGTH)
+    shapes = [(5, queries, WIDTH), (5, LENGTH, 5), (5, LENGTH, 9)]
+    inputs = [torch.randn(shape, requires_grad=True, **DOUBLE) for shape in shapes]
+    for side in (mask, mask.flip(-1)):
+        # A row of nothing but padding has no definition: the fast path stays finite there.
+        expected = literal_attention(module, *(x[:4] for x in inputs), side[:4])[0]
+        wanted = [*inputs, *module.parameters()]
+        expected_gradients = gradients(expected, wanted)
+        output = module(*inputs, side)[0]
+        assert output.isfinite().all()
+        assert_close(output[:4], expected)
+        assert_close(gradients(output[:4], wanted), expected_gradients)
+        read = module.compress(*inputs[1:], side)
+        assert_close(module(inputs[0], read)[0], output)
+
+
+@each_kind
+def test_what_stands_at_padding_reaches_neither_outputs_nor_gradients(gradients, randomize, trailing_padding, kind):
+    module = LinformerEncoderLayer(WIDTH, 4, 17, 0.0, max_len=MAX_LEN, **{"k": K, **DOUBLE, **OPTIONS[kind]})
+    randomize(module)
+    mask, clean = trailing_padding(LENGTHS, LENGTH).flip(-1), torch.randn(5, LENGTH, WIDTH, **DOUBLE)
+    results = []
+    for value in (0.0, float("nan"), float("inf")):
+        x = clean.masked_fill(mask[..., None], value).requires_grad_()
+        output = module(x, src_key_padding_mask=mask)
+        found = gradients(output, [x, *module.parameters()])
+        assert not found[0][mask].any()
+        results.append([output, *found])
+        assert all(tensor.isfinite().all() for tensor in results[-1])
+    assert_close(results[1], results[0], rtol=0.0, atol=0.0)
+    assert_close(results[2], results[0], rtol=0.0, atol=0.0)
+
+
+@each_kind
+def test_rows_of_a_batch_know_nothing_of_each_other(randomize, trailing_padding, kind):
+    module, mask = randomize(attention(kind)), trailing_padding(LENGTHS, LENGTH)
+    x, order = torch.randn(5, LENGTH, WIDTH, **DOUBLE), torch.tensor([3, 0, 4, 2, 1])
+    expected = module(x, x, x, mask)[0][order]
+    assert_close(module(x[order], x[order], x[order], mask[order])[0], expected)
+
+
+@each_kind
+@torch.no_grad()
+def test_inference_in_chunks_is_the_whole(randomize, trailing_padding, kind):
+    options = {"max_len": MAX_LEN, "norm_first": True, "k": K, **DOUBLE, **OPTIONS[kind]}
+    whole = randomize(LinformerEncoder(WIDTH, 4, 2, 17, 0.0, **options))
+    x, mask = torch.randn(5, LENGTH, WIDTH, **DOUBLE), trailing_padding(LENGTHS, LENGTH).flip(-1)
+    for chunk_size in (1, 3, 100):
+        chunked = LinformerEncoder(WIDTH, 4, 2, 17, 0.0, chunk_size=chunk_size, **options)
+        chunked.load_state_dict(whole.state_dict())
+        assert_close(chunked(x), whole(x))
+        assert_close(chunked(x, src_key_padding_mask=mask)[~mask], whole(x, src_key_padding_mask=mask)[~mask])
+
+
+@each_kind
+def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
+    module, twin = randomize(attention(kind)), attention(kind)
+    twin.load_state_dict(module.state_dict())
+    x = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
+    assert torch.equal(twin(x, x, x)[0], module(x, x, x)[0])
+    meta = attention(kind, device="meta").to_empty(device="cpu")
+    for tensor in meta.state_dict().values():
+        tensor.fill_(float("nan"))
+    meta.reset_parameters()
+    assert meta(x, x, x)[0].isfinite().all()
+    if meta.slot_mass is not None:
+        assert not meta.slot_mass.any()
+
+
+def test_a_slot_of_m_equal_tokens_with_its_mass_is_m_tokens():
+    """Means of four equal tokens with fixed mass give what ordinary attention to all of them gives."""
+    full = FullAttention(WIDTH, 4, **DOUBLE)
+    module = LinformerAttention(WIDTH, 4, 20, 5, projection="mean", slot_mass="fixed", **DOUBLE)
+    module.load_state_dict(full.state_dict(), strict=False)
+    for repeats in ([4, 4, 4, 4, 4], [4, 4, 3]):  # the last window may be partly filled
+        x = torch.cat([torch.randn(2, 1, WIDTH, **DOUBLE).expand(-1, count, -1) for count in repeats], dim=1)
+        assert_close(module(x, x, x)[0], full(x, x, x)[0])
+
+
+def test_exact_tokens_of_a_whole_row_and_a_slot_of_zeros():
+    """With every token exact, and none of the weight on slots, this is ordinary attention."""
+    full = FullAttention(WIDTH, 4, **DOUBLE)
+    module = LinformerAttention(
+        WIDTH, 4, MAX_LEN, K, projection="dynamic", slot_mass="learned", exact_first=4, exact_last=3, **DOUBLE
+    )
+    module.load_state_dict(full.state_dict(), strict=False)
+    torch.nn.init.constant_(module.slot_mass, -1e9)
+    for length in (7, 5, 3, 1):
+        x = torch.randn(2, length, WIDTH, **DOUBLE)
+        assert_close(module(x, x, x)[0], full(x, x, x)[0])
+
+
+def test_a_window_without_slots_sees_what_is_near_and_nothing_else():
+    """Exact tokens far away are seen too, once each."""
+    module = attention("no-slots")
+    x = torch.randn(1, MAX_LEN, WIDTH, requires_grad=True, **DOUBLE)
+    output, weights = module(x, x, x, need_weights=True)
+    assert weights.shape == (1, MAX_LEN, 3 + 5)
+    (of_inputs,) = torch.autograd.grad(output[0, 6].sum(), x)
+    assert of_inputs[0].any(dim=-1).nonzero().flatten().tolist() == [0, 1, 4, 5, 6, 7, 8, 10]
+
+
+def test_places_of_few_tokens():
+    """Three first and two last ones of rows of five, of two and of no tokens: what is both is a first one."""
+    exact = ExactTokens(3, 2)
+    places, missing = exact.places(
+        torch.zeros(3, 5, 1), Padding.unmoved(torch.arange(5) >= torch.tensor([[5], [2], [0]]))
+    )
+    assert places.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert missing.tolist() == [[False] * 5, [False, False, True, True, True], [True] * 5]
+    assert exact.places(torch.zeros(3, 5, 1), None)[1] is None
+    assert exact.places(torch.zeros(3, 4, 1), None)[1].tolist() == [[False, False, False, True, False]]
+
+
+@pytest.mark.parametrize("build", [attention_of, layer, encoder], ids=["attention", "layer", "encoder"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
+        ({"exact_last": -2}, "exact_last must be at least 0 tokens, got -2"),
+        (
+            {"exact_first": 8, "exact_last": 4},
+            "exact_first + exact_last = 12 tokens, but the longest sequence has max_len = 11",
+        ),
+        ({"slot_mass": "some"}, "slot_mass must be one of none, fixed, learned, got 'some'"),
+        ({"k": 0}, "k must lie between 1 and max_len = 11, got 0"),
+        ({"k": 0, **EXACT}, "k must lie between 1 and max_len = 11, got 0"),
+        ({"k": -1, "window": 4}, "k must lie between 1 and max_len = 11, got -1"),
+        ({"k": 12, "projection": "dynamic"}, "k must lie between 1 and max_len = 11, got 12"),
+    ],
+    ids=str,
+)
+def test_arguments_out_of_range_are_named(build, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        build(**options)
