@@ -128,7 +128,7 @@ def test_comparisons_are_aligned_as_numbers():
 def test_columns_of_numbers_but_the_first_are_aligned_to_the_right():
     rows = [
         ["2019", "1,399", "92.3 %", "3 min 12 s", "1.39 GB", "6.9×", "2 × AMD", "3.11.7", "1e-05"],
-        ["2020", "–", "8.0 %", "42 ms", "512 B", "0.48×", "7", "5.23.0", "0.5"],
+        ["2020", "–", "8.0 %", "42 ms", "512 B", "0.48×", "7", "5.23.0", "+0.5"],
     ]
     assert format_table(list("abcdefghi"), rows).right == [False, *[True] * 5, False, False, True]
 

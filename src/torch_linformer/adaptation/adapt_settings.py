@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch_linformer.errors import InputError
+from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_options, option
 
 STEPS = 1000
-PROJECTIONS = ("mean", "linear")
+PROJECTIONS = ("dynamic", "mean", "linear")
+SHARINGS = {"dynamic": "kv_per_head", "linear": "headwise"}  # those that are taken where nobody chose one
 # Of a configuration; 0 in a student, whose hidden states would otherwise be compared with noise in them.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -24,29 +25,50 @@ class AdaptSettings:
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
     trust_remote_code: bool = option(False, "run the code in the source's folder, where its model needs it")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
-    k: int | None = option(None, "slots K  [min(256, max-length/4)]")
+    k: int | None = option(None, "slots K; 0 for only the window  [min(256, max-length/4)]")
     window: int = option(64, "also attend to the tokens this near; 0 for only slots")
-    # Means leave padding out exactly and need no training; learned maps ended slightly closer (docs/log.md).
-    projection: str = option("mean", "how positions become slots; linear is learned, beginning with means", PROJECTIONS)
-    sharing: str = option("headwise", "linear: who shares a projection", ("none", "headwise", "kv", "layerwise"))
+    exact_first: int | None = option(
+        None, "first tokens that all others see themselves  [the tokenizer's special ones]"
+    )
+    exact_last: int | None = option(None, "last tokens likewise  [the tokenizer's special ones]")
+    # What came closest to the original in the same time (docs/slots.md).
+    projection: str = option("dynamic", "how positions become slots: chosen by the input, means, learned", PROJECTIONS)
+    sharing: str | None = option(
+        None,
+        "dynamic, linear: who shares a projection  [kv_per_head, headwise]",
+        ("none", "kv_per_head", "headwise", "kv", "layerwise"),
+    )
+    slot_mass: str | None = option(
+        None, "log of a slot's tokens, added to its scores  [learned; none for linear]", ("none", "fixed", "learned")
+    )
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
     batch_size: int = option(16, "texts a step")
     learning_rate: float = option(1.5e-4, "peak learning rate")
+    slot_learning_rate: float = option(2e-3, "peak learning rate of what chooses the slots, and of their mass")
     seed: int = option(0, "seed of the split and of the order")
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
 
     def __post_init__(self) -> None:
-        check_options(self, positive=("max_length", "k", "steps", "minutes", "batch_size", "learning_rate"))
+        check_options(
+            self, positive=("max_length", "steps", "minutes", "batch_size", "learning_rate", "slot_learning_rate")
+        )
         if not self.data:
             raise InputError("--data is missing: name texts such as those that the model is to read")
         if self.label_column and self.task not in (None, "classify"):
             raise InputError("--label-column is for --task classify: nothing else has labels")
         if self.window < 0:
             raise InputError(f"--window must be at least 0, got {self.window}")
-        if self.projection != "linear" and self.sharing != "headwise":
-            raise InputError("--sharing is for --projection linear: means of segments have nothing to share")
+        if self.k == 0 and not self.window:
+            raise InputError("--k 0 leaves only the window, and --window 0 leaves nothing to attend to")
+        for name in ("k", "exact_first", "exact_last"):
+            if (getattr(self, name) or 0) < 0:
+                raise InputError(f"{flag(name)} must be at least 0, got {getattr(self, name)}")
+        if self.projection == "mean" and self.sharing is not None:
+            raise InputError(f"--sharing {self.sharing} has no effect: means of segments have nothing to share")
+        if self.projection == "linear" and self.slot_mass not in (None, "none"):
+            raise InputError(f"--slot-mass {self.slot_mass} has no effect: learned maps stand for no number of tokens")
         if self.max_length is not None and self.max_length < 8:
             raise InputError(f"--max-length must be at least 8, got {self.max_length}")

@@ -27,6 +27,7 @@ from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"
+WORTHWHILE = 1.1  # times the distance from the original without slots, from which these earn their cost
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,22 @@ class Tradeoff:
     k: int
     scores: dict[str, float]
     cost: StepCost | None
+
+
+@dataclass(frozen=True)
+class WithoutSlots:
+    """The trained model with its slots taken out: what it is worth, and what a text of full length costs both."""
+
+    scores: dict[str, float]
+    cost: StepCost | None
+    cost_with_slots: StepCost | None
+
+    @property
+    def share_of_time(self) -> float | None:
+        """Share of a forward pass that the slots take."""
+        if self.cost is None or self.cost_with_slots is None:
+            return None
+        return max(0.0, 1 - self.cost_with_slots.tokens_per_second / self.cost.tokens_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +66,7 @@ class Adapted:
     original: dict[str, float]
     start: dict[str, float]
     end: dict[str, float]
+    alone: "WithoutSlots | None"
     tradeoff: list[Tradeoff]
     history: list[dict[str, Any]]
     costs: dict[int, tuple[StepCost | None, StepCost | None]]
@@ -73,6 +91,7 @@ class Adapted:
             "original": self.original,
             "start": self.start,
             "end": self.end,
+            "window_alone": self.alone and asdict(self.alone),
             "tradeoff": [asdict(each) for each in self.tradeoff],
             "costs": [
                 {"tokens": length, "ours": ours and asdict(ours), "full_attention": full and asdict(full)}
@@ -143,15 +162,49 @@ def _score_rows(adapted: Adapted, columns: Iterable[Mapping[str, float]]) -> lis
 
 
 def _scores(adapted: Adapted) -> Section:
-    columns = {"before training": adapted.start, "distilled": adapted.end}
+    columns: dict[str, Mapping[str, float]] = {"before": adapted.start, "distilled": adapted.end}
+    if adapted.alone:
+        columns["window alone"] = adapted.alone.scores
     if adapted.original:  # it has scores of its own where it has a head
-        columns["the original itself"] = adapted.original
+        columns["original"] = adapted.original
+    names, rows = ["", *columns], _score_rows(adapted, columns.values())
+    text = "Neighbors are those among these texts, by similarity of the embeddings."
+    if adapted.alone:
+        names.insert(4, "slots add")
+        added = _score_rows(adapted, [_difference(adapted.end, adapted.alone.scores)])
+        rows = [(*row[:4], f"{float(str(gain)):+.3f}", *row[4:]) for row, (_, gain) in zip(rows, added, strict=True)]
+        text += " Window alone is the distilled model with its slots taken out, not distilled again."
     return Section(
         f"{adapted.texts[1]} texts held out, beside the original",
-        text="Neighbors are those among these texts, by similarity of the embeddings.",
-        columns=("", *columns),
-        rows=_score_rows(adapted, columns.values()),
+        text=text,
+        verdict=verdict_on_slots(adapted.model.config.k, adapted.end, adapted.alone),
+        columns=names,
+        rows=rows,
     )
+
+
+def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | None) -> str:
+    """Whether slots earn what they cost, in a sentence or two."""
+    if k == 0:
+        return "There are no slots: all that is kept is the work of the window and of the tokens seen exactly."
+    if alone is None:
+        return ""
+    with_slots, without = 1 - end["cosine"], 1 - alone.scores["cosine"]
+    share = alone.share_of_time
+    cost = "" if share is None else f" They take {share:.0%} of a forward pass."
+    if without < WORTHWHILE * with_slots:
+        return (
+            f"The slots do not earn their cost: taken out of this model, its distance from the original (1 − cosine) "
+            f"is {without:.4f} instead of {with_slots:.4f}.{cost} --k 0 distills a model without them."
+        )
+    return (
+        f"The slots earn their cost: taken out of this model, its distance from the original (1 − cosine) is "
+        f"{without / with_slots:.1f} times as large, {without:.4f} instead of {with_slots:.4f}.{cost}"
+    )
+
+
+def _difference(scores: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    return {name: scores[name] - others[name] for name in scores if name in others}
 
 
 def _tradeoff(adapted: Adapted) -> list[Section]:
@@ -161,8 +214,9 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
     speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
     text = (
-        "Means of segments have no weights that depend on K. Scores are those on the texts for validation, speed and "
-        "memory those of a forward pass of one text of full length."
+        "Means of segments have no weights that depend on K, except for what is learned of their mass, which another K "
+        "leaves out. Scores are those on the texts for validation, speed and memory those of a forward pass of one "
+        "text of full length."
     )
     columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
     rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]

@@ -8,11 +8,12 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
-from torch_linformer.adaptation.adapt_settings import DROPOUTS, STEPS, AdaptSettings
+from torch_linformer.adaptation.adapt_settings import DROPOUTS, SHARINGS, STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_report import (
     RESULT,
     Adapted,
     Tradeoff,
+    WithoutSlots,
     score_line,
     show_adapted,
     write_adapted,
@@ -20,12 +21,13 @@ from torch_linformer.adaptation.adaptation_report import (
 from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
-from torch_linformer.adaptation.teacher import Teacher
+from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
+from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
-from torch_linformer.nn.options import default_k
+from torch_linformer.nn.options import DEFAULTS, default_k
 from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
@@ -69,7 +71,7 @@ def run_adaptation(
     screen = screen or TrainingScreen()
     resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
-    run = {**identity(settings), "source": source}
+    run = {**identity(settings), "source": source, "sharing": sharing_of(settings)}
     with run_folder(output):
         checkpoint = open_run(output, run, resume, screen, RESULT)
         if (output / RESULT).exists():
@@ -121,9 +123,11 @@ class Adaptation:
         self.objective = original.objective
         max_length = settings.max_length or original.longest
         set_seed(settings.seed)
-        self.student = build_student(original.model, settings, max_length)
-        self.texts = prepare_texts(train, test, original.tokenizer, settings, max_length, screen)
-        self.teacher = Teacher(original.model, min(original.longest, max_length), self.texts.marks)
+        encoder = DocumentEncoder(original.tokenizer, max_length)
+        marks = Marks(*map(len, encoder.marks))
+        self.student = build_student(original.model, settings, max_length, marks)
+        self.texts = prepare_texts(train, test, encoder, settings, screen)
+        self.teacher = Teacher(original.model, min(original.longest, max_length), marks)
         for module in (self.student, self.teacher.model):
             cast(nn.Module, module).to(self.device)
         screen.say(
@@ -157,6 +161,7 @@ class Adaptation:
             original=self.test.of_the_original(),
             start=self.start,
             end=self.test.scores(self.student),
+            alone=self._without_slots(),
             tradeoff=self._tradeoff(),
             history=self.trainer.state.log_history,
             costs=self._costs(),
@@ -193,12 +198,24 @@ class Adaptation:
             eval_dataset=self.texts.validation.windows,
             processing_class=self.original.tokenizer,
             minutes=settings.minutes,
+            slot_learning_rate=settings.slot_learning_rate,
         )
+
+    def _without_slots(self) -> WithoutSlots | None:
+        """The trained student with its slots taken out; None where they are all that it has, or where it has none."""
+        config = self.student.config
+        if config.window is None or config.k == 0:
+            return None
+        length = config.max_position_embeddings
+        alone = with_attention(self.student, k=0)
+        self.screen.say(f"the window alone, and what the slots add to a text of {length:,} tokens")
+        costs = measure_steps([self._forward_of(model, length) for model in (alone, self.student)])
+        return WithoutSlots(self.test.scores(alone), *costs)
 
     def _tradeoff(self) -> list[Tradeoff]:
         """The trained weights with other K, which means allow: they have no weights that depend on it."""
         config = self.student.config
-        if config.projection != "mean":
+        if config.projection != "mean" or config.k == 0:
             return []
         length, k = config.max_position_embeddings, cast(int, config.k)
         self.screen.say(f"the same weights with other K, on the texts for validation and a text of {length:,} tokens")
@@ -226,13 +243,25 @@ class Adaptation:
         return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
 
 
+def sharing_of(settings: AdaptSettings) -> str:
+    """Who shares a projection, where nothing was said too."""
+    return settings.sharing or SHARINGS.get(settings.projection, DEFAULTS["sharing"])
+
+
 def build_student(
-    original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int
+    original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks
 ) -> LinformerPreTrainedModel:
-    """The original with slots and without dropout; raises ``InputError`` where K does not fit."""
+    """The original with slots and without dropout; raises ``InputError`` where K or the exact tokens do not fit."""
     k = default_k(max_length) if settings.k is None else settings.k
-    if not 1 <= k <= max_length:
-        raise InputError(f"--k must lie between 1 and the {max_length:,} tokens read at once, got {k}")
+    if k > max_length:
+        raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
+    first = marks.before if settings.exact_first is None else settings.exact_first
+    last = marks.after if settings.exact_last is None else settings.exact_last
+    if first + last > max_length:
+        raise InputError(
+            f"--exact-first {first} and --exact-last {last} are more than the {max_length:,} tokens read at once"
+        )
+    mass = settings.slot_mass or ("none" if settings.projection == "linear" else "learned")
     return with_attention(
         original,
         attention="linformer",
@@ -240,6 +269,9 @@ def build_student(
         k=k,
         window=settings.window or None,
         projection=settings.projection,
-        sharing=settings.sharing,
+        sharing=sharing_of(settings),
+        slot_mass=mass,
+        exact_first=first,
+        exact_last=last,
         **dict.fromkeys(DROPOUTS, 0.0),
     )

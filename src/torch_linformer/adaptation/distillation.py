@@ -6,10 +6,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from torch_linformer.adaptation.objectives import Embeddings, embed
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
@@ -32,6 +34,17 @@ def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_ma
     return torch.stack(errors).mean() + EMBEDDING * (1 - cosine).mean()
 
 
+def split_slot_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that choose slots by the input and weigh them, and all others."""
+    of_maps = {
+        id(p) for module in model.modules() if isinstance(module, DynamicProjection) for p in module.parameters()
+    }
+    new, others = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        (new if id(parameter) in of_maps or name.endswith("slot_mass") else others).append(parameter)
+    return new, others
+
+
 class DistillationTrainer(RunTrainer):
     """A Trainer whose student learns from a teacher; ``compare`` scores the student on texts for validation."""
 
@@ -41,11 +54,24 @@ class DistillationTrainer(RunTrainer):
         teacher: Teacher,
         objective: Embeddings,
         compare: Callable[[LinformerPreTrainedModel], dict[str, float]],
+        slot_learning_rate: float,
         **kwargs: Any,
     ) -> None:
         super().__init__(data_collator=objective.collator(training=True), **kwargs)
         self.teacher, self.compare = teacher, compare
         self.objective: Embeddings = objective
+        self.slot_learning_rate = slot_learning_rate
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """The Trainer's optimizer, with a learning rate of its own for what chooses the slots: it begins at nothing."""
+        if self.optimizer is None:
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args)
+            new, others = split_slot_parameters(cast(nn.Module, self.model))
+            groups: list[dict[str, Any]] = [{"params": others}]
+            if new:
+                groups.append({"params": new, "lr": self.slot_learning_rate})
+            self.optimizer = kind(groups, **options)
+        return self.optimizer
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]

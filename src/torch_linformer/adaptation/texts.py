@@ -6,11 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from datasets import Dataset
 from datasets.fingerprint import Hasher
-from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.adaptation.teacher import Marks
 from torch_linformer.data.overlap import overlap_warnings
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
@@ -47,7 +45,6 @@ class Texts:
     train: Dataset
     validation: Part
     test: Part
-    marks: Marks
 
 
 def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Dataset, Dataset, list[str]]:
@@ -83,9 +80,8 @@ def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bo
 def prepare_texts(
     train: Dataset,
     test: Dataset,
-    tokenizer: PreTrainedTokenizerFast,
+    encoder: DocumentEncoder,
     settings: AdaptSettings,
-    max_length: int,
     screen: Screen,
 ) -> Texts:
     """Split texts for validation from those to learn from, and tokenize all three parts.
@@ -100,8 +96,7 @@ def prepare_texts(
             raise InputError(f"{settings.data}: leaves {len(part)} texts {name}; at least {LEAST_TEXTS} are needed")
     draws = np.random.default_rng(settings.seed)
     test = test.select(np.sort(draws.permutation(len(test))[:TESTED]))
-    encoder = DocumentEncoder(tokenizer, max_length)
-    before, after = encoder.marks
+    max_length, (_, after) = encoder.max_length, encoder.marks
     windows = [tokenize_documents(part, encoder) for part in (train, validation, test)]
     tokens = np.asarray(windows[0]["num_tokens"][:])
     screen.say(
@@ -113,7 +108,6 @@ def prepare_texts(
         mix_lengths(windows[0], after, settings.seed),
         Part(windows[1], validation),
         Part(windows[2], test),
-        Marks(len(before), len(after)),
     )
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 MISSING = "–"  # no value is not zero
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
-_QUANTITY = r"-?[\d,]*\.?\d+(e[-+]\d+)?( ?[%×]| [A-Za-zµ]{1,3})?"
+_QUANTITY = r"[-+]?[\d,]*\.?\d+(e[-+]\d+)?( ?[%×]| [A-Za-zµ]{1,3})?"
 _NUMBER = re.compile(rf"{_QUANTITY}( {_QUANTITY})?|[\d,.]+×( [a-z]+)+")
 
 
