@@ -1,6 +1,7 @@
 """What an inspection says of an attention is what the attention computes."""
 
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from torch_linformer.analysis.inspection.attention_maps import attention_of_layers, projection_matrix, spread_window
 from torch_linformer.models import LinformerModel
 from torch_linformer.nn import SequenceProjection
+from torch_linformer.nn.options import ONE_MAP, PER_HEAD, Sharing
 
 SHARING = ("none", "headwise", "kv", "layerwise")
 LINEAR = ("linear", "random", "conv", "mean")
@@ -39,35 +41,63 @@ def values_and_outputs(model, ids):
     return seen
 
 
+def check_token_maps(model, ids):
+    layers = attention_of_layers(model, ids, range(2))
+    for number, (values, outputs) in values_and_outputs(model, ids).items():
+        for head in range(3):
+            token_map = layers[number].token_map(head)
+            torch.testing.assert_close(token_map @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+    return layers
+
+
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize(("projection", "sharing"), [*product(LINEAR[:3], SHARING), ("mean", "headwise")])
 def test_the_token_map_times_the_values_is_the_output(build, ids, projection, sharing, window):
     model = build(LinformerModel, projection=projection, sharing=sharing, window=window)
-    seen = values_and_outputs(model, ids)
-    layers = attention_of_layers(model, ids, range(2))
-    assert list(layers) == [0, 1]
-    for number, layer in layers.items():
-        values, outputs = seen[number]
-        for head in range(3):
-            torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+    assert list(check_token_maps(model, ids)) == [0, 1]
+
+
+@pytest.mark.parametrize("window", [None, 1, 4])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("sharing", get_args(Sharing))
+def test_slots_that_the_document_chooses(build, ids, sharing, norm_first, window):
+    options = {"sharing": sharing, "norm_first": norm_first, "window": window, "slot_mass": "learned"}
+    layers = check_token_maps(build(LinformerModel, projection="dynamic", exact_first=2, exact_last=1, **options), ids)
+    for layer in layers.values():
+        assert layer.exact.tolist() == [0, 1, 18]
+        assert (layer.proj_k is layer.proj_v) == (sharing in ONE_MAP)
+        assert (layer.proj_k.stride(0) == 0) == (sharing not in PER_HEAD)
+        torch.testing.assert_close(layer.proj_k.sum(dim=1), torch.ones(3, 7, dtype=torch.float64))
+    assert not layers[0].proj_k.allclose(layers[1].proj_k, atol=1e-3)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_window_without_slots(build, ids, window):
+    layer = check_token_maps(build(LinformerModel, k=[0, 7], window=window, exact_last=2), ids)[0]
+    assert (layer.num_slots, layer.proj_k, layer.is_ordinary) == (0, None, False)
+
+
+def test_a_document_that_lacks_exact_tokens(build, ids):
+    layer = check_token_maps(build(LinformerModel, projection="mean", exact_first=3, exact_last=2), ids[:, :2])[0]
+    assert layer.weights.shape == (3, 2, 7 + 5) and not layer.exact_weights(0)[:, 2:].any()
 
 
 def test_heads_that_share_keys_and_values(build, ids):
-    model = build(LinformerModel, sharing="none", num_key_value_heads=1)
-    values, outputs = values_and_outputs(model, ids)[0]
-    layer = attention_of_layers(model, ids, [0])[0]
-    assert layer.proj_v.shape == (3, 19, 7)
-    for head in range(3):
-        torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+    for projection in ("linear", "dynamic"):
+        layers = check_token_maps(
+            build(LinformerModel, sharing="none", num_key_value_heads=1, projection=projection), ids
+        )
+        assert layers[0].proj_v.shape == (3, 19, 7)
+
+
+def test_half_precision(build, ids):
+    model = build(LinformerModel, projection="dynamic", exact_first=1, window=4).bfloat16()
+    assert attention_of_layers(model, ids, [0])[0].token_map(0).dtype == torch.bfloat16
 
 
 def test_ordinary_attention_is_its_own_token_map(build, ids):
-    model = build(LinformerModel, attention="full")
-    values, outputs = values_and_outputs(model, ids)[1]
-    layer = attention_of_layers(model, ids, [1])[1]
-    assert (layer.num_slots, layer.proj_k, layer.proj_v) == (0, None, None)
-    for head in range(3):
-        torch.testing.assert_close(layer.token_map(head) @ values[head], outputs[head], rtol=1e-10, atol=1e-12)
+    layer = check_token_maps(build(LinformerModel, attention="full"), ids)[1]
+    assert (layer.num_slots, layer.proj_k, layer.proj_v, layer.is_ordinary) == (0, None, None, True)
 
 
 @pytest.mark.parametrize("fields", [{}, {"window": 6}, {"attention": "full"}, {"projection": "max"}], ids=str)

@@ -49,7 +49,12 @@ def test_a_long_document_is_drawn_in_blocks(look, monkeypatch):
 def test_other_attentions(look):
     assert list(images(plot_attention(look(projection="max")))) == ["Tokens to slots, P̄: layer 0, head 0"]
     assert list(images(plot_attention(look(attention="full")))) == ["Tokens to tokens, P: layer 0, head 0"]
-    for fields, why in (({"projection": "max"}, "no linear map"), ({"attention": "full"}, "has no slots")):
+    assert list(images(plot_attention(look(k=0, window=4)))) == ["Tokens to tokens, P: layer 0, head 0"]
+    for fields, why in (
+        ({"projection": "max"}, "no linear map"),
+        ({"attention": "full"}, "ordinary attention has no slots"),
+        ({"k": 0, "window": 4}, "a window by itself has no slots"),
+    ):
         with pytest.raises(ValueError, match=rf"^layer 0 has no E and F: .*{why}"):
             plot_projections(look(**fields))
 

@@ -12,6 +12,8 @@ from torch_linformer.analysis.inspection.page import render_inspection
 
 NASTY = "</script><script>alert(1)</script><!-- <b>&amp;\u202e\u2028\ud800'\""
 
+DYNAMIC = {"projection": "dynamic", "slot_mass": "learned", "exact_first": 1, "exact_last": 1}
+
 
 @pytest.fixture
 def render(build, words):
@@ -25,7 +27,14 @@ def render(build, words):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"window": 4}, {"projection": "max"}, {"attention": "full"}, {"problem_type": "regression", "num_labels": 1}],
+    [
+        {},
+        {"window": 4},
+        {"projection": "max"},
+        {"attention": "full"},
+        DYNAMIC,
+        {"problem_type": "regression", "num_labels": 1},
+    ],
     ids=str,
 )
 def test_nothing_is_loaded_and_nothing_else_runs(render, read_page, fields):
@@ -68,6 +77,11 @@ def test_every_text_is_text(render, read_page):
         ({"slot_bias": True}, ["tokens", "slots", "projection", "profile"], "What the slot bias adds"),
         ({"projection": "max"}, ["slots"], "there is no E and no F"),
         ({"attention": "full"}, ["tokens"], "Ordinary attention has no slots"),
+        (DYNAMIC, ["tokens", "slots", "projection", "profile"], "The document chose them"),
+        (DYNAMIC, ["tokens", "slots", "projection", "profile"], "over the slots, then the exact tokens. Rows"),
+        ({**DYNAMIC, "window": 4, "k": [0, 7]}, ["tokens", "slots", "projection", "profile"], "of the local window"),
+        ({"k": 0, "window": 4}, ["tokens"], "These layers have no slots"),
+        ({"k": 0, "window": 4, "exact_first": 1}, ["tokens"], "by way of the exact tokens, the positions of"),
     ],
     ids=str,
 )

@@ -17,14 +17,15 @@ def unpack(array):
     return torch.from_numpy(halves.astype(np.float64).reshape(array["shape"])) / array["scale"]
 
 
-def layer_of(heads=3, length=19, slots=7, reach=0, shared=True):
+def layer_of(heads=3, length=19, slots=7, exact=(), reach=None, shared=True):
     torch.manual_seed(0)
-    width = slots + (2 * reach + 1 if reach else 0)
+    width = slots + len(exact) + (0 if reach is None else 2 * reach + 1)
     projections = [torch.randn(1 if shared else heads, length, slots).expand(heads, -1, -1) for _ in range(2)]
     return LayerAttention(
         weights=torch.randn(heads, length, width).softmax(-1),
         proj_k=projections[0],
         proj_v=projections[1],
+        exact=torch.tensor(exact, dtype=torch.long),
         reach=reach,
         num_slots=slots,
     )
@@ -81,7 +82,8 @@ def test_blocks_where_they_do_not(bytes_, block):
 
 def test_ordinary_attention_has_blocks_both_ways():
     weights = torch.randn(2, 19, 19).softmax(-1)
-    layer = LayerAttention(weights=weights, proj_k=None, proj_v=None, reach=0, num_slots=0)
+    none = torch.zeros(0, dtype=torch.long)
+    layer = LayerAttention(weights=weights, proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
     packed = pack_layers({0: layer}, 400)
     block = packed["block"]
     assert block == 4
@@ -92,7 +94,8 @@ def test_ordinary_attention_has_blocks_both_ways():
 
 @pytest.mark.parametrize("block", [1, 2, 4, 8])
 def test_the_mean_of_a_product_is_the_product_of_the_means(block):
-    layer = layer_of(reach=3)
+    layer = layer_of(reach=3, exact=(0, 1, 18))
+    assert pack_layers({0: layer})["layers"][0]["exact"] == [0, 1, 18]
     whole = layer.token_map(1)
     means = block_means(block_means(whole, block).mT, block).mT
     rows, columns = block_means(layer.weights[1, :, :7], block), block_means(layer.proj_v[1], block)
@@ -102,6 +105,9 @@ def test_the_mean_of_a_product_is_the_product_of_the_means(block):
     for row in range(found.shape[0]):
         for column in range(max(0, row - farthest), min(found.shape[0], row + farthest + 1)):
             found[row, column] += band[row, column - row + farthest]
+    for token, weights in zip((0, 1, 18), block_means(layer.exact_weights(1), block).mT, strict=True):
+        column = token // block
+        found[:, column] += weights / min(block, 19 - block * column)
     torch.testing.assert_close(found, means)
 
 

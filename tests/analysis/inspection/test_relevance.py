@@ -10,7 +10,14 @@ OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"attention": "full"}, {"position_embedding": "none", "pooling": "cls"}], ids=str
+    "fields",
+    [
+        {},
+        {"attention": "full"},
+        {"projection": "dynamic", "exact_first": 1, "slot_mass": "learned"},
+        {"position_embedding": "none", "pooling": "cls"},
+    ],
+    ids=str,
 )
 def test_they_add_up(build, fields):
     model = build(**fields)

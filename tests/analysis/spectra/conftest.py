@@ -33,6 +33,7 @@ def modernbert():
     return ModernBertModel(ModernBertConfig(**{**SIZES, "num_hidden_layers": 4}, **MARKS, local_attention=14))
 
 
+CHOSEN = {"k": 8, "projection": "dynamic", "slot_mass": "learned", "window": 4, "exact_first": 1}
 MODELS = {
     "bert": lambda: BertModel(BertConfig(**SIZES)),
     "roberta": lambda: RobertaModel(RobertaConfig(**SIZES)),
@@ -44,6 +45,9 @@ MODELS = {
         LlamaConfig(**{**SIZES, "hidden_size": 36, "num_attention_heads": 6}, num_key_value_heads=2)
     ),
     "our twin": lambda: LinformerModel(LinformerConfig(**SIZES, k=8, attention="full")),
+    "our twin in chunks": lambda: LinformerModel(LinformerConfig(**SIZES, k=8, attention="full", chunk_size=9)),
+    "our slots, one P a head": lambda: LinformerModel(LinformerConfig(**SIZES, **CHOSEN, sharing="kv_per_head")),
+    "our slots, one w": lambda: LinformerModel(LinformerConfig(**SIZES, **CHOSEN, sharing="layerwise")),
     "our causal twin": lambda: LinformerModel(
         LinformerConfig(
             **{**SIZES, "hidden_size": 36, "num_attention_heads": 6},

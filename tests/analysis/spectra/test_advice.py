@@ -1,12 +1,14 @@
 """K by energy, on spectra made by hand."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
 from torch_linformer.analysis import Spectrum, suggest_k
-from torch_linformer.analysis.spectra.spectrum import Architecture
+from torch_linformer.analysis.spectra.advice import k_that_holds, loss_beside_window, which_k_holds
+from torch_linformer.analysis.spectra.spectrum import Architecture, LowRankErrors
 from torch_linformer.functional import johnson_lindenstrauss_k
 from torch_linformer.measuring.costs import LayerSizes, cheapest_attention_cost, feedforward_cost, full_attention_cost
 
@@ -95,6 +97,39 @@ def test_the_saving_is_that_of_all_layers_together():
         totals = [sum(getattr(cost, name) for cost in costs) for costs in (full, ours, around)]
         assert attention == pytest.approx(totals[0] / totals[1])
         assert whole == pytest.approx((totals[0] + totals[2]) / (totals[1] + totals[2]))
+
+
+@pytest.mark.parametrize(
+    ("without", "losses", "k", "words"),
+    [
+        (
+            0.75,
+            [0.9, 0.375, 0.2],
+            8,
+            "K 8 is the smallest tried with which slots, window and exact tokens lose at most",
+        ),
+        (0.75, [0.375, 0.5, 0.3], 4, "K 4 is the smallest"),
+        (0.75, [0.9, 0.8, 0.5], None, "no K tried is such that"),
+        (0.375, [0.3, 0.2, 0.1], 0, "no slots are needed."),
+    ],
+)
+def test_the_smallest_k_that_holds_beside_a_window(without, losses, k, words):
+    heads = torch.tensor([0.125, -0.125]).view(2, 1, 1)  # their mean counts
+    errors = {
+        "slots_window_and_exact": torch.tensor(losses) + heads,
+        "window_and_exact": heads + torch.full((3,), without),
+    }
+    low_rank = LowRankErrors(ks=(4, 8, 16), errors=errors, fitted_on=0, measured_on=1)
+    found = dataclasses.replace(spectrum_of(torch.ones(2, 1, 20)), low_rank=low_rank)
+    assert k_that_holds(found) == k and words in which_k_holds(found)
+    assert list(loss_beside_window(found)) == [0, 4, 8, 16]
+
+
+def test_where_nothing_beside_a_window_was_measured_no_k_holds():
+    spectrum = spectrum_of(torch.ones(2, 1, 20))
+    masked = LowRankErrors(ks=(4,), errors={"random": torch.ones(2, 1, 1)}, fitted_on=0, measured_on=1)
+    for each in (spectrum, dataclasses.replace(spectrum, low_rank=masked)):
+        assert (k_that_holds(each), loss_beside_window(each), which_k_holds(each)) == (None, {}, "")
 
 
 @pytest.mark.parametrize("level", [0, 100, -5])

@@ -1,5 +1,7 @@
 """The errors of low-rank outputs, against literal definitions and known optima."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -70,10 +72,54 @@ def test_keys_and_values_compressed_are_what_linformer_attention_computes():
     assert errors["segment_means_of_keys_too"] == [pytest.approx(relative(output, one.weights @ one.value), rel=1e-4)]
 
 
+def beside(one, near, places, slots_k=None, slots_v=None, mass=1.0):
+    """Output of a softmax over slots, whose mass multiplies their exponentials, some places and near positions."""
+    rows = []
+    for i, query in enumerate(one.query):
+        seen = [*places, *(j for j in range(N) if abs(i - j) <= near and j not in places)]
+        keys, values, weights = one.key[seen], one.value[seen], torch.ones(len(seen))
+        if slots_k is not None:
+            keys, values = torch.cat([slots_k, keys]), torch.cat([slots_v, values])
+            weights = torch.cat([torch.full((len(slots_k),), mass), weights])
+        weights = weights * torch.exp(one.scaling * keys @ query)
+        rows.append(weights @ values / weights.sum())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("window", [64, 6])
+def test_slots_beside_a_window_are_their_definitions(window, monkeypatch):
+    monkeypatch.setattr("torch_linformer.analysis.spectra.slot_outputs.WINDOW", window)
+    one, k = head(3), 4
+    _, errors = errors_of([head(0)], [one], (k,))
+    places, centers = (torch.arange(N) + 0.5) * k / N, torch.arange(k) + 0.5
+    pooling = torch.softmax(-2 * (places - centers[:, None]) ** 2, dim=-1)
+    slots_k, slots_v, output = pooling @ one.key, pooling @ one.value, one.weights @ one.value
+    expected = {
+        "slots": torch.softmax(one.scaling * one.query @ slots_k.mT, dim=-1) @ slots_v,
+        "window_and_exact": beside(one, window // 2, [0, N - 1]),
+        "slots_window_and_exact": beside(one, window // 2, [0, N - 1], slots_k, slots_v, N / k),
+    }
+    for name, approximate in expected.items():
+        assert errors[name] == [pytest.approx(relative(approximate, output), rel=1e-4, abs=1e-6)], name
+
+
+def test_without_a_fit_the_rest_is_measured():
+    _, errors = errors_of([], [head(1), head(2)], (4,))
+    assert "fitted" not in errors and "slots_window_and_exact" in errors
+
+
 def test_a_masked_head_has_no_compressed_keys():
     mask = torch.full((N, N), float("-inf")).triu(1)
-    _, errors = errors_of([head(0, mask)], [head(1, mask)], (4,))
-    assert sorted(errors) == ["fitted", "random", "segment_means"]
+    for heads in ([head(1, mask)], [head(1), head(2, mask)]):  # one that is not masked would stand for all
+        _, errors = errors_of([head(0, mask)], heads, (4,))
+        assert sorted(errors) == ["fitted", "random", "segment_means"]
+
+
+def test_what_a_models_own_slots_lose():
+    one = head(1)
+    own = dataclasses.replace(one, own=0.9 * one.weights @ one.value)
+    assert "own_slots" not in errors_of([head(0)], [one], (4,))[1]
+    assert errors_of([head(0)], [own], (4, 8))[1]["own_slots"] == pytest.approx([0.1, 0.1])
 
 
 def test_a_slot_for_every_position_loses_nothing():
@@ -132,3 +178,10 @@ def test_the_first_half_is_fitted_on_and_the_second_measured(build, draw_documen
     other_fit = measure_spectrum(model, [*documents[3:], *documents[2:]], ks=(4,)).low_rank
     assert torch.equal(other_fit.errors["segment_means"], found.errors["segment_means"][..., :1])
     assert not torch.equal(other_fit.errors["fitted"], found.errors["fitted"][..., :1])
+
+
+def test_what_is_too_long_or_alone_is_measured_without_a_fit(build, draw_documents, monkeypatch):
+    monkeypatch.setattr("torch_linformer.analysis.spectra.measurement.LONGEST", N - 1)
+    for number in (1, 3):
+        found = measure_spectrum(build("bert"), draw_documents(number, N), ks=(4,)).low_rank
+        assert (found.fitted_on, found.measured_on) == (0, number) and "fitted" not in found.errors

@@ -17,8 +17,18 @@ from transformers import (
 
 from torch_linformer.analysis.spectra.observing import check_readable, observe_heads
 from torch_linformer.models import LinformerConfig, LinformerModel
+from torch_linformer.nn.layer import TransformerLayer
 
-NAMES = ["bert", "roberta", "gpt2", "modernbert", "llama, two key heads", "our twin", "our causal twin"]
+NAMES = [
+    "bert",
+    "roberta",
+    "gpt2",
+    "modernbert",
+    "llama, two key heads",
+    "our twin",
+    "our twin in chunks",
+    "our causal twin",
+]
 SIZES = {
     "vocab_size": 50,
     "hidden_size": 24,
@@ -46,13 +56,34 @@ def test_weights_are_those_that_the_model_returns(name, build, draw_documents, e
         assert head.value.shape[0] == 37
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "modernbert", "our twin"])
+@pytest.mark.parametrize("name", ["our slots, one P a head", "our slots, one w"])
+def test_a_models_own_slots(name, build, draw_documents):
+    model, (document,) = build(name), draw_documents(1, 37)
+    given, shown = [], {}
+    handles = [
+        layer.self_attn.out_proj.register_forward_pre_hook(lambda module, args: given.append(args[0][0]))
+        for layer in model.encoder.layers
+    ]
+    check_readable(model, document.unsqueeze(0))
+    observe_heads(model, document.unsqueeze(0), lambda head: shown.update({(head.layer, head.number): head}))
+    for handle in handles:
+        handle.remove()
+    for (layer, number), head in shown.items():
+        torch.testing.assert_close(head.own, given[layer][:, 10 * number : 10 * number + 10])
+        torch.testing.assert_close(torch.softmax(head.scaling * head.query @ head.key.mT, dim=-1), head.weights)
+        assert not torch.allclose(head.own, head.weights @ head.value, rtol=0.01)
+    assert len(shown) == 6
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "modernbert", "our twin", "our twin in chunks"])
 def test_the_model_is_afterwards_as_before(name, build, draw_documents):
     model, (document,) = build(name), draw_documents(1, 23)
     before, implementation = model(input_ids=document.unsqueeze(0))[0], model.config._attn_implementation
     observe_heads(model, document.unsqueeze(0), lambda head: None)
     assert model.config._attn_implementation == implementation
     assert not any(module._forward_pre_hooks for module in model.modules())
+    chunks = {module.chunk_size for module in model.modules() if isinstance(module, TransformerLayer)}
+    assert chunks == ({9} if name == "our twin in chunks" else {None} if name == "our twin" else set())
     assert torch.equal(model(input_ids=document.unsqueeze(0))[0], before)
 
 

@@ -1,15 +1,20 @@
 """The attention of each layer in one document, as matrices: context mapping, E and F, tokens to tokens."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models.backbone import LinformerModel
-from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.attention import Attention
+from torch_linformer.nn.attention.context import Context
+from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps
+from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.dynamic_projection import DynamicProjection
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.projection import SequenceProjection
 
 COLUMNS = 512  # positions projected at a time
@@ -20,20 +25,28 @@ class LayerAttention:
     r"""The attention of one layer in one document of N tokens.
 
     Attributes:
-        weights: :math:`\bar P`, ``(H, N, S)``: rows sum to 1. S is K slots; K slots and the positions of the local
-            window, from the first before the token to the last after it; or, in ordinary attention, the N tokens.
-        proj_k: E as it was applied to N tokens, ``(H, N, K)``, with the length factor; None in ordinary attention and
-            with ``projection="max"``.
+        weights: :math:`\bar P`, ``(H, N, S)``: rows sum to 1. S is K slots, then T exact tokens, then the positions of
+            the local window, from the first before the token to the last after it; or, in ordinary attention, the N
+            tokens.
+        proj_k: E as it was applied to N tokens, ``(H, N, K)``, with the length factor; where the input chooses the
+            slots, the P of this document. None without slots and with ``projection="max"``.
         proj_v: F, likewise; the same tensor where E = F.
-        reach: positions of the local window on either side of a token, 0 without a window.
-        num_slots: K; 0 in ordinary attention.
+        exact: the places of the exact tokens, ``(T,)``; those that a short document lacks have no weight.
+        reach: positions of the local window on either side of a token; None without a window.
+        num_slots: K; 0 in ordinary attention, and where there is only a window.
     """
 
     weights: Tensor
     proj_k: Tensor | None
     proj_v: Tensor | None
-    reach: int
+    exact: Tensor
+    reach: int | None
     num_slots: int
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether every token attends to every token: without slots there is a window otherwise."""
+        return self.num_slots == 0 and self.reach is None
 
     @property
     def has_token_map(self) -> bool:
@@ -44,23 +57,31 @@ class LayerAttention:
         r"""The weight of each token's value in the output at each token, ``(N, N)``: :math:`\bar P F^\top`.
 
         Times the values (with their bias, before slots are made of them) it is the output of the head, without what a
-        ``slot_bias`` adds. Where F has negative entries so has the map, and its rows need not sum to 1. A local window
-        adds its weights near the diagonal; in ordinary attention the map is the softmax itself.
+        ``slot_bias`` adds. Where F has negative entries so has the map, and its rows need not sum to 1. Exact tokens
+        add their weights in their columns, a local window near the diagonal; in ordinary attention the map is the
+        softmax itself.
 
         Raises:
             ValueError: with ``projection="max"``, which takes each channel from a token of its own.
         """
         weights, near = self.weights[head], self.window_weights(head)
-        if self.num_slots == 0:
+        if self.is_ordinary:
             return weights
-        if self.proj_v is None:
-            raise ValueError("projection='max' has no F: a slot takes each channel from a token of its own")
-        token_map = weights[:, : self.num_slots] @ self.proj_v[head].mT
+        token_map = weights.new_zeros(len(weights), len(weights))
+        if self.num_slots:
+            if self.proj_v is None:
+                raise ValueError("projection='max' has no F: a slot takes each channel from a token of its own")
+            token_map = weights[:, : self.num_slots] @ self.proj_v[head].mT
+        token_map.index_add_(1, self.exact, self.exact_weights(head))
         return token_map if near is None else token_map + spread_window(near)
+
+    def exact_weights(self, head: int) -> Tensor:
+        """The weights of the exact tokens, ``(N, T)``."""
+        return self.weights[head, :, self.num_slots : self.num_slots + len(self.exact)]
 
     def window_weights(self, head: int) -> Tensor | None:
         """The weights of the local window, ``(N, 2 · reach + 1)``; None without one."""
-        return self.weights[head, :, self.num_slots :] if self.reach else None
+        return None if self.reach is None else self.weights[head, :, self.num_slots + len(self.exact) :]
 
 
 def spread_window(near: Tensor) -> Tensor:
@@ -96,32 +117,63 @@ def attention_of_layers(
     backbone: LinformerModel, input_ids: Tensor, layers: Iterable[int]
 ) -> dict[int, LayerAttention]:
     """Run a document ``(1, N)`` and return the attention of some layers by their number from 0, on the CPU."""
-    outputs = backbone(input_ids, output_attentions=True, use_cache=False)
+    attentions = {number: layer.self_attn for number, layer in enumerate(backbone.encoder.each_layer())}
+    chosen = {number: attentions[number] for number in layers}
+    inputs = dict[Attention, Tensor]()
+    with ExitStack() as hooks:
+        for attention in chosen.values():
+            keep = attention.register_forward_pre_hook(lambda read, args: inputs.update({read: args[0]}))
+            hooks.enter_context(keep)
+        outputs = backbone(input_ids, output_attentions=True, use_cache=False)
     made: dict[object, Tensor] = {}
-    found = {}
-    for number in layers:
-        weights = outputs.attentions[number][0]
-        attention = cast(EncoderLayer, backbone.encoder.layers[number]).self_attn
-        proj_k = getattr(attention, "proj_k", None) or backbone.encoder.shared_projection
-        proj_v = getattr(attention, "proj_v", None) or proj_k
-        found[number] = LayerAttention(
-            weights=weights.cpu(),
-            proj_k=_heads_of(proj_k, weights, made),
-            proj_v=_heads_of(proj_v, weights, made),
-            reach=(attention.window or 0) // 2,
-            num_slots=0 if proj_k is None else proj_k.k,
-        )
-    return found
+    return {
+        number: _look(attention, inputs[attention], outputs.attentions[number][0], backbone, made)
+        for number, attention in chosen.items()
+    }
 
 
-def _heads_of(projection: SequenceProjection | None, weights: Tensor, made: dict[object, Tensor]) -> Tensor | None:
-    """The matrix of every query head, ``(H, N, K)``, made once for all layers that share it."""
-    if projection is None or projection.projection == "max":
+def _look(
+    attention: Attention, x: Tensor, weights: Tensor, backbone: LinformerModel, made: dict[object, Tensor]
+) -> LayerAttention:
+    """What an attention did, that read ``x`` ``(1, N, C)`` and had these ``weights`` ``(H, N, S)``."""
+    context, proj_k, proj_v = attention.context, None, None
+    if not isinstance(context, Slots):
+        none = torch.zeros(0, dtype=torch.long)
+        return LayerAttention(weights=weights.cpu(), proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
+    if context.k:
+        maps = SlotMaps.of(attention, backbone.encoder.shared_projection)
+        positions = Context.read(context, attention, x, x, None, None)
+        scored = maps.scored(Pair(x, x), Pair(positions.keys, positions.values))
+        proj_k = _matrix_of_heads(maps.of_keys, scored.key, weights, made)
+        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.of_values, scored.value, weights, made)
+    return LayerAttention(
+        weights=weights.cpu(),
+        proj_k=proj_k,
+        proj_v=proj_v,
+        exact=context.exact.places(x, None)[0][0].cpu(),
+        reach=None if context.window is None else context.window // 2,
+        num_slots=context.k,
+    )
+
+
+def _matrix_of_heads(
+    projection: SequenceMap, scored: Tensor, weights: Tensor, made: dict[object, Tensor]
+) -> Tensor | None:
+    """The matrix of every query head, ``(H, N, K)``; one that no input changes is made once for all its layers."""
+    heads, length = weights.shape[:2]
+    if isinstance(projection, DynamicProjection):
+        return _repeated(projection.matrix(scored)[0].to(weights).cpu(), heads)
+    if projection.projection == "max":
         return None
     # A map without parameters is the same in every layer.
     owner = (projection.window, projection.k) if projection.weight is None else projection
     if owner not in made:
-        heads, matrix = weights.shape[0], projection_matrix(projection, weights.shape[1], weights).cpu()
-        shared = matrix.dim() == 2
-        made[owner] = matrix.expand(heads, -1, -1) if shared else repeat_heads(matrix.unsqueeze(0), heads)[0]
+        matrix = projection_matrix(projection, length, weights).cpu()
+        made[owner] = _repeated(matrix if matrix.dim() == 3 else matrix.unsqueeze(0), heads)
     return made[owner]
+
+
+def _repeated(matrices: Tensor, heads: int) -> Tensor:
+    """Matrices of one or of all key/value heads for the query heads; one is not copied."""
+    one = matrices.shape[0] == 1
+    return matrices.expand(heads, -1, -1) if one else repeat_heads(matrices.unsqueeze(0), heads)[0]

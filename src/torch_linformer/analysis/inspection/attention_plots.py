@@ -22,8 +22,8 @@ SIGNED = LinearSegmentedColormap.from_list("signed", ["#5a2600", ORANGE, "#fffff
 def plot_attention(inspection: Inspection, layer: int = 0, head: int = 0) -> Figure:
     r"""Draw :math:`\bar P` of a head, tokens to slots, and :math:`\bar P F^\top`, tokens to tokens.
 
-    Rows are tokens. Beyond 512 tokens a cell is the mean of a block of them. Ordinary attention has only the second
-    map, the softmax itself; ``projection="max"`` has only the first.
+    Rows are tokens. Beyond 512 tokens a cell is the mean of a block of them. A layer without slots has only the second
+    map, in ordinary attention the softmax itself; ``projection="max"`` has only the first.
 
     Args:
         inspection: made by :func:`inspect_text`.
@@ -49,11 +49,12 @@ def plot_projections(inspection: Inspection, layer: int = 0, head: int = 0) -> F
     With E = F there is one map. Arguments as in :func:`plot_attention`.
 
     Raises:
-        ValueError: there is no such layer or head, or the layer has no E and F (ordinary attention, projection "max").
+        ValueError: there is no such layer or head, or the layer has no E and F (no slots, projection "max").
     """
     seen = _layer(inspection, layer, head)
     if seen.proj_k is None or seen.proj_v is None:
-        why = "projection='max' is no linear map" if seen.num_slots else "ordinary attention has no slots"
+        without = "ordinary attention" if seen.is_ordinary else "a window by itself"
+        why = "projection='max' is no linear map" if seen.num_slots else f"{without} has no slots"
         raise ValueError(f"layer {layer} has no E and F: {why}")
     matrices = {"E = F": seen.proj_v} if seen.proj_v is seen.proj_k else {"E": seen.proj_k, "F": seen.proj_v}
     title = "Slots to positions, {}: layer {}, head {}"

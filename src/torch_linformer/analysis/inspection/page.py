@@ -13,6 +13,8 @@ from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
 from torch_linformer.analysis.inspection.page_arrays import MOST_BYTES, pack_layers
 from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
 from torch_linformer.analysis.inspection.relevance import STEPS
+from torch_linformer.models import LinformerConfig
+from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.html import POLICY, render_html
 from torch_linformer.reporting.report import Headline, Report
@@ -45,6 +47,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     from bokeh.util.paths import bokehjs_path
 
     answer, layers = inspection.answer, inspection.layers.values()
+    slots = max(layer.num_slots for layer in layers)
     packed, figures, headlines = pack_layers(inspection.layers, most_bytes), _figures(inspection), _headlines(answer)
     library = bokehjs_path().joinpath("js", "bokeh.min.js").read_text(encoding="utf-8")
     folder = resources.files(torch_linformer).joinpath(FILES)
@@ -61,8 +64,9 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         figures=figures,
         block=packed["block"],
         inspection=inspection,
-        slots=max(layer.num_slots for layer in layers),
-        window=any(layer.reach for layer in layers),
+        ordinary=all(layer.is_ordinary for layer in layers),
+        slots=slots,
+        attended=_attended(inspection.config, slots > 0),
         same=all(layer.proj_k is layer.proj_v for layer in layers),
         labels=[headline.name for headline in headlines],
         steps=STEPS,
@@ -98,16 +102,24 @@ def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any
 def _figures(inspection: Inspection) -> dict[str, Any]:
     from torch_linformer.analysis.inspection.page_figures import map_figure, profile_figure
 
-    first, length = next(iter(inspection.layers.values())), len(inspection.tokens)
+    layers, length = inspection.layers.values(), len(inspection.tokens)
+    with_slots = next((layer for layer in layers if layer.num_slots), None)
     figures = {}
-    if first.has_token_map:
+    if any(layer.has_token_map for layer in layers):
         figures["tokens"] = map_figure("tokens", ("token drawn on", length), ("token", length))
-    if first.num_slots:
-        figures["slots"] = map_figure("slots", ("slot", first.weights.shape[2]), ("token", length))
-    if first.proj_v is not None:
-        figures["projection"] = map_figure("projection", ("position", length), ("slot", first.num_slots))
-        figures["profile"] = profile_figure("profile", length)
+    if with_slots is not None:
+        figures["slots"] = map_figure("slots", ("slot", with_slots.weights.shape[2]), ("token", length))
+        if with_slots.proj_v is not None:
+            figures["projection"] = map_figure("projection", ("position", length), ("slot", with_slots.num_slots))
+            figures["profile"] = profile_figure("profile", length)
     return figures
+
+
+def _attended(config: LinformerConfig, slots: bool) -> list[str]:
+    """What a token attends to, in the order of the weights."""
+    has_exact = bool(config.exact_first or config.exact_last)
+    parts = {"the slots": slots, "the exact tokens": has_exact, "the positions of the local window": config.window}
+    return [name for name, there in parts.items() if there]
 
 
 def _lead(inspection: Inspection, source: str) -> str:
@@ -117,11 +129,7 @@ def _lead(inspection: Inspection, source: str) -> str:
     if inspection.num_tokens > length:
         read = f"The first {format_count(length)} of the {format_count(inspection.num_tokens)} tokens of {source}"
     depth = f"{config.num_hidden_layers} layer{'s' if config.num_hidden_layers > 1 else ''}"
-    kind = "ordinary attention"
-    if config.attention != "full":
-        kind = f"K {config.k}, projection {config.projection}, sharing {config.sharing}"
-        kind += f", window {config.window}" if config.window else ""
-    return f"{read}, read by {depth} of {config.num_attention_heads} heads: {kind}."
+    return f"{read}, read by {depth} of {config.num_attention_heads} heads: {attention_of(config)}."
 
 
 def _headlines(answer: Answer | None) -> list[Headline]:

@@ -54,7 +54,7 @@ def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES)
     block = 1
     # Blocks too small to be worth a try: compression hardly halves 16-bit floats. Slots are not divided into blocks.
     while block < length and most_bytes < sum(
-        layer.weights.numel() // (block if layer.num_slots else block**2) for layer in layers.values()
+        layer.weights.numel() // (block**2 if layer.is_ordinary else block) for layer in layers.values()
     ):
         block *= 2
     while True:
@@ -67,12 +67,14 @@ def pack_layers(layers: dict[int, LayerAttention], most_bytes: int = MOST_BYTES)
 
 def _pack_layer(number: int, layer: LayerAttention, block: int, arrays: Arrays) -> dict[str, Any]:
     weights = [block_means(matrix, block) for matrix in layer.weights]
-    if layer.num_slots == 0:
+    if layer.is_ordinary:
         weights = [block_means(matrix.mT, block).mT for matrix in weights]
     near = [layer.window_weights(head) for head in range(len(weights))]
     return {
         "number": number,
+        "ordinary": layer.is_ordinary,
         "slots": layer.num_slots,
+        "exact": layer.exact.tolist(),
         "reach": layer.reach,
         "weights": [arrays.add(matrix) for matrix in weights],
         "projK": _pack_heads(layer.proj_k, block, arrays),

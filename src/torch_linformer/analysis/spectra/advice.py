@@ -9,6 +9,9 @@ from torch_linformer.functional.bounds import johnson_lindenstrauss_k
 from torch_linformer.measuring.costs import LayerSizes, layer_ratio
 
 LEVELS = (90, 95, 99)  # percent of the energy Σσ²
+# What slots that are not trained yet may lose beside a window: all-MiniLM-L6-v2 begins with 0.375 at K 32 of 512 tokens
+# and is distilled to a cosine of 0.985 from there (docs/slots.md).
+BOUND = 0.38
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,40 @@ def suggest_k(spectrum: Spectrum, level: int) -> Advice:
     return Advice(
         level, eps, heads, layers, theorem_k, *_saving(spectrum, layers, True), *_saving(spectrum, layers, False)
     )
+
+
+def k_that_holds(spectrum: Spectrum) -> int | None:
+    """The smallest K tried with which slots, window and exact tokens lose at most :data:`BOUND`; None where none does.
+
+    It is 0 where window and exact tokens by themselves lose no more.
+    """
+    return next((k for k, loss in loss_beside_window(spectrum).items() if loss <= BOUND), None)
+
+
+def loss_beside_window(spectrum: Spectrum) -> dict[int, float]:
+    """By K, ‖P̃V − PV‖ / ‖PV‖ of slots chosen by the input as they begin, with window and exact tokens, mean over heads.
+
+    At 0 there are no slots. Nothing for a model with a mask, and where all K tried are above the length.
+    """
+    found = spectrum.low_rank
+    if found is None or "slots_window_and_exact" not in found.errors:
+        return {}
+    without, by_k = (found.errors[name].mean(dim=(0, 1)) for name in ("window_and_exact", "slots_window_and_exact"))
+    return dict(zip([0, *found.ks], [without[0].item(), *by_k.tolist()], strict=True))
+
+
+def which_k_holds(spectrum: Spectrum) -> str:
+    """:func:`k_that_holds` in a sentence; nothing where the losses were not measured."""
+    losses, k = loss_beside_window(spectrum), k_that_holds(spectrum)
+    if not losses:
+        return ""
+    at, without = f"At {spectrum.length:,} tokens", f"without slots {losses[0]:.3f}"
+    what = f"slots, window and exact tokens lose at most {BOUND} before any training"
+    if k is None:
+        return f"{at} no K tried is such that {what}: at best {min(losses.values()):.3f}, {without}."
+    if k == 0:
+        return f"{at} window and exact tokens lose {losses[0]:.3f} by themselves, at most {BOUND}: no slots are needed."
+    return f"{at} K {k} is the smallest tried with which {what}: {losses[k]:.3f}, {without}."
 
 
 def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tuple[float | None, float | None]:

@@ -8,9 +8,16 @@ P̃ = P Π with a projection Π of rank K that is the same for every document, a
 ``fitted``        the least-squares Π of each layer and head, from other documents (below)
 ================= ===============================================================================================
 
-``segment_means_of_keys_too`` compresses keys and values by segment means, with the softmax over slots: what a
-Linformer with ``projection="mean"`` computes from the same queries, keys and values. A model with a mask has no such
-entry, because compressed keys leak what it masks.
+The others attend to compressed keys too, with the softmax over what there is, as a Linformer does that has the same
+queries, keys and values. A model with a mask has no such entry, because compressed keys leak what it masks.
+
+============================= ==================================================================================
+``segment_means_of_keys_too`` means of segments: ``projection="mean"``
+``slots``                     slots chosen by the input as they begin, before any training: ``projection="dynamic"``
+``window_and_exact``          no slots: a window of 64 tokens, the first and the last token
+``slots_window_and_exact``    such slots with their mass, beside window and exact tokens
+``own_slots``                 all that a model with trained slots of this kind attends to, whatever the K
+============================= ==================================================================================
 
 The fit minimizes Σ ‖P_d (I − Π) V_d‖² over documents d, with PᵀP and VVᵀ each replaced by its mean over documents, A
 and C. Then the sum is proportional to ‖A^½ (I − Π) C^½‖², and by Eckart and Young the best Π of rank K is
@@ -23,11 +30,18 @@ import torch
 from torch import Tensor
 
 from torch_linformer.analysis.spectra.observing import ObservedHead
+from torch_linformer.analysis.spectra.slot_outputs import (
+    HeadSlots,
+    attend_beside_slots,
+    attend_to_slots,
+    beginning_slots,
+)
 from torch_linformer.analysis.spectra.spectrum import LowRankErrors
 from torch_linformer.functional.projection import average_windows
 
 KS = (8, 16, 32, 64, 128, 256, 512)
-LONGEST = 1024  # tokens: the fit keeps two N × N matrices for every head of the model
+LONGEST = 1024  # tokens that are fitted to: the fit keeps two N × N matrices for every head of the model
+OF_KEYS = ("segment_means_of_keys_too", "slots", "window_and_exact", "slots_window_and_exact")  # compressed too
 _RIDGE = 1e-3  # of the mean diagonal of A, added to it: no division by zero where no query attends
 
 Place = tuple[int, int]
@@ -35,6 +49,8 @@ Place = tuple[int, int]
 
 class LowRankMeasurement:
     """Fits projections to the heads of some documents of N tokens, then measures their errors on those of others.
+
+    Without a fit there is no ``fitted`` entry.
 
     Args:
         shape: layers and heads.
@@ -50,6 +66,7 @@ class LowRankMeasurement:
         self.moments: dict[Place, tuple[Tensor, Tensor]] = {}
         self.fits: dict[Place, tuple[Tensor, Tensor]] = {}
         self.sums: dict[str, Tensor] = {}
+        self.is_masked = False
 
     def fit(self, head: ObservedHead) -> None:
         """Add a head of one document to the sums of PᵀP and VVᵀ."""
@@ -65,29 +82,48 @@ class LowRankMeasurement:
     def measure(self, head: ObservedHead) -> None:
         """Add the errors for a head of one document."""
         output = head.weights @ head.value
-        read, write = self.fits[head.layer, head.number]
         gaussian = self.gaussian.to(head.value)
         at_random = head.weights @ gaussian.mT, gaussian @ head.value
-        by_fit = head.weights @ write.to(head.value), read.to(head.value).mT @ head.value
+        by_fit = self._fitted(head)
+        self.is_masked |= head.mask is not None
+        without_slots = {} if self.is_masked else {"window_and_exact": attend_beside_slots(head, None)}
+        if head.own is not None:
+            without_slots["own_slots"] = head.own
         for column, k in enumerate(self.ks):
             width = -(-len(output) // k)
             means = _segment_means(head.value, width)
             outputs = {
                 "random": at_random[0][:, :k] @ at_random[1][:k] / k,
                 "segment_means": head.weights @ means.repeat_interleave(width, dim=0)[: len(output)],
-                "fitted": by_fit[0][:, :k] @ by_fit[1][:k],
             }
-            if head.mask is None:
-                scores = (head.query @ _segment_means(head.key, width).mT) * head.scaling
-                outputs["segment_means_of_keys_too"] = torch.softmax(scores, dim=-1) @ means
-            for name, approximate in outputs.items():
+            if by_fit is not None:
+                outputs["fitted"] = by_fit[0][:, :k] @ by_fit[1][:k]
+            if not self.is_masked:
+                slots = beginning_slots(head, k)
+                outputs |= {
+                    "segment_means_of_keys_too": attend_to_slots(
+                        head, HeadSlots(_segment_means(head.key, width), means)
+                    ),
+                    "slots": attend_to_slots(head, slots),
+                    "slots_window_and_exact": attend_beside_slots(head, slots),
+                }
+            for name, approximate in {**outputs, **without_slots}.items():
                 error = torch.linalg.norm(approximate - output) / torch.linalg.norm(output)
                 totals = self.sums.setdefault(name, torch.zeros(*self.shape, len(self.ks), dtype=torch.float64))
                 totals[head.layer, head.number, column] += error.double().cpu()
 
+    def _fitted(self, head: ObservedHead) -> tuple[Tensor, Tensor] | None:
+        """The weights and the values by the fit of the head, (N, k) and (k, Dv); None without one."""
+        if (head.layer, head.number) not in self.fits:
+            return None
+        read, write = self.fits[head.layer, head.number]
+        return head.weights @ write.to(head.value), read.to(head.value).mT @ head.value
+
     def result(self, fitted_on: int, measured_on: int) -> LowRankErrors:
         """The errors, means over the measured documents."""
-        means = {name: total / measured_on for name, total in self.sums.items()}
+        means = {
+            name: total / measured_on for name, total in self.sums.items() if not (self.is_masked and name in OF_KEYS)
+        }
         return LowRankErrors(ks=self.ks, errors=means, fitted_on=fitted_on, measured_on=measured_on)
 
 

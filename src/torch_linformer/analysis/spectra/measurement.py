@@ -26,12 +26,13 @@ def measure_spectrum(
 ) -> Spectrum:
     r"""Singular values of the context mapping P = softmax(Q Kᵀ / √D) of every layer and head, averaged over documents.
 
-    One P is in memory at a time, whatever the number of documents, layers and heads. With two or more documents of at
-    most 1,024 tokens the errors of low-rank outputs are measured too: fitted to the first half of the documents,
-    measured on the second.
+    One P is in memory at a time, whatever the number of documents, layers and heads. The errors of low-rank outputs are
+    measured too. With two or more documents of at most 1,024 tokens projections are fitted to the first half of them,
+    and all errors measured on the second.
 
     Args:
-        model: an encoder or decoder of transformers, or a full-attention twin, on its device and in evaluation mode.
+        model: an encoder or decoder of transformers, a full-attention twin, or a model of this package whose slots the
+            input chooses (its P is what its queries and keys give); on its device and in evaluation mode.
         documents: ``(N,)`` token ids each, all of one length, without padding.
         exact_up_to: the longest N for which all N values are computed; beyond it the first ``rank``.
         rank: see ``exact_up_to``.
@@ -48,8 +49,8 @@ def measure_spectrum(
         raise ValueError(f"documents must be at least one, all of one length, got lengths {sorted(lengths)}")
     (length,), architecture = lengths, architecture_of(model)
     shape, exact = (architecture.layers, architecture.heads), length <= exact_up_to
-    spectra, errors, fitted = SpectrumMean(shape), None, len(documents) // 2
-    if length <= LONGEST and fitted and any(k <= length for k in ks):
+    spectra, errors, fitted = SpectrumMean(shape), None, len(documents) // 2 if length <= LONGEST else 0
+    if any(k <= length for k in ks):
         errors = LowRankMeasurement(shape, length, ks)
     inputs = [document.unsqueeze(0).to(model.device) for document in documents]
     check_readable(model, inputs[0])

@@ -1,7 +1,8 @@
 """The context mappings P of a model while it reads a document: one head at a time, so that one P is in memory.
 
 Models of transformers call their attention through its ``AttentionInterface``, where a function of ours computes what
-eager attention computes. In the full-attention twins of this package the inputs of :class:`Attention` are observed.
+eager attention computes. In models of this package, full-attention twins and those whose slots the input chooses, the
+inputs of :class:`Attention` are observed.
 """
 
 import math
@@ -19,6 +20,9 @@ from transformers.masking_utils import eager_mask
 from torch_linformer.functional.attention import repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
+from torch_linformer.nn.attention.context import Call
+from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.layer import TransformerLayer
 
 _NAME = "linformer_spectrum"
 _CHECKED_TOKENS = 64  # of the first document, on which our function is compared with eager attention
@@ -30,7 +34,8 @@ class ObservedHead:
     """One head of one layer on one document, both counted from 0.
 
     Queries and keys are ``(N, D)``, values ``(N, Dv)``; ``weights`` is P, ``(N, N)``: softmax(scaling · Q Kᵀ + mask).
-    The mask is broadcast to ``(N, N)``, and None where every position sees all.
+    The mask is broadcast to ``(N, N)``, and None where every position sees all. ``own`` is the output ``(N, Dv)`` of a
+    model that attends to slots instead; None where P is what it attends with.
     """
 
     layer: int
@@ -41,6 +46,7 @@ class ObservedHead:
     scaling: float
     mask: Tensor | None
     weights: Tensor
+    own: Tensor | None = None
 
 
 Observer = Callable[[ObservedHead], None]
@@ -82,10 +88,10 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
     """
     kind = model.config.model_type
     if isinstance(model.config, LinformerConfig):
-        if model.config.attention != "full":
+        if model.config.attention != "full" and (model.config.projection != "dynamic" or model.config.causal):
             raise ValueError(
                 "its attention is N × K already; a spectrum needs ordinary attention, such as that of its twin: "
-                "linformer train --attention full"
+                "linformer train --attention full, or slots chosen by the input: --projection dynamic"
             )
         return  # it is only observed: nothing is put in place of its attention
     if model.config.is_encoder_decoder:
@@ -114,7 +120,10 @@ def _observed(model: PreTrainedModel, session: _Session) -> Iterator[None]:
         else:
             for module in cast(nn.Module, model).modules():
                 if isinstance(module, Attention):
-                    stack.enter_context(module.register_forward_pre_hook(_look_at_twin, with_kwargs=True))
+                    stack.enter_context(module.register_forward_pre_hook(_look_at_ours, with_kwargs=True))
+                if isinstance(module, TransformerLayer):  # whose attention reads the whole document
+                    stack.callback(setattr, module, "chunk_size", module.chunk_size)
+                    module.chunk_size = None
         yield
 
 
@@ -160,21 +169,33 @@ AttentionInterface.register(_NAME, _attention)
 AttentionMaskInterface.register(_NAME, eager_mask)
 
 
-def _look_at_twin(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _look_at_ours(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Show the heads of an :class:`Attention` that is about to read ``args[0]``."""
     assert isinstance(attention, Attention)
     session, x = _SESSION.get(), attention.to_batch_first(args[0])
-    mask = None
+    mask, own_HND = None, None
     if attention.causal:
         mask = x.new_full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
-    heads_HND = (heads[0] for heads in attention.heads_of(x, x, x))
-    for number, (query, key, value) in enumerate(zip(*heads_HND, strict=True)):
-        _show(session, number, query, key, value, 1 / math.sqrt(attention.head_dim), mask)
+    queries, keys, values = attention.heads_of(x, x, x)
+    if isinstance(attention.context, Slots):
+        read = attention.context.read(attention, x, x, None, kwargs.get("shared_projection"))
+        own_HND = attention.context.attend(attention, queries, read, Call(None, 0, False))[0][0]
+    scaling = 1 / math.sqrt(attention.head_dim)
+    for number, (query, key, value) in enumerate(zip(queries[0], keys[0], values[0], strict=True)):
+        own = None if own_HND is None else own_HND[number]
+        _show(session, number, query, key, value, scaling, mask, own)
     session.layers += 1
 
 
 def _show(
-    session: _Session, number: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, mask: Tensor | None
+    session: _Session,
+    number: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    mask: Tensor | None,
+    own: Tensor | None = None,
 ) -> Tensor:
     """Show one head to the observer; returns its output ``(N, Dv)``."""
     scores = query @ key.mT
@@ -182,5 +203,5 @@ def _show(
     if mask is not None:
         scores += mask
     weights = torch.softmax(scores, dim=-1)
-    session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights))
+    session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights, own))
     return weights @ value

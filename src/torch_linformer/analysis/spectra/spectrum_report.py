@@ -7,7 +7,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.analysis.spectra.advice import LEVELS, Advice, suggest_k
+from torch_linformer.analysis.spectra.advice import (
+    BOUND,
+    LEVELS,
+    Advice,
+    k_that_holds,
+    loss_beside_window,
+    suggest_k,
+    which_k_holds,
+)
+from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_plots import default_index, spectrum_png, spectrum_svg
 from torch_linformer.reporting.files import write_bytes, write_text
@@ -27,18 +36,27 @@ _ADVICE = (
     "‖P − P_K‖ / ‖P‖ that the best P of rank K then has, and Theorem 2 the K that the paper's worst case asks for at "
     "this ε. Saving: multiplications and intermediate bytes of the layers with ordinary attention over those of a "
     "Linformer with these K, from the cost model, feed-forward included; of only the attention in brackets. Below 1 "
-    "it costs more."
+    "it costs more. This is the rank of P, and no statement about what a model with slots beside a window needs."
 )
 _ERRORS = (
-    "‖P̃V − PV‖ / ‖PV‖, measured, mean over documents, heads and layers, when the values are compressed into K slots: "
-    "by a Gaussian matrix (Theorem 1), by segment means, and by a least-squares fit for each head. The last column "
-    "compresses keys too and takes the softmax over slots, as a Linformer with segment means does."
+    "‖P̃V − PV‖ / ‖PV‖, measured, mean over documents, heads and layers. Values only compressed into K slots: by a "
+    "Gaussian matrix (Theorem 1), by segment means, and by a least-squares fit for each head. Keys and values, with "
+    "the softmax over what there is: segment means; slots chosen by the input, as they begin, before any training; "
+    f"only a window of {WINDOW} and the first and last token; such slots with their mass, and these too."
+)
+_OWN = (
+    "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
+    "column what its own slots, window and exact tokens lose."
 )
 _KINDS = {
     "random": "random",
     "segment_means": "segment means",
     "fitted": "fitted",
     "segment_means_of_keys_too": "segment means, keys too",
+    "slots": "chosen slots",
+    "window_and_exact": "window, exact",
+    "slots_window_and_exact": "slots, window, exact",
+    "own_slots": "its own",
 }
 
 
@@ -59,8 +77,10 @@ def write_spectrum_report(
         at = default_index(spectrum) if index is None else index
         advice = {str(level): suggest_k(spectrum, level) for level in LEVELS}
         suggested = {level: each.as_record() for level, each in advice.items()}
+        if loss_beside_window(spectrum):
+            suggested["loss"] = {"bound": BOUND, "layers": [k_that_holds(spectrum)] * spectrum.architecture.layers}
         records.append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
-        headlines.append(_headline(spectrum, at))
+        headlines += _headlines(spectrum, at)
         sections += _sections(spectrum, at, too_short, advice.values())
         write_bytes(folder / f"spectrum-{spectrum.length}.png", spectrum_png(spectrum, at))
     architecture = asdict(spectra[0].architecture)
@@ -79,10 +99,15 @@ def write_spectrum_report(
     return report
 
 
-def _headline(spectrum: Spectrum, index: int) -> Headline:
-    name = f"first {format_count(index)} of {format_count(spectrum.length)} singular values"
+def _headlines(spectrum: Spectrum, index: int) -> list[Headline]:
+    length = format_count(spectrum.length)
     share = format_percent(float(spectrum.cumulative_at(index).mean()))
-    return Headline(name, share, "of the sum of all, mean over heads")
+    name = f"first {format_count(index)} of {length} singular values"
+    found = [Headline(name, share, "of the sum of all, mean over heads")]
+    if sentence := which_k_holds(spectrum):
+        k = k_that_holds(spectrum)
+        found.append(Headline(f"K that holds, {length} tokens", "none" if k is None else k, sentence))
+    return found
 
 
 def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Advice]) -> list[Section]:
@@ -131,12 +156,15 @@ def _errors(spectrum: Spectrum, tokens: str) -> list[Section]:
     found = spectrum.low_rank
     if found is None:
         return []
-    kinds = [kind for kind in _KINDS if kind in found.errors]
+    kinds, measured = [kind for kind in _KINDS if kind in found.errors], format_count(found.measured_on)
+    documents = f"Measured on {measured} documents; nothing was fitted to them."
+    if found.fitted_on:
+        documents = f"Fitted on {format_count(found.fitted_on)} documents, measured on {measured} others."
+    paragraphs = [f"{_ERRORS} {documents}", _OWN if "own_slots" in kinds else "", which_k_holds(spectrum)]
     return [
         Section(
             f"‖P̃V − PV‖ / ‖PV‖ of low-rank outputs, {tokens}",
-            text=f"{_ERRORS} Fitted on {format_count(found.fitted_on)} documents, measured on "
-            f"{format_count(found.measured_on)} others.",
+            text="\n\n".join(filter(None, paragraphs)),
             columns=("slots", *(_KINDS[kind] for kind in kinds)),
             rows=[
                 [f"K {k}", *(f"{float(found.errors[kind][..., column].mean()):.3f}" for kind in kinds)]

@@ -8,7 +8,9 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from torch_linformer.analysis.spectra.advice import which_k_holds
 from torch_linformer.analysis.spectra.measurement import architecture_of, measure_spectrum
+from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
@@ -22,6 +24,11 @@ from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration
+
+# The attention whose K holds, as options of a training.
+AS_MEASURED = (
+    f"--projection dynamic --sharing kv_per_head --slot-mass learned --window {WINDOW} --exact-first 1 --exact-last 1"
+)
 
 
 def run_spectrum(
@@ -74,7 +81,11 @@ def run_spectrum(
         report = write_spectrum_report(folder, spectra, shorter, facts, index)
     screen.report(report)
     screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
-    screen.say(f"to train with the K of 95 %:  linformer train --k @{output / SPECTRUM_FILE} --max-length …")
+    sentences = list(filter(None, map(which_k_holds, spectra)))
+    for sentence in sentences:
+        screen.say(sentence)
+    which, options = ("that holds", f" {AS_MEASURED}") if sentences else ("of 95 %", "")
+    screen.say(f"to train with the K {which}:  linformer train --k @{output / SPECTRUM_FILE} --max-length …{options}")
 
 
 def _check_options(lengths: Sequence[int], index: int | None, exact_up_to: int, rank: int) -> None:

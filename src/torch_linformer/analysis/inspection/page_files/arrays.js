@@ -69,7 +69,8 @@ class Matrix {
 
 class Layer {
   constructor(packed, data) {
-    Object.assign(this, { packed, data, slots: packed.slots, reach: packed.reach });
+    const { ordinary, slots, exact, reach } = packed;
+    Object.assign(this, { packed, data, ordinary, slots, exact, reach });
     this.tokensOf = (row) => Math.min(data.block, data.tokens - row * data.block);
   }
 
@@ -86,7 +87,7 @@ class Layer {
     return (this.data.unpacked[number] ??= await Matrix.unpack(this.data.arrays[number]));
   }
 
-  // P̄: tokens by slots, and after the slots by the positions of the local window.
+  // P̄: tokens by slots, and after the slots by the exact tokens and by the positions of the local window.
   async weights(head, rows) {
     return (await this.array(this.packed.weights[head])).rowMeans(rows, this.tokensOf);
   }
@@ -97,26 +98,49 @@ class Layer {
     return matrix.rowMeans(columns, this.tokensOf).transposed();
   }
 
-  // P̄ Fᵀ and the local window: tokens by tokens.
+  get columnsOfWeights() {
+    return this.slots + this.exact.length + (this.reach === null ? 0 : 2 * this.reach + 1);
+  }
+
+  // P̄ Fᵀ, the exact tokens and the local window: tokens by tokens.
   async tokenMap(head, rows, columns) {
     const weights = await this.weights(head, rows);
-    if (this.slots === 0) return weights.transposed().rowMeans(columns, this.tokensOf).transposed();
-    const values = (await this.array(this.packed.projV[head])).rowMeans(columns, this.tokensOf);
-    const map = weights.columnsUpTo(this.slots).timesTransposed(values);
-    if (this.reach) this.addWindow(map, await this.array(this.packed.near[head]), rows, columns);
+    if (this.ordinary) return weights.transposed().rowMeans(columns, this.tokensOf).transposed();
+    const map = await this.bySlots(head, weights, columns);
+    this.addExact(map, weights, columns);
+    if (this.reach !== null) this.addWindow(map, await this.array(this.packed.near[head]), rows, columns);
     return map;
+  }
+
+  async bySlots(head, weights, columns) {
+    if (!this.slots) return new Matrix(new Float64Array(weights.rows * columns.length), weights.rows, columns.length);
+    const values = (await this.array(this.packed.projV[head])).rowMeans(columns, this.tokensOf);
+    return weights.columnsUpTo(this.slots).timesTransposed(values);
+  }
+
+  // Tokens in some blocks.
+  tokensIn([from, to]) {
+    let sum = 0;
+    for (let block = from; block < to; block++) sum += this.tokensOf(block);
+    return sum;
+  }
+
+  addExact(map, weights, columns) {
+    this.exact.forEach((token, number) => {
+      const block = Math.floor(token / this.data.block);
+      const column = columns.findIndex(([from, to]) => from <= block && block < to);
+      if (column < 0) return; // not in view
+      for (let row = 0; row < map.rows; row++)
+        map.values[row * map.columns + column] +=
+          weights.values[row * weights.columns + this.slots + number] / this.tokensIn(columns[column]);
+    });
   }
 
   addWindow(map, near, rows, columns) {
     const farthest = (near.columns - 1) / 2;
-    const tokens = ([from, to]) => {
-      let sum = 0;
-      for (let block = from; block < to; block++) sum += this.tokensOf(block);
-      return sum;
-    };
-    const widths = columns.map(tokens);
+    const widths = columns.map((cell) => this.tokensIn(cell));
     rows.forEach((cell, row) => {
-      const height = tokens(cell);
+      const height = this.tokensIn(cell);
       columns.forEach(([from, to], column) => {
         if (to <= cell[0] - farthest || from >= cell[1] + farthest) return;
         let sum = 0;

@@ -12,10 +12,11 @@ const named = ([first, last]) => {
   const quoted = (token) => JSON.stringify(text.name(token)).slice(1, -1).trim() || "space";
   return first === last ? `token ${first} “${quoted(first)}”` : `tokens ${range([first, last])}`;
 };
-const slotOrNeighbour = ([column]) => {
-  const { slots, reach } = state.layer;
+const slotOrToken = ([column]) => {
+  const { slots, exact, reach } = state.layer;
   if (column < slots) return `slot ${column}`;
-  const by = column - slots - reach;
+  if (column < slots + exact.length) return `${named([exact[column - slots], exact[column - slots]])} itself`;
+  const by = column - slots - exact.length - reach;
   return by === 0 ? "the token itself" : `the token ${Math.abs(by)} ${by < 0 ? "before" : "after"} it`;
 };
 const mean = (rows, columns) => (rows[0] === rows[1] && columns[0] === columns[1] ? "" : "mean ");
@@ -39,7 +40,7 @@ const firsts = (cells) => cells.map(([first]) => first);
 
 const tokens = new Axis(data.tokens, data.block, MOST_CELLS);
 const slots = (count) => new Axis(count, 1, Infinity);
-const columnsOfWeights = ({ slots, reach }) => slots + (reach ? 2 * reach + 1 : 0);
+const firstWithSlots = layers.find((layer) => layer.slots) ?? layers[0];
 
 const kinds = {
   tokens: {
@@ -50,15 +51,15 @@ const kinds = {
     choose: ({ row }) => choose({ token: row, from: "token" }),
   },
   slots: {
-    x: slots(columnsOfWeights(layers[0])),
+    x: slots(firstWithSlots.columnsOfWeights),
     y: tokens,
     compute: async (rows, columns) => pick(await state.layer.weights(state.head, rows), all(rows), firsts(columns)),
-    describe: (rows, columns, value) => `${named(rows)} attends ${mean(rows, columns)}${value} to ${slotOrNeighbour(columns)}`,
+    describe: (rows, columns, value) => `${named(rows)} attends ${mean(rows, columns)}${value} to ${slotOrToken(columns)}`,
     choose: ({ row, column }) => choose({ token: row, slot: Math.min(column, state.layer.slots - 1) }),
   },
   projection: {
     x: tokens,
-    y: slots(layers[0].slots),
+    y: slots(firstWithSlots.slots),
     compute: async (rows, columns) => pick(await state.layer.projection(state.side, state.head, columns), firsts(rows), all(columns)),
     describe: (rows, columns, value) => `slot ${rows[0]} reads ${mean(rows, columns)}${value} of ${named(columns)}`,
     choose: ({ row }) => choose({ slot: row }),
@@ -130,7 +131,7 @@ function drawAll() {
   const { layer } = state;
   if (layer.hasTokenMap) charts.tokens?.redraw();
   if (layer.slots) {
-    charts.slots.setAxis("x", slots(columnsOfWeights(layer)));
+    charts.slots.setAxis("x", slots(layer.columnsOfWeights));
     charts.slots.redraw();
   }
   if (layer.packed.projV.length) {
