@@ -100,13 +100,26 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--k", "17"], "--k must lie between 1 and the 16 tokens read at once, got 17"),
-        (["--k", "0"], "--k must be a number above 0, got 0"),
+        (["--k", "17"], "--k must lie between 0 and the 16 tokens read at once, got 17"),
+        (["--k", "-1"], "--k must be at least 0, got -1"),
+        (["--k", "0", "--window", "0"], "--k 0 leaves only the window, and --window 0 leaves nothing to attend to"),
+        (["--exact-first", "-1"], "--exact-first must be at least 0, got -1"),
+        (
+            ["--exact-first", "9", "--exact-last", "8"],
+            "--exact-first 9 and --exact-last 8 are more than the 16 tokens read at once",
+        ),
+        (
+            ["--projection", "linear", "--slot-mass", "fixed"],
+            "--slot-mass fixed has no effect: learned maps stand for no number of tokens",
+        ),
         (["--window", "-1"], "--window must be at least 0, got -1"),
         (["--max-length", "7"], "--max-length must be at least 8, got 7"),
         (["--minutes", "0"], "--minutes must be a number above 0, got 0.0"),
-        (["--projection", "max"], "--projection must be one of mean, linear, got 'max'"),
-        (["--sharing", "kv"], "--sharing is for --projection linear: means of segments have nothing to share"),
+        (["--projection", "max"], "--projection must be one of dynamic, mean, linear, got 'max'"),
+        (
+            ["--projection", "mean", "--sharing", "kv"],
+            "--sharing kv has no effect: means of segments have nothing to share",
+        ),
         (["--task", "tag"], "--task must be one of embed, mlm, classify, got 'tag'"),
         (["--task", "mlm"], "--task mlm: bert has no head for it; --task embed adapts only the encoder"),
         (

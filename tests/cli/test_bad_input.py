@@ -173,7 +173,9 @@ def test_numbers_as_labels(refused, write_csv):
         ({"sharing": "kv"}, "--sharing kv has no effect with --projection mean, which has nothing to share"),
         ({"attention": "full", "window": "16"}, "--window has no effect with --attention full: leave it out"),
         ({"size": "base", "k": "8,4"}, "--k must be one number or one for each of the 12 layers"),
-        ({"sharing": "everything"}, "--sharing must be one of none, headwise, kv, layerwise, got 'everything'"),
+        ({"sharing": "everything"}, "--sharing must be one of none, kv_per_head, headwise, kv, layerwise, got"),
+        ({"projection": "random", "slot_mass": "fixed"}, "--slot-mass fixed has no effect with --projection random"),
+        ({"exact_first": "30", "exact_last": "3"}, "--exact-first 30 and --exact-last 3 are more than the 32 tokens"),
         ({"device": "tpu"}, "--device must be one of auto, cpu, cuda, mps, got 'tpu'"),
         ({"precision": "fp16"}, "--precision fp16 needs a CUDA device, not cpu; use bf16 or fp32"),
         (

@@ -19,6 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from torch_linformer.analysis import measure_spectrum
+from torch_linformer.analysis.spectra.advice import BOUND
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.training.train_settings import SIZES as MODEL_SIZES
@@ -97,6 +98,16 @@ def test_a_folder_with_everything(bert, call, workplace):
     assert [each["length"] for each in record["spectra"]] == [16, 32]
     page = (folder / "report.html").read_text()
     assert "<script" not in page and page.count("<svg") == 2 and "16 tokens" in page
+    assert "slots, window, exact" in page and "K that holds, 32 tokens" in page
+    (k,) = set(record["spectra"][1]["suggested_k"]["loss"]["layers"])
+    errors = record["spectra"][1]["low_rank_error"]
+    without, *losses = (
+        float(torch.tensor(errors[name])[..., column].mean())
+        for name, column in [("window_and_exact", 0), *(("slots_window_and_exact", column) for column in range(3))]
+    )
+    assert k == next(each for each, loss in zip((0, 8, 16, 32), (without, *losses), strict=True) if loss <= BOUND)
+    assert ("no slots are needed" in shown) == (k == 0)
+    assert "to train with the K that holds:  linformer train --k @" in shown and "--projection dynamic" in shown
     for level in ("90", "95", "99"):
         assert ",".join(map(str, record["spectra"][1]["suggested_k"][level]["layers"])) in page
 
@@ -127,6 +138,17 @@ def test_numbers_are_those_of_the_model_on_the_documents(bert, call, workplace):
 def test_fewer_documents_than_asked_for_are_counted(bert, call):
     shown = call("spectrum", bert, "--data", "texts.jsonl", "--length", 48, "--documents", 50)
     assert re.search(r"\d documents of the 50 asked for of 48 tokens; \d shorter ones passed over", shown)
+
+
+def test_a_model_with_slots_of_its_own(save, call, workplace):
+    torch.manual_seed(0)
+    config = LinformerConfig(**SIZES, k=4, projection="dynamic", exact_first=1, initializer_range=0.3)
+    model = save(LinformerModel(config))
+    call("spectrum", model, "--data", "texts.jsonl", "--length", 24, "--documents", 2, "--output", "found")
+    (record,) = json.loads((workplace / "found" / "spectrum.json").read_text())["spectra"]
+    losses = torch.tensor(record["low_rank_error"]["own_slots"])
+    assert losses.shape == (2, 3, 2) and (losses[..., 0] == losses[..., 1]).all() and losses.min() > 0.01
+    assert "what its own slots, window and exact tokens lose" in (workplace / "found" / "report.html").read_text()
 
 
 def test_train_takes_the_suggested_k(bert, call, workplace, train_quickly, no_fresh_process, monkeypatch):

@@ -146,7 +146,7 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     shown = capsys.readouterr().out
     options = "data text-column label-column validation test task tokenizer max-length k sharing projection attention"
     options += " embeddings size class-weights epochs max-steps minutes batch-size learning-rate seed precision device"
-    options += " output window"
+    options += " output window slot-mass exact-first exact-last"
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
     assert "tiny | small | base | large" in shown

@@ -11,7 +11,12 @@ from transformers import AutoConfig, AutoTokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.inference import export
 from torch_linformer.inference.export import export_model
-from torch_linformer.models import LinformerForQuestionAnswering, LinformerForTokenClassification, LinformerModel
+from torch_linformer.models import (
+    LinformerForQuestionAnswering,
+    LinformerForSequenceClassification,
+    LinformerForTokenClassification,
+    LinformerModel,
+)
 from torch_linformer.opening.model_folder import load_model
 
 
@@ -50,6 +55,25 @@ def test_what_other_models_say(classifier_run, tmp_path, model_class):
         assert torch.allclose(one, other, atol=1e-5)
     untyped = program(rows["input_ids"], rows["attention_mask"], torch.zeros_like(rows["input_ids"]))
     assert not torch.allclose(found[0], untyped[0], atol=1e-3)  # the types count
+
+
+CHOSEN = {
+    "projection": "dynamic",
+    "sharing": "kv_per_head",
+    "slot_mass": "learned",
+    "exact_first": 1,
+    "exact_last": 1,
+    "window": 4,
+}
+
+
+@pytest.mark.parametrize("fields", [CHOSEN, {"k": 0, "window": 4, "exact_first": 2}], ids=["chosen", "no slots"])
+def test_slots_of_other_kinds(classifier_run, tmp_path, fields):
+    config = AutoConfig.from_pretrained(classifier_run.folder, **fields)
+    torch.manual_seed(0)
+    LinformerForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
 
 
 def refusal(*arguments):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from torch_linformer.models import LinformerConfig, LinformerModel
-from torch_linformer.opening.summary import _from_files, _from_model, attention_of, summarize
+from torch_linformer.opening.summary import _NEWER, _from_files, _from_model, attention_of, summarize
 
 
 @pytest.mark.parametrize("kind", ["classifier_run", "masked_run", "clm_run", "seq2seq_run"])
@@ -21,6 +21,40 @@ def test_the_files_say_what_the_model_says(request, kind):
         for name in ("longest_input", "max_position_embeddings", "num_hidden_layers", "hidden_size"):
             assert getattr(ours, name) == getattr(models, name)
     assert kind != "classifier_run" or read.config.label_names == opened.config.label_names == ["rain", "snow", "sun"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"k": 7}, "K 7, sharing headwise, projection linear"),
+        ({"k": 7, "projection": "mean", "slot_mass": "fixed"}, "K 7, projection mean, fixed mass"),
+        (
+            {"k": 7, "projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1},
+            "K 7, sharing kv_per_head, slots chosen by the input, learned mass, first token exact",
+        ),
+        (
+            {"k": 0, "window": 4, "exact_first": 2, "exact_last": 1},
+            "no slots, first 2 tokens and last token exact, window 4",
+        ),
+        ({"k": 7, "causal": True, "window": 4}, "K 7, causal, window 4"),
+        ({"k": 0, "causal": True, "window": 4}, "no slots, causal, window 4"),
+        ({"attention": "full"}, "full attention"),
+    ],
+    ids=str,
+)
+def test_an_attention_in_words(tmp_path, fields, words):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = LinformerModel(LinformerConfig(vocab_size=9, max_position_embeddings=8, **sizes, **fields))
+    assert attention_of(model.config) == words
+    model.save_pretrained(tmp_path)
+    assert attention_of(_from_files(tmp_path).config) == words
+
+
+def test_a_model_of_before_there_were_exact_tokens(model_copy):
+    path = model_copy / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({name: config[name] for name in config if name not in _NEWER}))
+    assert attention_of(_from_files(model_copy).config) == attention_of(LinformerConfig(**config))
 
 
 def test_matrices_that_are_drawn_once_are_no_parameters(tmp_path):

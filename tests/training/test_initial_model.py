@@ -53,6 +53,16 @@ def test_the_settings_reach_the_configuration(quick, classifier_run, size):
     assert config.pad_token_id == tokenizer.pad_token_id
 
 
+def test_chosen_slots_reach_the_configuration(quick, classifier_run):
+    options = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned", "exact_first": 1}
+    options |= {"exact_last": 2}
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    config = build_config(TrainSettings(**{**quick, **options}), tokenizer, {})
+    assert {name: getattr(config, name) for name in options} == options
+    alone = build_config(TrainSettings(**{**quick, "projection": "mean", "k": "0", "window": 4}), tokenizer, {})
+    assert (alone.k, alone.window) == (0, 4)
+
+
 # First word embeddings
 
 

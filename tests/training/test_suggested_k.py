@@ -18,7 +18,10 @@ def file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     levels = {"90": {"layers": [7] * LAYERS}, "95": {"layers": KS}, "99": {"layers": [50, None, *KS[2:]]}}
     other = {"95": {"layers": [9] * LAYERS}}
-    record = {"spectra": [{"length": 128, "suggested_k": other}, {"length": 512, "suggested_k": levels}]}
+    by_loss = {**other, "loss": {"bound": 0.4, "layers": [11] * LAYERS}}
+    none = {**other, "loss": {"bound": 0.4, "layers": [None] * LAYERS}}
+    lengths = {128: other, 512: levels, 1024: by_loss, 2048: none}
+    record = {"spectra": [{"length": each, "suggested_k": found} for each, found in lengths.items()]}
     (tmp_path / "spectrum.json").write_text(json.dumps(record))
     (tmp_path / "not.json").write_text("{")
     (tmp_path / "list.json").write_text("[1, 2]")
@@ -33,6 +36,8 @@ def test_the_k_of_the_length_and_the_share():
     assert of_training("@spectrum.json").slots == KS
     assert of_training("@spectrum.json:90").slots == [7] * LAYERS
     assert of_training("@spectrum.json", max_length=128).slots == [9] * LAYERS
+    assert of_training("@spectrum.json", max_length=1024).slots == [11] * LAYERS
+    assert of_training("@spectrum.json:95", max_length=1024).slots == [9] * LAYERS
 
 
 def test_a_run_is_the_numbers_and_not_the_file():
@@ -58,9 +63,16 @@ def test_a_run_is_the_numbers_and_not_the_file():
         ),
         (
             "@spectrum.json",
+            {"max_length": 4096},
+            "--k @spectrum.json: has K for 128, 512, 1,024, 2,048 tokens, not for --max-length 4096; measure it with "
+            "linformer spectrum --length 4096, or take another --max-length",
+        ),
+        ("@spectrum.json:80", {"max_length": 1024}, "--k @spectrum.json:80: has K for 95 % of the energy, not for 80"),
+        (
+            "@spectrum.json",
             {"max_length": 2048},
-            "--k @spectrum.json: has K for 128, 512 tokens, not for --max-length 2048; measure it with linformer "
-            "spectrum --length 2048, or take another --max-length",
+            "--k @spectrum.json: no K that was tried keeps the loss below 0.4; name a share of the energy, as "
+            "@spectrum.json:95",
         ),
         (
             "@spectrum.json",

@@ -6,11 +6,19 @@ import pytest
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import AllPositions
-from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing
+from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.training.option_fields import read_config
 from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
 
 LAYERS = SIZES["base"].layers
+OF_LINFORMER = {
+    "window": 8,
+    "sharing": "kv",
+    "projection": "mean",
+    "slot_mass": "fixed",
+    "exact_first": 1,
+    "exact_last": 1,
+}
 
 
 @pytest.mark.parametrize(("max_length", "slots"), [(2048, 256), (1024, 256), (1000, 250), (64, 16), (4, 1)])
@@ -69,7 +77,22 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"task": "clm", "overflow": "windows"}, "--overflow windows is not for --task clm, which reads all"),
         ({"task": "clm", "k": "0", "window": 0}, "--k 0 leaves only the window, and --window 0 removes it"),
         ({"task": "clm", "k": "-1"}, "--k must lie between 0 and --max-length 64, got -1"),
-        ({"k": "0", "window": 8}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"k": "0", "window": 8, "task": "seq2seq"}, "--k must lie between 1 and --max-length 64, got 0"),
+        ({"k": "0", "window": 8, "slot_mass": "fixed"}, "--slot-mass has no effect with --k 0, which leaves only the"),
+        ({"k": "0", "window": 8, "projection": "dynamic"}, "--projection has no effect with --k 0, which leaves"),
+        ({"slot_mass": "heavy"}, "--slot-mass must be one of none, fixed, learned, got 'heavy'"),
+        (
+            {"slot_mass": "fixed", "projection": "linear"},
+            "--slot-mass fixed has no effect with --projection linear, whose slots stand for no number of tokens",
+        ),
+        ({"exact_first": -1}, "--exact-first must be at least 0, got -1"),
+        (
+            {"exact_first": 60, "exact_last": 5},
+            "--exact-first 60 and --exact-last 5 are more than the 64 tokens read at once",
+        ),
+        ({"task": "clm", "exact_last": 1}, "--exact-last goes with --task classify, multilabel, regress, "),
+        ({"attention": "full", "exact_first": 1}, "--exact-first has no effect with --attention full: leave it out"),
+        ({"from_model": "m", "slot_mass": "fixed"}, "--slot-mass is for a new model; --from m has its own"),
         ({"task": "seq2seq", "overflow": "windows"}, "--overflow windows is not for --task seq2seq, which writes one"),
         ({"task": "seq2seq", "text_column": "a"}, "--text-column goes with --task classify, multilabel, regress, "),
         ({"task": "seq2seq", "max_target_length": 3}, "--max-target-length must be at least 4, got 3"),
@@ -102,12 +125,13 @@ def test_the_window_and_the_slots_of_a_causal_model():
     assert TrainSettings(task="clm", max_length=64).slots == 16
     assert TrainSettings(task="clm", k="0").slots == 0 and TrainSettings(task="clm", window=0).local_window is None
     assert TrainSettings().local_window is None and TrainSettings(window=8).local_window == 8
+    assert TrainSettings(window=8, k="0").slots == 0
 
 
 def test_full_attention_has_no_slots_and_no_window():
     full = TrainSettings(attention="full", task="clm", k="many", max_length=64)  # what is not used is not checked
     assert full.local_window is None and full.slots == 16
-    assert not any(map(full.applies, ("window", "sharing", "projection")))
+    assert not any(map(full.applies, OF_LINFORMER))
 
 
 def test_tags_and_answers_need_positions():
@@ -124,13 +148,14 @@ def test_the_size_of_a_model_by_its_width(width, name):
 def test_the_choices_are_those_of_the_modules():
     choices = {item.name: item.metadata["choices"] for item in dataclasses.fields(TrainSettings)}
     assert choices["projection"] == get_args(Projection) and choices["sharing"] == get_args(Sharing)
+    assert choices["slot_mass"] == get_args(SlotMass)
     assert choices["activation_memory"] == get_args(ActivationMemory)
     assert choices["attention"] == get_args(CHOICES["attention"])
 
 
-@pytest.mark.parametrize("name", ["window", "sharing", "projection"])
+@pytest.mark.parametrize("name", OF_LINFORMER)
 def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
-    options = {**DEFAULTS, name: {"window": 8, "sharing": "kv", "projection": "mean"}[name]}
+    options = {**DEFAULTS, name: OF_LINFORMER[name]}
     assert AllPositions.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 
@@ -163,6 +188,9 @@ VALUES = {
     "window": ("32", 32),
     "sharing": ('"kv"', "kv"),
     "projection": ('"conv"', "conv"),
+    "slot-mass": ('"learned"', "learned"),
+    "exact-first": ("1", 1),
+    "exact_last": ("2", 2),
     "attention": ('"full"', "full"),
     "activation-memory": ('"reversible"', "reversible"),
     "chunk-size": ("512", 512),

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torch_linformer.errors import FORMER_NAMES, InputError, flag
+from torch_linformer.errors import BEFORE, FORMER_NAMES, InputError, flag
 from torch_linformer.opening.checkpoints import last_whole_checkpoint
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.reporting.screen import Screen
@@ -50,7 +50,7 @@ def open_run(
         found = json.loads(run_file.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
-    found = {FORMER_NAMES.get(name, name): value for name, value in found.items()}
+    found = {**BEFORE, **{FORMER_NAMES.get(name, name): value for name, value in found.items()}}
     different = [name for name in wanted if found.get(name) != wanted[name]]
     if different:
         differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)

@@ -15,6 +15,7 @@ from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
+_NEWER = {"slot_mass": "none", "exact_first": 0, "exact_last": 0}  # fields that models saved before do not have
 _LAYER = re.compile(r".*?layers\.\d+\.")
 
 
@@ -38,8 +39,30 @@ def attention_of(config: Any) -> str:
     config = config.encoder if config.is_encoder_decoder else config
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
-    kind = "causal" if config.causal else f"sharing {config.sharing}, projection {config.projection}"
-    return f"K {config.k}, {kind}" + (f", window {config.window}" if config.window else "")
+    parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
+    parts.append(f"window {config.window}" if config.window else "")
+    return ", ".join(filter(None, parts))
+
+
+def _slots(config: Any) -> list[str]:
+    """How many slots there are, and how positions become slots."""
+    causal = ["causal"] if config.causal else []
+    if not config.k:
+        return ["no slots", *causal]
+    slots = [f"K {config.k}", *causal]
+    if config.causal:
+        return slots
+    # Means and maxima have nothing that heads or layers could share.
+    slots += [] if config.projection in ("mean", "max") else [f"sharing {config.sharing}"]
+    slots.append("slots chosen by the input" if config.projection == "dynamic" else f"projection {config.projection}")
+    return [*slots, "" if config.slot_mass == "none" else f"{config.slot_mass} mass"]
+
+
+def _exact_tokens(first: int, last: int) -> str:
+    """The tokens that every token sees themselves."""
+    ends = [(name, number) for name, number in (("first", first), ("last", last)) if number]
+    named = " and ".join(f"{name} token" if number == 1 else f"{name} {number} tokens" for name, number in ends)
+    return named and f"{named} exact"
 
 
 def summary_rows(model: str) -> list[tuple[str, str]]:
@@ -92,6 +115,8 @@ def _config(fields: dict[str, Any]) -> SimpleNamespace:
     if config.is_encoder_decoder:
         config.encoder, config.decoder = _config(fields["encoder"]), _config(fields["decoder"])
     else:  # as LinformerConfig has them
+        for name, default in _NEWER.items():
+            config.__dict__.setdefault(name, default)
         unlimited = config.causal and config.position_embedding != "learned"
         config.longest_input = None if unlimited else config.max_position_embeddings
         names = fields.get("id2label") or {}

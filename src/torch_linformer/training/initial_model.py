@@ -166,6 +166,7 @@ def build_seq2seq_config(
         "position_embedding": "rotary",
         "window": WINDOW,
         "k": min(DECODER_SLOTS, settings.target_length // 4),
+        "exact_first": 0,  # that of documents
         "activation_memory": "checkpoint" if encoder.activation_memory == "reversible" else encoder.activation_memory,
         "lm_head_transform": False,
     }

@@ -35,8 +35,9 @@ SIZES = {
 
 TASKS = tuple(HEADLINES)
 OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
-PROJECTIONS = ("linear", "random", "conv", "mean", "max")
-SHARINGS = ("none", "headwise", "kv", "layerwise")
+PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
+SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
+SLOT_MASSES = ("none", "fixed", "learned")
 ACTIVATION_MEMORY = ("none", "checkpoint", "reversible")
 MAX_LENGTH = 2048
 MAX_TARGET_LENGTH = 256
@@ -44,6 +45,7 @@ DECODER_SLOTS = 16  # of the target so far, in addition to its window
 EPOCHS = 5.0
 WINDOW = 64  # tokens of the local window of a new causal model
 FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
+_OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
 _OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
     "question_column": ("qa",),
@@ -55,10 +57,10 @@ _OF_TASKS = {  # options that only some tasks have
     "whole_words": ("mlm",),
     "embeddings": ("classify", "multilabel", "regress"),
     "class_weights": ("classify",),
-    # The slots of a causal model are running means.
-    **dict.fromkeys(("sharing", "projection"), tuple(task for task in TASKS if task != "clm")),
+    # The slots of a causal model are running means, and what is last changes with every token.
+    **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
 }
-_OF_LINFORMER = ("window", "sharing", "projection")  # options that full attention does not have
+_OF_LINFORMER = ("window", *_OF_SLOTS, "exact_first", "exact_last")  # options that full attention does not have
 _OF_NEW_MODELS = {
     *_OF_LINFORMER,
     "tokenizer",
@@ -99,15 +101,22 @@ class TrainSettings:
     whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
     k: str | None = option(
         None,
-        "slots K: a number; one a layer, comma-separated; or @spectrum.json, or @spectrum.json:99  "
+        "slots K: a number; one a layer, comma-separated; 0: only the window; or @spectrum.json, or @spectrum.json:99  "
         "[min(256, max-length/4); clm 64]",
     )
     window: int | None = option(
         None, "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  [clm: 64]"
     )
-    sharing: str = option("headwise", "who shares a projection of linear, random or conv", SHARINGS)
+    exact_first: int = option(0, "first tokens of a document that all others see themselves")
+    exact_last: int = option(0, "last tokens likewise")
+    sharing: str = option(
+        "headwise", "who shares a projection of linear, random, conv, or dynamic (best: kv_per_head)", SHARINGS
+    )
     # Segment means generalize best from a few thousand documents (docs/log.md).
-    projection: str = option("mean", "how positions become slots; linear and conv are learned", PROJECTIONS)
+    projection: str = option(
+        "mean", "how positions become slots; linear and conv are learned, dynamic is chosen by the input", PROJECTIONS
+    )
+    slot_mass: str = option("none", "log of a slot's tokens, added to its scores; not linear, random", SLOT_MASSES)
     attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
     activation_memory: str = option(
         "none", "activations a training keeps: all; inputs of layers; none, as two streams", ACTIVATION_MEMORY
@@ -133,11 +142,18 @@ class TrainSettings:
         for name, value, least in (
             ("stride", self.stride, 0),
             ("window", self.window, 0),
+            ("exact_first", self.exact_first, 0),
+            ("exact_last", self.exact_last, 0),
             ("max_length", self.length, 4),
             ("max_target_length", self.target_length, 4),
         ):
             if value is not None and value < least:
                 raise InputError(f"{flag(name)} must be at least {least}, got {value}")
+        if self.exact_first + self.exact_last > self.length:
+            raise InputError(
+                f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "
+                f"{self.length:,} tokens read at once"
+            )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
         for item in dataclasses.fields(self):
@@ -156,10 +172,17 @@ class TrainSettings:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
         if self.attention == "full" and name in _OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
+        if name in _OF_SLOTS and self.k == "0":
+            raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
         if name == "sharing" and self.projection in ("mean", "max"):
             raise InputError(
                 f"--sharing {self.sharing} has no effect with --projection {self.projection}, which has nothing to "
-                "share: leave it out, or take --projection linear, random or conv"
+                "share: leave it out, or take --projection linear, random, conv or dynamic"
+            )
+        if name == "slot_mass" and self.projection in ("linear", "random"):
+            raise InputError(
+                f"--slot-mass {self.slot_mass} has no effect with --projection {self.projection}, whose slots stand "
+                "for no number of tokens: leave it out, or take --projection conv, mean, max or dynamic"
             )
         if name == "overflow" and self.task in _NO_WINDOWS:
             raise InputError(f"--overflow windows is not for --task {self.task}, {_NO_WINDOWS[self.task]}")
@@ -218,7 +241,8 @@ class TrainSettings:
     @property
     def slots(self) -> int | list[int]:
         """K of the model: one number, or one a layer."""
-        layers, least = SIZES[self.size].layers, 0 if self.task == "clm" and self.local_window else 1
+        # A decoder reads what an encoder wrote through slots.
+        layers, least = SIZES[self.size].layers, 0 if self.local_window and self.task != "seq2seq" else 1
         if self.k is None or self.attention == "full":
             return min(64 if self.task == "clm" else 256, self.length // 4)
         try:

@@ -22,10 +22,10 @@ def case_for(contender, **changes):
 
 
 def random_biases(module):
-    """Biases begin at zero, where a lost one goes unseen."""
+    """Biases, and the places of chosen slots, begin at zero, where a lost one goes unseen."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith(("bias", "shift", "log_steepness")):
                 parameter.normal_()
 
 
@@ -98,6 +98,9 @@ def test_each_form_of_ours_is_what_its_name_says():
     assert modules["torch-linformer, sharing kv"].proj_v is None
     for projection in ("random", "conv", "mean", "max"):
         assert modules[f"torch-linformer, {projection}"].proj_k.projection == projection
+    of_layer, of_heads = (modules[f"torch-linformer, dynamic, sharing {name}"] for name in ("kv", "kv_per_head"))
+    assert (of_layer.proj_k.weight.shape, of_layer.proj_v) == ((7, 24), None)
+    assert (of_heads.proj_k.weight.shape, of_heads.proj_v) == ((3, 7, 8), None)
 
 
 def test_what_would_not_fit_is_not_compared():

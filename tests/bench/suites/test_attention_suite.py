@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_linformer.bench.contenders.attention_contenders import EAGER, MATRIX_PRODUCT, OURS, SDPA
+from torch_linformer.bench.contenders.attention_contenders import DYNAMIC, EAGER, MATRIX_PRODUCT, OURS, SDPA
 from torch_linformer.bench.suite import Grid, Measurement
 from torch_linformer.bench.suites.attention_suite import AttentionSuite
 from torch_linformer.reporting.html import render_html
@@ -57,6 +57,8 @@ def test_ratios_shares_and_figures(rows):
     assert f"time of {SDPA} over ours, training" in [headline.name for headline in summary.headlines]
     headings = [section.heading for section in summary.sections]
     assert "Forward, K = 64: time" in headings and "Training, K = 128: peak memory" in headings
+    table = next(section for section in summary.sections if section.heading == "Training, K = 128: time")
+    assert set(DYNAMIC) < {row[0] for row in table.rows} and all(name in table.figure for name in DYNAMIC)
     assert "<svg" in render_html(Report(title="Title", sections=summary.sections, headlines=summary.headlines))
 
 

@@ -17,12 +17,18 @@ from torch_linformer.bench.contenders.plain import plain_full_attention, plain_l
 from torch_linformer.bench.suite import Case, Contender, Workload
 from torch_linformer.measuring.machine import package_versions
 from torch_linformer.nn.attention import FullAttention, LinformerAttention
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions, Projection, Sharing
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions, FixedProjection, Sharing
 
 OURS = "torch-linformer"
 SDPA = f"full attention, SDPA (torch {torch.__version__})"
 EAGER = f"full attention, eager (torch {torch.__version__})"
 MATRIX_PRODUCT = f"matrix product (torch {torch.__version__})"
+
+# Slots chosen by the input, by one P a layer and by one a head.
+DYNAMIC: dict[str, AttentionOptions] = {
+    f"{OURS}, dynamic, sharing kv": {"projection": "dynamic", "sharing": "kv"},
+    f"{OURS}, dynamic, sharing kv_per_head": {"projection": "dynamic", "sharing": "kv_per_head"},
+}
 
 _BUCKET = 64  # reformer-pytorch's own choice
 
@@ -33,9 +39,10 @@ def ours() -> list[Contender]:
     for sharing in get_args(Sharing):
         if sharing not in (DEFAULTS["sharing"], "layerwise"):
             options[f"{OURS}, sharing {sharing}"] = {"sharing": sharing}
-    for projection in get_args(Projection):
+    for projection in get_args(FixedProjection):
         if projection != DEFAULTS["projection"]:
             options[f"{OURS}, {projection}"] = {"projection": projection}
+    options |= DYNAMIC
     return [Contender(name=name, build=partial(build_ours, **chosen)) for name, chosen in options.items()]
 
 

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from torch_linformer.nn.attention import Attention, LinformerAttention
 from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
+from torch_linformer.nn.dynamic_projection import DynamicProjection
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -16,10 +18,10 @@ from torch_linformer.nn.projection import SequenceProjection
 def plain_linformer_attention(module: LinformerAttention, states: Tensor) -> Tensor:
     """Self-attention of ``(B, N, C)`` with N = ``max_len``: channels first, then Eᵀ and Fᵀ, then an eager softmax."""
     assert module.proj_k is not None
-    proj_v = module.proj_k if module.proj_v is None else module.proj_v
-    keys = _slots(module.proj_k, _heads(module.k_proj(states), module.num_kv_heads))
-    values = _slots(proj_v, _heads(module.v_proj(states), module.num_kv_heads))
-    return _attend(module, states, keys, values)
+    keys, values = (_heads(linear(states), module.num_kv_heads) for linear in (module.k_proj, module.v_proj))
+    proj_v, scored_v = (module.proj_k, keys) if module.proj_v is None else (module.proj_v, values)
+    slots_k, slots_v = _slots(module.proj_k, keys, keys, states), _slots(proj_v, values, scored_v, states)
+    return _attend(module, states, slots_k, slots_v)
 
 
 def plain_full_attention(module: Attention, states: Tensor) -> Tensor:
@@ -96,14 +98,30 @@ def _heads(channels: Tensor, heads: int) -> Tensor:
     return channels.view(*channels.shape[:-1], heads, -1).transpose(1, 2)
 
 
-def _slots(projection: SequenceProjection, sequence: Tensor) -> Tensor:
-    """``(B, H, N, D)`` to ``(B, H, K, D)``, without the slots that no position belongs to."""
+def _slots(projection: SequenceMap, sequence: Tensor, scored: Tensor, states: Tensor) -> Tensor:
+    """``(B, H, N, D)`` to ``(B, H, K, D)``, without the slots that no position belongs to.
+
+    A map that depends on the input scores ``scored`` ``(B, H, N, D)`` in each head, or once ``states`` ``(B, N, C)``.
+    """
+    if isinstance(projection, DynamicProjection):
+        chosen = _chosen(projection, states.unsqueeze(1) if projection.num_heads is None else scored)
+        return torch.einsum("bhnk,bhnd->bhkd", chosen, sequence)
     if projection.projection == "max":
         length, window = sequence.shape[-2], projection.window
         filled = F.pad(sequence, (0, 0, 0, -length % window), value=float("-inf"))
         return filled.view(*filled.shape[:-2], -1, window, filled.shape[-1]).amax(dim=-2)
     matrix = _matrix(projection, sequence)
     return torch.einsum("bhnd,hnk->bhkd" if matrix.dim() == 3 else "bhnd,nk->bhkd", sequence, matrix)
+
+
+def _chosen(projection: DynamicProjection, scored: Tensor) -> Tensor:
+    """P, ``(B, H, N, K)``: the softmax over the N positions, each at its place among K segments."""
+    dtype, device = torch.promote_types(scored.dtype, torch.float32), scored.device
+    length, slots = scored.shape[-2], projection.k
+    places = (torch.arange(length, dtype=dtype, device=device) + 0.5) * slots / length
+    centers = torch.arange(slots, dtype=dtype, device=device) + 0.5 + projection.shift
+    prior = -2 * projection.log_steepness.exp() * (places.unsqueeze(-1) - centers) ** 2
+    return torch.softmax((scored @ projection.weight.mT).to(dtype) + prior, dim=-2).to(scored.dtype)
 
 
 def _matrix(projection: SequenceProjection, like: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class AttentionSuite(Suite):
             text=_TEXT,
             title="One attention",
             file="attention",
-            names=[ours, *others],
+            names=[ours, *contenders.DYNAMIC, *others],
         )
         shares = _shares(results, rows)
         if shares:
