@@ -113,6 +113,7 @@ PUBLIC_NAMES = {
         "read_checkpoint",
     ],
     "torch_linformer.nn": [
+        "DynamicProjection",
         "LinformerAttention",
         "LinformerDecoder",
         "LinformerDecoderLayer",

@@ -33,7 +33,7 @@ PHONE, DESKTOP = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="module")
 def inspection(tokenizer):
-    """Two layers of three heads, 447 tokens, a local window, and E ≠ F for every head."""
+    """Two layers of three heads, 447 tokens, three of them exact, a local window, and E ≠ F for every head."""
     torch.manual_seed(0)
     config = LinformerConfig(
         vocab_size=len(tokenizer),
@@ -45,6 +45,8 @@ def inspection(tokenizer):
         k=[16, 20],
         window=6,
         sharing="none",
+        exact_first=2,
+        exact_last=1,
         problem_type="single_label_classification",
         id2label={0: NASTY, 1: "sun"},
         label2id={NASTY: 0, "sun": 1},
@@ -179,14 +181,14 @@ def test_hovering_shows_the_value_of_the_tensor(visit, inspection):
         "return [bbox.left, bbox.top, bbox.width, bbox.height]; })()"
     )
     weights = inspection.layers[1].weights[2].double()
-    for row, column in ((0, 0), (40, 7), (148, 26)):
-        x = plot["x"] + frame[0] + (column + 0.5) / 27 * frame[2]
+    things = {0: "slot 0", 7: "slot 7", 21: "token 1 “the” itself", 29: "the token 3 after it"}
+    for row, column in ((0, 0), (40, 7), (50, 21), (148, 29)):
+        x = plot["x"] + frame[0] + (column + 0.5) / 30 * frame[2]
         y = plot["y"] + frame[1] + (3 * row + 1.5) / 447 * frame[3]
         page.mouse.move(x, y)
         wanted = float(weights[3 * row : 3 * row + 3, column].mean())
         text = page.inner_text("#slots-readout")
-        thing = f"slot {column}" if column < 20 else f"the token {column - 23} after it"
-        assert text.startswith(f"tokens {3 * row}–{3 * row + 2} attends mean ") and text.endswith(thing), text
+        assert text.startswith(f"tokens {3 * row}–{3 * row + 2} attends mean ") and text.endswith(things[column]), text
         assert float(text.split("mean ")[1].split()[0].replace("−", "-")) == pytest.approx(wanted, rel=6e-3)
     page.mouse.move(0, 0)
 

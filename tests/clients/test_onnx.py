@@ -12,8 +12,8 @@ from torch_linformer.models import (
     LinformerModel,
 )
 
-PROJECTIONS = ["linear", "random", "conv", "mean", "max"]
-
+PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]
+BESIDE_SLOTS = {"exact_first": 1, "exact_last": 1, "window": 5}
 
 CAUSAL = {"causal": True, "window": 5, "num_hidden_layers": 1, "max_position_embeddings": 150}
 
@@ -41,6 +41,12 @@ def test_a_program_of_torch_scores_texts_of_any_length(config, tokenizer, tmp_pa
         (LinformerForQuestionAnswering, {}),
         (LinformerForTokenClassification, {"type_vocab_size": 0}),
         (LinformerForSequenceClassification, {"window": 5, "projection": "max"}),
+        *(
+            (LinformerForSequenceClassification, {"projection": "dynamic", "sharing": sharing, **BESIDE_SLOTS})
+            for sharing in ("kv_per_head", "kv")
+        ),
+        (LinformerModel, {"projection": "mean", "slot_mass": "learned", **BESIDE_SLOTS}),
+        (LinformerModel, {"k": 0, **BESIDE_SLOTS}),
         (LinformerForCausalLM, CAUSAL),
         (LinformerModel, {"slot_bias": True, "final_norm": False, "norm_first": True}),
     ],
