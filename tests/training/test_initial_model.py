@@ -8,7 +8,12 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.training import initial_model
-from torch_linformer.training.initial_model import add_latent_semantics, build_config, build_model
+from torch_linformer.training.initial_model import (
+    add_latent_semantics,
+    build_config,
+    build_model,
+    build_seq2seq_config,
+)
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import SIZES, TrainSettings
@@ -61,6 +66,11 @@ def test_chosen_slots_reach_the_configuration(quick, classifier_run):
     assert {name: getattr(config, name) for name in options} == options
     alone = build_config(TrainSettings(**{**quick, "projection": "mean", "k": "0", "window": 4}), tokenizer, {})
     assert (alone.k, alone.window) == (0, 4)
+    causal = build_config(TrainSettings(task="clm", max_length=24, exact_first=3), tokenizer, {})
+    assert causal.exact_first == 3
+    both = TrainSettings(**{**quick, **options, "task": "seq2seq", "max_target_length": 12})
+    pair = build_seq2seq_config(both, tokenizer, {"bos_token_id": 2, "eos_token_id": 3})
+    assert (pair.encoder.exact_first, pair.decoder.exact_first, pair.memory_projection) == (1, 0, "dynamic")
 
 
 # First word embeddings
