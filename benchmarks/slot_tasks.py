@@ -319,8 +319,9 @@ def draw_curves(figure: Figure, sections: dict[tuple, list[dict]]) -> None:
     """Training loss against steps: one row of the figure a task, one line a run, dashed with a window beside slots."""
     rows = figure.subplots(len(sections), 1, squeeze=False)[:, 0]
     for axes, ((task, length, *_), runs) in zip(rows, sorted(sections.items()), strict=True):
-        axes.set(title=f"{TITLES[task]}, N {length:,}", xlabel="steps", ylabel="nats (training)", ylim=(0, None))
+        axes.set(title=f"{TITLES[task]}, N {length:,}", xlabel="steps", ylabel="nats (training)")
         draw_runs(axes, runs)
+        axes.set_ylim(bottom=0)
     drawn_once = {line.get_label(): line for axes in rows for line in axes.lines if line.get_label()[0] != "_"}
     figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=2, fontsize=10)
 
