@@ -132,6 +132,16 @@ def test_a_refused_size_leaves_the_model_as_it_was(build, token_ids, fields, arg
     assert torch.equal(model(token_ids(2, 29)).last_hidden_state, before)
 
 
+def test_a_model_holds_its_exact_tokens(build):
+    model = build(LinformerModel, exact_first=5, exact_last=4)
+    with pytest.raises(
+        ValueError, match="exact_first \\+ exact_last = 9 tokens, but the longest sequence has max_len = 8"
+    ):
+        model.resize_max_len(8)
+    assert model.config.max_position_embeddings == 29
+    model.resize_max_len(9)
+
+
 @pytest.mark.parametrize("arguments", [(6,), (58, "stretch"), (40.5,)])
 @pytest.mark.parametrize(("k", "memory_k"), [(7, 3), (3, 7)])
 @torch.no_grad()

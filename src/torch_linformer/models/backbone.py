@@ -18,6 +18,7 @@ from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.resizing import check_new_length
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed
+from torch_linformer.nn.attention.exact_tokens import ExactTokens
 from torch_linformer.nn.attention.past import positions_after
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.projection import resize_rows
@@ -146,6 +147,8 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
         check_new_length(max_len, mode, self.config.k, "k")
+        if not self.config.causal:
+            ExactTokens(self.config.exact_first, self.config.exact_last).check(max_len)
         if self.config.longest_input is None:
             raise ValueError(
                 f"nothing to resize: a causal model with position_embedding={self.config.position_embedding!r} reads "
