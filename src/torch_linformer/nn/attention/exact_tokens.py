@@ -28,33 +28,43 @@ class ExactTokens(NamedTuple):
                 f"exact_first + exact_last = {self.number} tokens, but the longest sequence has {limit} = {max_len}"
             )
 
-    def places(self, sequence: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor | None]:
-        """Their positions ``(B or 1, T)`` in ``sequence`` ``(B, M, C)``, and bool: True where there is no such token.
-
-        None where there are all of them, as in a long sequence without padding.
-        """
+    def places(self, sequence: Tensor, padding: Padding | None) -> "Places":
+        """Where they stand in ``sequence`` ``(B, M, C)``."""
         length, device = sequence.shape[1], sequence.device
         tokens = torch.full((1, 1), length, device=device)
         if padding is not None:
             tokens = (~padding.trailing).sum(dim=-1, keepdim=True)
         first = torch.arange(self.first, device=device).expand(tokens.shape[0], -1)
         last = tokens - self.last + torch.arange(self.last, device=device)
-        places = torch.cat([first, last], dim=-1)
+        index = torch.cat([first, last], dim=-1)
         if padding is None and not torch.compiler.is_compiling() and length >= self.number:
-            return places, None
+            return Places(index, None)
         missing = torch.cat([first >= tokens, last < self.first], dim=-1)
-        return places.masked_fill(missing, 0), missing
+        return Places(index.masked_fill(missing, 0), missing)
 
-    def take(self, sequence: Tensor, places: Tensor) -> Tensor:
+
+class Places(NamedTuple):
+    """Where the exact tokens of each row stand.
+
+    Attributes:
+        positions: theirs, ``(B or 1, T)``.
+        missing: bool ``(B or 1, T)``, True where there is no such token; None where there are all of them, as in a long
+            sequence without padding.
+    """
+
+    positions: Tensor
+    missing: Tensor | None
+
+    def take(self, sequence: Tensor) -> Tensor:
         """``(B, T, C)`` of ``(B, M, C)``."""
-        if sequence.shape[1] == 0:
-            return sequence.new_zeros(sequence.shape[0], self.number, sequence.shape[2])
-        return sequence.gather(1, places.unsqueeze(-1).expand(sequence.shape[0], -1, sequence.shape[-1]))
+        batch, length, channels = sequence.shape
+        if length == 0:
+            return sequence.new_zeros(batch, self.positions.shape[1], channels)
+        return sequence.gather(1, self.positions.unsqueeze(-1).expand(batch, -1, channels))
 
-    def seen_apart(self, sequence: Tensor, padding: Padding | None) -> Tensor:
+    def hidden(self, length: int, padding: Padding | None) -> Tensor:
         """Bool ``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out."""
-        places, missing = self.places(sequence, padding)
-        hidden = torch.zeros(places.shape[0], sequence.shape[1] + 1, dtype=torch.bool, device=sequence.device)
-        places = places if missing is None else places.masked_fill(missing, sequence.shape[1])
-        hidden = hidden.scatter(1, places, True)[:, :-1]
-        return hidden if padding is None else hidden | padding.trailing
+        index = self.positions if self.missing is None else self.positions.masked_fill(self.missing, length)
+        found = torch.zeros(index.shape[0], length + 1, dtype=torch.bool, device=index.device)
+        found = found.scatter(1, index, True)[:, :-1]
+        return found if padding is None else found | padding.trailing

@@ -43,6 +43,11 @@ class SlotMaps(NamedTuple):
     def is_one(self) -> bool:
         return self.of_keys is self.of_values
 
+    @property
+    def score_inputs(self) -> bool:
+        """Whether they look at the inputs: a map that depends on the input, the same for all heads."""
+        return isinstance(self.of_keys, DynamicProjection) and self.of_keys.num_heads is None
+
     def compress_first(self, attention: Heads, length: int, same_source: bool, has_positions: bool) -> bool:
         """Whether compressing the inputs before ``k_proj`` and ``v_proj`` takes fewer multiplications."""
         if not (self.of_keys.commutes_with_channels and self.of_values.commutes_with_channels):

@@ -10,12 +10,12 @@ from torch_linformer.functional.attention import attend, repeat_heads
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
-from torch_linformer.nn.attention.exact_tokens import ExactTokens
+from torch_linformer.nn.attention.exact_tokens import ExactTokens, Places
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps, SlotsInTheMaking, heads_of_slots
 from torch_linformer.nn.chunks import Chunks
-from torch_linformer.nn.maps import MAPS, SequenceMap, build_map
+from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
     COUNTED,
     DEFAULTS,
@@ -115,7 +115,7 @@ class Slots(Context):
 
     def reset_parameters(self, attention: Heads) -> None:
         for projection in (attention.proj_k, attention.proj_v):
-            if isinstance(projection, MAPS):
+            if isinstance(projection, SequenceMap):
                 projection.reset_parameters()
         for name in SLOT_PARAMETERS:
             if getattr(attention, name) is not None:
@@ -133,13 +133,12 @@ class Slots(Context):
         near = super().read(attention, key, value, padding, None) if self.window else None
         exact = None
         if self.exact.number:
-            places, missing = self.exact.places(key, padding)
-            exact_k = self.exact.take(key, places)
-            exact_v = exact_k if value is key else self.exact.take(value, places)
-            exact = super().read(attention, exact_k, exact_v, None, None)._replace(padding=missing)
-        beside = self._beside_slots(near, exact, key, padding)
+            places = self.exact.places(key, padding)
+            exact_k = places.take(key)
+            exact = super().read(attention, exact_k, exact_k if value is key else places.take(value), None, None)
+            near, exact = _apart(near, exact, places, key.shape[1], padding)
         if self.k == 0:
-            return _without_slots(attention, key)._replace(**beside)
+            return _without_slots(attention, key)._replace(near=near, exact=exact)
         maps, inputs = SlotMaps.of(attention, shared_projection), Pair(key, value)
         if maps.compress_first(attention, key.shape[1], value is key, bool(self.window)):
             slots = maps.compress(inputs, inputs, padding)
@@ -147,7 +146,7 @@ class Slots(Context):
         else:
             positions = near or super().read(attention, key, value, padding, None)
             slots = maps.compress(inputs, Pair(positions.keys, positions.values), padding)
-        return self._context(slots, maps, key, padding)._replace(**beside)
+        return self._context(slots, maps, key, padding)._replace(near=near, exact=exact)
 
     def read_chunks(
         self,
@@ -159,40 +158,30 @@ class Slots(Context):
         near = super().read_chunks(attention, chunks, norm, None) if self.window else None
         exact = None
         if self.exact.number:
-            places, missing = self.exact.places(chunks.sequence, chunks.padding)
-            x = chunks.normed(self.exact.take(chunks.sequence, places), missing, norm)
-            exact = super().read(attention, x, x, None, None)._replace(padding=missing)
-        beside = self._beside_slots(near, exact, chunks.sequence, chunks.padding)
+            places = self.exact.places(chunks.sequence, chunks.padding)
+            x = chunks.normed(places.take(chunks.sequence), places.missing, norm)
+            exact = super().read(attention, x, x, None, None)
+            near, exact = _apart(near, exact, places, chunks.length, chunks.padding)
         if self.k == 0:
-            return _without_slots(attention, chunks.sequence)._replace(**beside)
+            return _without_slots(attention, chunks.sequence)._replace(near=near, exact=exact)
         maps = SlotMaps.of(attention, shared_projection)
         compresses_first = maps.compress_first(attention, chunks.length, True, bool(self.window))
         slots_of_chunks = SlotsInTheMaking(maps, chunks)
         for chunk in chunks.cut_at(maps.of_keys.chunk_multiple):
+            heads = None if near is None else Pair(near.keys[:, :, chunk], near.values[:, :, chunk])
+            if heads is not None and not compresses_first and not maps.score_inputs:
+                slots_of_chunks.add(chunk, heads, heads)
+                continue
             x = chunks.read(chunk, norm)
-            if compresses_first:
-                sequences = Pair(x, x)
-            elif near is not None:
-                sequences = Pair(near.keys[:, :, chunk], near.values[:, :, chunk])
-            else:
+            inputs = Pair(x, x)
+            if not compresses_first and heads is None:
                 positions = super().read(attention, x, x, None, None)
-                sequences = Pair(positions.keys, positions.values)
-            slots_of_chunks.add(chunk, Pair(x, x), sequences)
+                heads = Pair(positions.keys, positions.values)
+            slots_of_chunks.add(chunk, inputs, inputs if compresses_first or heads is None else heads)
         slots = slots_of_chunks.total()
         if compresses_first:
             slots = heads_of_slots(attention, slots, maps, chunks.sequence, chunks.padding)
-        return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(**beside)
-
-    def _beside_slots(
-        self, near: KeysAndValues | None, exact: KeysAndValues | None, sequence: Tensor, padding: Padding | None
-    ) -> dict[str, Any]:
-        """What stands beside the slots: the window leaves out what is seen exactly, so that it counts once."""
-        if exact is not None:
-            # In a row without tokens all that is attended to is missing: its values are zeros.
-            exact = exact._replace(values=zero_padding(exact.values, exact.padding))
-            if near is not None:
-                near = near._replace(padding=self.exact.seen_apart(sequence, padding))
-        return {"near": near, "exact": exact}
+        return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(near=near, exact=exact)
 
     def _context(self, slots: Pair, maps: SlotMaps, sequence: Tensor, padding: Padding | None) -> KeysAndValues:
         """The slots that a sequence reaches, so that a short text pays for no more."""
@@ -268,6 +257,18 @@ def check_slots(k: int, max_len: int, window: int | None, *, limit: str = "max_l
     if k == 0 and window is not None:
         return
     check_k(k, max_len, limit=limit)
+
+
+def _apart(
+    near: KeysAndValues | None, exact: KeysAndValues, places: Places, length: int, padding: Padding | None
+) -> tuple[KeysAndValues | None, KeysAndValues]:
+    """The window without the tokens that are seen exactly, so that these count once, and the exact tokens.
+
+    In a row without tokens all that is attended to is missing: its values are zeros.
+    """
+    if near is not None:
+        near = near._replace(padding=places.hidden(length, padding))
+    return near, exact._replace(values=zero_padding(exact.values, places.missing), padding=places.missing)
 
 
 def _without_slots(attention: Heads, sequence: Tensor) -> KeysAndValues:
