@@ -7,6 +7,8 @@ from torch import Tensor
 
 from torch_linformer.models.configuration import LinformerConfig, with_changes
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
+from torch_linformer.nn.attention.slots import SLOT_PARAMETERS
+from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.projection import SequenceProjection
 
 Model = TypeVar("Model", bound=LinformerPreTrainedModel)
@@ -39,17 +41,17 @@ def with_attention(model: Model, **changes: Any) -> Model:
         config.length_scaling = config.projection != "linear"
     copy: Any = type(model)(config)
     copy.to(device=model.device, dtype=model.dtype)
+    maps = {name: module for name, module in copy.named_modules() if isinstance(module, SequenceMap)}
     weights = model.state_dict()
     with torch.no_grad():
         for name, tensor in copy.state_dict().items():
+            of_slots = name.rpartition(".")[0] in maps or name.endswith(SLOT_PARAMETERS)
             if name.endswith(POSITIONS):
                 tensor.copy_(weights[name][torch.arange(len(tensor)) % len(weights[name])])
-            elif name in weights and weights[name].shape == tensor.shape:  # else it is a new parameter of the slots
-                tensor.copy_(weights[name])
-        for module in copy.modules():
-            if not isinstance(module, SequenceProjection):
-                continue
-            if module.projection == "linear" and module.weight is not None:
+            elif not of_slots or (name in weights and weights[name].shape == tensor.shape):
+                tensor.copy_(weights[name])  # others are new: they have their first values
+        for module in maps.values():
+            if isinstance(module, SequenceProjection) and module.projection == "linear" and module.weight is not None:
                 module.weight.copy_(segment_means(module.max_len, module.window))
     trained: Model = copy.train(model.training)
     return trained
