@@ -15,12 +15,12 @@ from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.resizing import check_new_length
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed
 from torch_linformer.nn.attention.exact_tokens import ExactTokens
 from torch_linformer.nn.attention.past import positions_after
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
+from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
 Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]

@@ -13,9 +13,8 @@ from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
-from torch_linformer.nn.maps import build_map
 from torch_linformer.nn.options import ActivationMemory
-from torch_linformer.nn.stack import final_norm, k_per_layer, split_sharing
+from torch_linformer.nn.stack import final_norm, k_per_layer, shared_map, split_sharing
 
 
 class EncoderBlock(GradientCheckpointingLayer, EncoderLayer):
@@ -36,15 +35,14 @@ BLOCKS = [block.__name__ for block in (EncoderBlock, ReversibleBlock, DecoderBlo
 def build_encoder(config: LinformerConfig) -> Encoder:
     """The encoder of ``config``; with ``attention="full"`` it differs only in the attention."""
     options: dict[str, Any] = {**attention_options(config)}
-    shared = None
+    of_shared = None
     max_len, ks = config.max_position_embeddings, k_per_layer(config.k, config.num_hidden_layers, config.sharing)
     if config.attention == "linformer":
         options, of_shared = split_sharing(options)
-        if of_shared is not None and ks[0] > 0:
-            shared = build_map(max_len, ks[0], config.hidden_size, **of_shared)
     block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
     layers = [block(_attention(config, max_len, k, options), **_layer_options(config)) for k in ks]
     memory = cast(ActivationMemory, config.activation_memory)
+    shared = shared_map(of_shared, max_len, ks, config.hidden_size)
     return Encoder(layers, _norm(config), shared, activation_memory=memory, chunk_size=config.chunk_size)
 
 
@@ -53,13 +51,11 @@ def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
     encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
     memory_len, layers = encoder.max_position_embeddings, decoder.num_hidden_layers
     target, memory = ({**options} for options in (attention_options(decoder), memory_options(config)))
-    shared = None
+    of_shared = None
     ks = k_per_layer(decoder.k, layers, None)
     memory_ks = k_per_layer(cast("int | list[int]", config.memory_k), layers, config.memory_sharing, "memory_k")
     if decoder.attention == "linformer":
         memory, of_shared = split_sharing(memory)
-        if of_shared is not None:
-            shared = build_map(memory_len, memory_ks[0], encoder.hidden_size, **of_shared)
     width = {"kdim": encoder.hidden_size, "vdim": encoder.hidden_size}
     blocks = [
         DecoderBlock(
@@ -69,6 +65,7 @@ def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
         )
         for k, memory_k in zip(ks, memory_ks, strict=True)
     ]
+    shared = shared_map(of_shared, memory_len, memory_ks, encoder.hidden_size)
     return Decoder(blocks, _norm(decoder), shared, activation_memory=cast(ActivationMemory, decoder.activation_memory))
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
-from torch_linformer.nn.maps import build_map, resize_maps
+from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, check_activation_memory, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask
-from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, split_sharing
+from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, shared_map, split_sharing
 
 
 class Decoder(Stack):
@@ -94,7 +94,7 @@ class LinformerDecoder(Decoder):
         memory_len = max_len if memory_len is None else memory_len
         parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
         check_activation_memory(activation_memory, norm_first, decoder=True)
-        ks, shared = k_per_layer(k, num_layers, None), None
+        ks = k_per_layer(k, num_layers, None)
         memory_ks = _memory_k_per_layer(ks, memory_k, memory_len, parts.attention.get("sharing"))
         of_layers, of_shared = split_sharing(parts.attention)
         of_layers["attention_dropout"] = of_layers.pop("dropout")
@@ -122,9 +122,8 @@ class LinformerDecoder(Decoder):
             for layer_k, layer_memory_k in zip(ks, memory_ks, strict=True)
         ]
         norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
-        if of_shared is not None:
-            width = d_model if memory_dim is None else memory_dim
-            shared = build_map(memory_len, memory_ks[0], width, **of_shared, device=device, dtype=dtype)
+        width = d_model if memory_dim is None else memory_dim
+        shared = shared_map(of_shared, memory_len, memory_ks, width, device=device, dtype=dtype)
         super().__init__(layers, norm, shared, activation_memory=activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_linformer.functional.dynamic import Pooled, SegmentPrior, pool, pooling_weights
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
-from torch_linformer.nn.options import check_k
+from torch_linformer.nn.options import check_k, check_new_length
 
 STD = 0.02  # of the learned queries at first, so that slots begin close to means of segments
 
@@ -146,10 +146,7 @@ class DynamicProjection(nn.Module):
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""
-        if mode not in ("interpolate", "keep"):
-            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
-        if max_len < self.k:
-            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+        check_new_length(max_len, mode, self.k)
 
     def resize_max_len(self, max_len: int, mode: str = "interpolate") -> None:
         """Take sequences up to ``max_len``: nothing else depends on it, so both modes are the same."""

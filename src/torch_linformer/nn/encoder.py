@@ -12,11 +12,11 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
-from torch_linformer.nn.maps import build_map, resize_maps
+from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal, can_reverse
-from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, split_sharing
+from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, shared_map, split_sharing
 
 
 class Encoder(Stack):
@@ -138,7 +138,7 @@ class LinformerEncoder(Encoder):
         **options: Unpack[StackOptions],
     ) -> None:
         parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
-        ks, shared = k_per_layer(k, num_layers, parts.attention.get("sharing")), None
+        ks = k_per_layer(k, num_layers, parts.attention.get("sharing"))
         of_layers, of_shared = split_sharing(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
         layer_class = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
@@ -151,8 +151,7 @@ class LinformerEncoder(Encoder):
             for layer_k in ks
         ]
         norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
-        if of_shared is not None and ks[0] > 0:
-            shared = build_map(max_len, ks[0], d_model, **of_shared, device=device, dtype=dtype)
+        shared = shared_map(of_shared, max_len, ks, d_model, device=device, dtype=dtype)
         of_stack: dict[str, Any] = {
             "activation_memory": activation_memory,
             "chunk_size": parts.layer["chunk_size"],

@@ -9,7 +9,6 @@ from torch_linformer.nn.options import DEFAULTS
 from torch_linformer.nn.projection import SequenceProjection
 
 SequenceMap = SequenceProjection | DynamicProjection
-MAPS = (SequenceProjection, DynamicProjection)
 
 
 def build_map(
@@ -31,7 +30,7 @@ def build_map(
 
 def maps_in(owner: nn.Module) -> list[SequenceMap]:
     """Every map in ``owner``."""
-    return [module for module in owner.modules() if isinstance(module, MAPS)]
+    return [module for module in owner.modules() if isinstance(module, SequenceMap)]
 
 
 def resize_maps(owner: nn.Module, max_len: int, mode: Literal["interpolate", "keep"]) -> None:

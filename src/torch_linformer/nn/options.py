@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from torch_linformer.functional.causal import check_window
@@ -198,6 +199,17 @@ def check_k(k: int, longest: int, *, name: str = "k", limit: str = "max_len") ->
         raise ValueError(f"{limit} must be at least 1, got {longest}")
     if not 1 <= k <= longest:
         raise ValueError(f"{name} must lie between 1 and {limit} = {longest}, got {k}")
+
+
+def check_new_length(max_len: int, mode: str, k: int | list[int], name: str = "k") -> None:
+    """Raise ``ValueError`` for an unknown mode, or a length that is no number or below ``k``, the field ``name``."""
+    if mode not in ("interpolate", "keep"):
+        raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
+    least = max(1, k if isinstance(k, int) else max(k))
+    if not isinstance(max_len, Integral):
+        raise ValueError(f"max_len must be a whole number, got {max_len!r}")
+    if max_len < least:
+        raise ValueError(f"max_len must be at least {name} = {least}, got {max_len}")
 
 
 def check_activation_memory(activation_memory: str, norm_first: bool, decoder: bool = False) -> None:

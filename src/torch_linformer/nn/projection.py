@@ -18,7 +18,15 @@ from torch_linformer.functional.projection import (
     max_windows,
     tokens_per_window,
 )
-from torch_linformer.nn.options import DEFAULT_K, DENSE, PARAMETERLESS, FixedProjection, check_choice, check_k
+from torch_linformer.nn.options import (
+    DEFAULT_K,
+    DENSE,
+    PARAMETERLESS,
+    FixedProjection,
+    check_choice,
+    check_k,
+    check_new_length,
+)
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 
@@ -188,10 +196,7 @@ class SequenceProjection(nn.Module):
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""
-        if mode not in ("interpolate", "keep"):
-            raise ValueError(f"mode must be 'interpolate' or 'keep', got {mode!r}")
-        if max_len < self.k:
-            raise ValueError(f"max_len must be at least k = {self.k}, got {max_len}")
+        check_new_length(max_len, mode, self.k)
         if self.projection not in PARAMETERLESS and "weight" not in {**self._parameters, **self._buffers}:
             raise ValueError(
                 "the weight of this projection is computed from other parameters (a parametrization, weight_norm): "

@@ -13,7 +13,7 @@ from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
     DEFAULTS,
     FORMER_NAME,
@@ -121,6 +121,13 @@ def split_sharing(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     Slots.check_options({**DEFAULTS, **of_shared, "sharing": "layerwise", "slot_mass": chosen["slot_mass"]})
     rest = {name: value for name, value in options.items() if name not in ("sharing", "length_scaling")}
     return {**rest, "projection": None}, {**of_shared}
+
+
+def shared_map(
+    options: dict[str, Any] | None, max_len: int, ks: Sequence[int], width: int, **factory: Any
+) -> SequenceMap | None:
+    """The map that all layers share, by the options of :func:`split_sharing`; None without one, and without slots."""
+    return build_map(max_len, ks[0], width, **options, **factory) if options is not None and any(ks) else None
 
 
 def final_norm(
