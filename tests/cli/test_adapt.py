@@ -103,6 +103,10 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
         (["--k", "17"], "--k must lie between 0 and the 16 tokens read at once, got 17"),
         (["--k", "-1"], "--k must be at least 0, got -1"),
         (["--k", "0", "--window", "0"], "--k 0 leaves only the window, and --window 0 leaves nothing to attend to"),
+        (
+            ["--k", "0", "--slot-mass", "fixed"],
+            "--slot-mass has no effect with --k 0, which leaves only the window: leave it out",
+        ),
         (["--exact-first", "-1"], "--exact-first must be at least 0, got -1"),
         (
             ["--exact-first", "9", "--exact-last", "8"],

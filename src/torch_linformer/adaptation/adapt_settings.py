@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_options, option
+from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean", "linear")
-SHARINGS = {"dynamic": "kv_per_head", "linear": "headwise"}  # those that are taken where nobody chose one
+DEFAULT_SHARING = {"dynamic": "kv_per_head", "linear": "headwise"}  # those that are taken where nobody chose one
 # Of a configuration; 0 in a student, whose hidden states would otherwise be compared with noise in them.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
@@ -36,10 +37,10 @@ class AdaptSettings:
     sharing: str | None = option(
         None,
         "dynamic, linear: who shares a projection  [kv_per_head, headwise]",
-        ("none", "kv_per_head", "headwise", "kv", "layerwise"),
+        SHARINGS,
     )
     slot_mass: str | None = option(
-        None, "log of a slot's tokens, added to its scores  [learned; none for linear]", ("none", "fixed", "learned")
+        None, "log of a slot's tokens, added to its scores  [learned; none for linear]", SLOT_MASSES
     )
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
@@ -66,6 +67,9 @@ class AdaptSettings:
         for name in ("k", "exact_first", "exact_last"):
             if (getattr(self, name) or 0) < 0:
                 raise InputError(f"{flag(name)} must be at least 0, got {getattr(self, name)}")
+        for name in ("sharing", "slot_mass"):
+            if self.k == 0 and getattr(self, name) is not None:
+                raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
         if self.projection == "mean" and self.sharing is not None:
             raise InputError(f"--sharing {self.sharing} has no effect: means of segments have nothing to share")
         if self.projection == "linear" and self.slot_mass not in (None, "none"):

@@ -66,7 +66,7 @@ class Adapted:
     original: dict[str, float]
     start: dict[str, float]
     end: dict[str, float]
-    alone: "WithoutSlots | None"
+    alone: WithoutSlots | None
     tradeoff: list[Tradeoff]
     history: list[dict[str, Any]]
     costs: dict[int, tuple[StepCost | None, StepCost | None]]
@@ -162,6 +162,7 @@ def _score_rows(adapted: Adapted, columns: Iterable[Mapping[str, float]]) -> lis
 
 
 def _scores(adapted: Adapted) -> Section:
+    objective = adapted.source.objective
     columns: dict[str, Mapping[str, float]] = {"before": adapted.start, "distilled": adapted.end}
     if adapted.alone:
         columns["window alone"] = adapted.alone.scores
@@ -171,8 +172,9 @@ def _scores(adapted: Adapted) -> Section:
     text = "Neighbors are those among these texts, by similarity of the embeddings."
     if adapted.alone:
         names.insert(4, "slots add")
-        added = _score_rows(adapted, [_difference(adapted.end, adapted.alone.scores)])
-        rows = [(*row[:4], f"{float(str(gain)):+.3f}", *row[4:]) for row, (_, gain) in zip(rows, added, strict=True)]
+        without = adapted.alone.scores
+        gains = [f"{adapted.end[name] - without[name]:+.3f}" for name in objective.titles if name in adapted.end]
+        rows = [(*row[:4], gain, *row[4:]) for row, gain in zip(rows, gains, strict=True)]
         text += " Window alone is the distilled model with its slots taken out, not distilled again."
     return Section(
         f"{adapted.texts[1]} texts held out, beside the original",
@@ -201,10 +203,6 @@ def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | 
         f"The slots earn their cost: taken out of this model, its distance from the original (1 − cosine) is "
         f"{without / with_slots:.1f} times as large, {without:.4f} instead of {with_slots:.4f}.{cost}"
     )
-
-
-def _difference(scores: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
-    return {name: scores[name] - others[name] for name in scores if name in others}
 
 
 def _tradeoff(adapted: Adapted) -> list[Section]:

@@ -8,7 +8,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
-from torch_linformer.adaptation.adapt_settings import DROPOUTS, SHARINGS, STEPS, AdaptSettings
+from torch_linformer.adaptation.adapt_settings import DEFAULT_SHARING, DROPOUTS, STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_report import (
     RESULT,
     Adapted,
@@ -245,7 +245,7 @@ class Adaptation:
 
 def sharing_of(settings: AdaptSettings) -> str:
     """Who shares a projection, where nothing was said too."""
-    return settings.sharing or SHARINGS.get(settings.projection, DEFAULTS["sharing"])
+    return settings.sharing or DEFAULT_SHARING.get(settings.projection, DEFAULTS["sharing"])
 
 
 def build_student(
