@@ -8,7 +8,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
-from torch_linformer.functional import dynamic
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn import (
     DynamicProjection,
@@ -115,30 +114,6 @@ def test_no_rows_and_no_positions(sharing):
         assert output.shape == (batch, 3, 12) and weights.shape == (batch, 3, 8)
         assert output.isfinite().all()
         output.sum().backward()
-
-
-@pytest.mark.parametrize("memory", ["none", "checkpoint", "reversible"])
-def test_every_kind_of_memory_gives_the_same_gradients(gradients, monkeypatch, memory):
-    monkeypatch.setattr(dynamic, "SCORES", 100)  # blocks, computed again
-    options = {
-        "max_len": 23,
-        "k": 5,
-        "projection": "dynamic",
-        "sharing": "kv_per_head",
-        "window": 4,
-        "norm_first": True,
-    }
-    options |= {"exact_first": 1, "slot_mass": "learned", "activation_memory": memory, **DOUBLE}
-    model = LinformerEncoder(12, 4, 2, 17, 0.0, **options)
-    x = torch.randn(2, 11, 12, requires_grad=True, **DOUBLE)
-    wanted = [x, *model.parameters()]
-    actual = model(x)
-    found = gradients(actual, wanted)
-    if memory == "checkpoint":
-        model.activation_memory = "none"
-    expected = model(x, need_layers=True)
-    assert_close(actual, expected)
-    assert_close(found, gradients(expected, wanted))
 
 
 @pytest.mark.parametrize("sharing", [*SHARINGS, "layerwise"])
