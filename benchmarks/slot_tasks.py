@@ -15,9 +15,8 @@ In the first two, what is asked for stands farther away than the windows of all 
 """
 
 import itertools
-import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from learning import learn
+from learning import chosen, learn, run_all
 from slot_rows import (
     CLOSE,
     FIRST_VALUE,
@@ -265,11 +264,6 @@ def scores(model: Model, task: Task, draws: np.random.Generator, rows: int, leng
     return {"accuracy": float(np.concatenate(right).mean()), "floor": float(floor)}
 
 
-def finished(file: Path) -> list[dict]:
-    """The runs of earlier calls."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def report(runs: list[dict], output: Path) -> None:
     """Write results.md and curves.png."""
     sections = {}
@@ -336,14 +330,6 @@ def draw_runs(axes: Axes, runs: list[dict]) -> None:
         labeled.add(name)
 
 
-def chosen(names: str, known: Collection[str], option: str) -> list[str]:
-    """The names of a comma-separated list, each of which is known."""
-    for name in names.split(","):
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint=option)
-    return names.split(",")
-
-
 def main(
     output: Annotated[Path, typer.Option(help="folder of the results")],
     tasks: Annotated[str, typer.Option(help=f"of {', '.join(TITLES)}")] = "lookup,needle,listops",
@@ -360,19 +346,27 @@ def main(
 ) -> None:
     """Train each kind of attention on each task with each seed, unless it was done before, and report all of them."""
     torch.set_num_threads(threads)
-    known, runs = dict(TASKS), finished(output / "runs.jsonl")
+    known = dict(TASKS)
     if text_train is not None and text_test is not None:
         known["text"] = text_task(text_train, text_test)
     orders = itertools.product(range(seeds), chosen(tasks, known, "--tasks"), chosen(variants, VARIANTS, "--variants"))
-    for seed, name, variant in orders:
-        task = known[name]
-        setting = {"task": name, "length": length or task.length, "steps": steps or task.steps}
-        setting |= {"batch": batch or task.batch, "variant": variant, "seed": seed}
-        if not any(setting.items() <= run.items() for run in runs):
-            runs.append(train(task, setting, rows, device))
-            write_text(output / "runs.jsonl", "".join(json.dumps(run) + "\n" for run in runs))
-            report(runs, output)
-    report(runs, output)
+    settings = [
+        {
+            "task": name,
+            "length": length or known[name].length,
+            "steps": steps or known[name].steps,
+            "batch": batch or known[name].batch,
+            "variant": variant,
+            "seed": seed,
+        }
+        for seed, name, variant in orders
+    ]
+    run_all(
+        settings,
+        lambda setting: train(known[setting["task"]], setting, rows, device),
+        partial(report, output=output),
+        output / "runs.jsonl",
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import pytest
 import torch
 import typer
 
-from slot_tasks import GAP, SHORTEST, STAGES, TASKS, VARIANTS, build, chosen, groups, main
+from learning import chosen
+from slot_tasks import GAP, SHORTEST, STAGES, TASKS, VARIANTS, build, groups, main
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,0 +1,276 @@
+"""Figure 3 of the paper on a small scale: perplexity of masked words by K and by sharing, beside what else there is.
+
+    python benchmarks/masked_text.py --data novels.parquet --output masked-text
+
+Encoders learn from the same rows of the same texts, cut at N tokens; the last five texts are held out. Every run that
+is finished is a line of runs.jsonl; the same command again goes on after the last one. results.md has all of them as
+tables, and curves.png the perplexity of words held out against steps.
+
+Source: arXiv 2006.04768, Figure 3: learned E and F with K of N / 8 to N / 2, and four ways to share them.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+import typer
+from matplotlib.figure import Figure
+from transformers import PreTrainedTokenizerFast
+
+from learning import chosen, learn, run_all
+from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
+from torch_linformer.reporting.files import atomic_path, write_text
+from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
+
+WIDTH, LAYERS, HEADS, WINDOW = 128, 2, 4, 64
+WORDS = 4096  # of the tokenizer
+HELD_OUT = 5  # texts, the last ones
+LEARNED_FROM = 2**17  # characters at the head of each text, of which the tokenizer learns
+SCORED = 2**16  # tokens held out whose masked words are scored, the same in every run
+SCORED_AT_ONCE = 2**13
+WARM_UP, PEAK_RATE, LAST_RATE = 100, 3e-3, 0.05
+
+
+class Variant(NamedTuple):
+    """A kind of attention, and its line in the figure."""
+
+    title: str
+    color: str
+    style: str
+    tokens_a_slot: int | None
+    options: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        return self.title if self.tokens_a_slot is None else f"{self.title}, K = N / {self.tokens_a_slot}"
+
+
+LIGHT, BROWN, DARK = "#d9b98c", "#b8894a", "#7a5217"
+HEADWISE = {"sharing": "headwise"}
+MEAN = {"projection": "mean"}
+DYNAMIC = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned"}
+WITH_WINDOW = {"window": WINDOW}
+VARIANTS = {
+    "full": Variant("full attention", INK, "-", None, {"attention": "full"}),
+    "headwise-8": Variant("E and F, headwise", LIGHT, "-", 8, HEADWISE),
+    "headwise-4": Variant("E and F, headwise", BROWN, "-", 4, HEADWISE),
+    "headwise-2": Variant("E and F, headwise", DARK, "-", 2, HEADWISE),
+    "none-4": Variant("E and F, not shared", BROWN, ":", 4, {"sharing": "none"}),
+    "kv-4": Variant("E = F, key-value", BROWN, "--", 4, {"sharing": "kv"}),
+    "layerwise-4": Variant("E = F, layerwise", BROWN, "-.", 4, {"sharing": "layerwise"}),
+    "mean-8": Variant("means of segments", ORANGE, "-", 8, MEAN),
+    "dynamic-8": Variant("input-dependent", BLUE, "-", 8, DYNAMIC),
+    "window": Variant(f"window of {WINDOW}", "gray", "-", None, {"k": 0, **WITH_WINDOW}),
+    "mean-window-8": Variant(f"means of segments + window of {WINDOW}", ORANGE, "--", 8, MEAN | WITH_WINDOW),
+    "dynamic-window-8": Variant(f"input-dependent + window of {WINDOW}", BLUE, "--", 8, DYNAMIC | WITH_WINDOW),
+}
+COLUMNS = ["attention", "K", "perplexity", "of full attention", "each seed", "parameters", "processor seconds"]
+
+
+class Corpus:
+    """Texts as tokens, those held out apart.
+
+    Args:
+        data: Parquet file with a column ``text``.
+    """
+
+    def __init__(self, data: Path) -> None:
+        texts = pd.read_parquet(data)["text"].tolist()
+        learned = (text[:LEARNED_FROM] for text in texts[:-HELD_OUT])
+        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(f"bpe:{WORDS}", learned, max_length=2**40)
+        tokens = [np.array(ids, dtype=np.int64) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+        self.train, self.held_out = np.concatenate(tokens[:-HELD_OUT]), np.concatenate(tokens[-HELD_OUT:])
+
+    def rows(self, seed: int, length: int, batch: int) -> Iterator[dict[str, torch.Tensor]]:
+        """Rows from places drawn anew, with words masked."""
+        draws, masked = np.random.default_rng(seed), MaskingCollator(self.tokenizer, seed, epoch=0)
+        for first in itertools.count(step=batch):
+            starts = draws.integers(0, len(self.train) - length, size=batch)
+            yield masked(
+                [
+                    {"input_ids": self.train[start : start + length], "document": first + row}
+                    for row, start in enumerate(starts)
+                ]
+            )
+
+    def scored(self, length: int) -> Iterator[dict[str, torch.Tensor]]:
+        """Rows spread over the texts held out, masked in the same way for all."""
+        masked = MaskingCollator(self.tokenizer, 0, VALIDATION_EPOCH)
+        starts = np.linspace(0, len(self.held_out) - length, SCORED // length).astype(int)
+        rows = [{"input_ids": self.held_out[start : start + length], "document": int(start)} for start in starts]
+        at_once = max(1, SCORED_AT_ONCE // length)
+        for first in range(0, len(rows), at_once):
+            yield masked(rows[first : first + at_once])
+
+
+def build(variant: str, length: int, words: int) -> LinformerForMaskedLM:
+    """A small pre-norm encoder; the variants differ only in the attention."""
+    tokens_a_slot, options = VARIANTS[variant].tokens_a_slot, VARIANTS[variant].options
+    k = {} if tokens_a_slot is None else {"k": length // tokens_a_slot}
+    config = LinformerConfig(
+        vocab_size=words,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * WIDTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=length,
+        type_vocab_size=0,
+        pad_token_id=0,
+        position_embedding="sinusoidal",
+        initializer_range=0.05,
+        norm_first=True,
+        embedding_norm=False,
+        **k,
+        **options,
+    )
+    return LinformerForMaskedLM(config)
+
+
+def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
+    """Learn masked words from scratch: what runs.jsonl has of a run."""
+    seed, length = setting["seed"], setting["length"]
+    torch.manual_seed(seed)
+    model = build(setting["variant"], length, len(corpus.tokenizer)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    rows, scored = corpus.rows(seed, length, setting["batch"]), list(corpus.scored(length))
+
+    def loss(rows: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return model(**{name: each.to(device) for name, each in rows.items()}).loss
+
+    @torch.no_grad()
+    def held_out() -> float:
+        model.eval()
+        number = [int((batch["labels"] >= 0).sum()) for batch in scored]
+        nats = sum(loss(batch).item() * size for batch, size in zip(scored, number, strict=True)) / sum(number)
+        model.train()
+        return nats
+
+    name = "{variant} {length} {seed}".format(**setting)
+    commit, begin = git_commit(__file__), time.process_time()  # of the code that runs, whatever is committed meanwhile
+    curve, seconds = learn(
+        name,
+        model,
+        lambda step: loss(next(rows)),
+        optimizer,
+        setting["steps"],
+        warm_up=WARM_UP,
+        last_rate=LAST_RATE,
+        held_out=held_out,
+    )
+    return {
+        **setting,
+        "perplexity": math.exp(curve[-1][1]),
+        "curve": curve,
+        "seconds": seconds,
+        "processor_seconds": time.process_time() - begin,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "machine": machine_facts(device),
+        "commit": commit,
+    }
+
+
+def report(runs: list[dict], output: Path) -> None:
+    """Write results.md and curves.png."""
+    sections = {}
+    for run in runs:
+        sections.setdefault((run["length"], run["batch"], run["steps"]), []).append(run)
+    parts = [
+        "# Masked words",
+        f"Encoders of {LAYERS} layers of width {WIDTH}, {HEADS} heads, from scratch, bfloat16. Perplexity of words "
+        f"held out: {SCORED:,} tokens of five novels, 15 % of them masked. Command: see the head of "
+        "`benchmarks/masked_text.py`. Processor seconds are of a machine with other work: not a comparison.",
+    ]
+    for (length, batch, steps), each in sorted(sections.items()):
+        parts += [
+            f"## N {length:,}",
+            f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens.",
+            markdown_table(COLUMNS, table_rows(each)),
+        ]
+    write_text(output / "results.md", "\n\n".join([*parts, "![perplexity against steps](curves.png)"]) + "\n")
+    with atomic_path(output / "curves.png") as file:
+        file.write_bytes(render_png(lambda figure: draw_curves(figure, sections), height=380 * len(sections) + 120))
+
+
+def table_rows(runs: list[dict]) -> list[list[object]]:
+    """One row a variant that was measured, in the order of ``VARIANTS``."""
+    by_variant = {name: [run for run in runs if run["variant"] == name] for name in VARIANTS}
+    full = mean(run["perplexity"] for run in by_variant["full"]) if by_variant["full"] else None
+    rows = []
+    for name, each in by_variant.items():
+        if each:
+            tokens_a_slot = VARIANTS[name].tokens_a_slot
+            perplexity = mean(run["perplexity"] for run in each)
+            rows.append(
+                [
+                    VARIANTS[name].title,
+                    "–" if tokens_a_slot is None else f"{each[0]['length'] // tokens_a_slot:,}",
+                    f"{perplexity:.1f}",
+                    "–" if full is None else f"{perplexity / full:.3f}",
+                    " / ".join(f"{run['perplexity']:.1f}" for run in each),
+                    each[0]["parameters"],
+                    round(mean(run["processor_seconds"] for run in each)),
+                ]
+            )
+    return rows
+
+
+def draw_curves(figure: Figure, sections: dict[tuple, list[dict]]) -> None:
+    """One row of the figure a length, one line a run, dashed with a window beside slots."""
+    rows = figure.subplots(len(sections), 1, squeeze=False)[:, 0]
+    for axes, ((length, *_), runs) in zip(rows, sorted(sections.items()), strict=True):
+        axes.set(title=f"N {length:,}", xlabel="steps", ylabel="perplexity of masked words", yscale="log")
+        for run in sorted(runs, key=lambda run: list(VARIANTS).index(run["variant"])):
+            variant = VARIANTS[run["variant"]]
+            first = variant.label not in {line.get_label() for line in axes.lines}
+            label = variant.label if first else None
+            steps, nats = zip(*run["curve"], strict=True)
+            axes.plot(steps, np.exp(nats), variant.style, color=variant.color, linewidth=1.3, label=label)
+    drawn_once = {line.get_label(): line for axes in rows for line in axes.lines if line.get_label()[0] != "_"}
+    figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=2, fontsize=10)
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Parquet file with a column text")],
+    output: Annotated[Path, typer.Option(help="folder of the results")],
+    lengths: Annotated[str, typer.Option(help="tokens N of a row")] = "512,1024",
+    variants: Annotated[str, typer.Option(help="kinds of attention")] = ",".join(VARIANTS),
+    seeds: int = 1,
+    steps: int = 1200,
+    tokens: Annotated[int, typer.Option(help="of a step, all rows together")] = 8192,
+    threads: int = 1,
+    device: str = "cpu",
+) -> None:
+    """Train each kind of attention at each length with each seed, unless it was done before, and report all of them."""
+    torch.set_num_threads(threads)
+    corpus = Corpus(data)
+    settings = [
+        {"length": length, "batch": tokens // length, "steps": steps, "variant": variant, "seed": seed}
+        for seed, length, variant in itertools.product(
+            range(seeds), map(int, lengths.split(",")), chosen(variants, VARIANTS, "--variants")
+        )
+    ]
+    run_all(
+        settings,
+        lambda setting: train(corpus, setting, device),
+        partial(report, output=output),
+        output / "runs.jsonl",
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
