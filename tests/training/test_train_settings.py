@@ -119,6 +119,13 @@ def test_what_cannot_be_is_refused(options, message):
     assert str(raised.value).startswith(message)
 
 
+def test_slots_chosen_by_the_input_have_one_map_a_head_unless_somebody_says_otherwise():
+    dynamic = TrainSettings(projection="dynamic")
+    assert (TrainSettings().sharing, TrainSettings(projection="linear").sharing) == ("headwise", "headwise")
+    assert dynamic.sharing == dataclasses.replace(dynamic, epochs=1).sharing == "kv_per_head"
+    assert TrainSettings(projection="dynamic", sharing="headwise").sharing == "headwise"
+
+
 def test_the_window_and_the_slots_of_a_causal_model():
     new = TrainSettings(task="clm", max_length=2048)
     assert (new.local_window, new.slots, new.positions) == (64, 64, "rotary")

@@ -8,7 +8,6 @@ from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean", "linear")
-DEFAULT_SHARING = {"dynamic": "kv_per_head", "linear": "headwise"}  # those that are taken where nobody chose one
 # Of a configuration; 0 in a student, whose hidden states would otherwise be compared with noise in them.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 

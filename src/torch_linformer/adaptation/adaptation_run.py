@@ -8,7 +8,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import set_seed
 
-from torch_linformer.adaptation.adapt_settings import DEFAULT_SHARING, DROPOUTS, STEPS, AdaptSettings
+from torch_linformer.adaptation.adapt_settings import DROPOUTS, STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_report import (
     RESULT,
     Adapted,
@@ -27,7 +27,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
-from torch_linformer.nn.options import DEFAULTS, default_k
+from torch_linformer.nn.options import default_k
 from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
@@ -35,6 +35,7 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
+from torch_linformer.training.train_settings import sharing_for
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -71,7 +72,7 @@ def run_adaptation(
     screen = screen or TrainingScreen()
     resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
-    run = {**identity(settings), "source": source, "sharing": sharing_of(settings)}
+    run = {**identity(settings), "source": source, "sharing": settings.sharing or sharing_for(settings.projection)}
     with run_folder(output):
         checkpoint = open_run(output, run, resume, screen, RESULT)
         if (output / RESULT).exists():
@@ -243,11 +244,6 @@ class Adaptation:
         return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
 
 
-def sharing_of(settings: AdaptSettings) -> str:
-    """Who shares a projection, where nothing was said too."""
-    return settings.sharing or DEFAULT_SHARING.get(settings.projection, DEFAULTS["sharing"])
-
-
 def build_student(
     original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks
 ) -> LinformerPreTrainedModel:
@@ -269,7 +265,7 @@ def build_student(
         k=k,
         window=settings.window or None,
         projection=settings.projection,
-        sharing=sharing_of(settings),
+        sharing=settings.sharing or sharing_for(settings.projection),
         slot_mass=mass,
         exact_first=first,
         exact_last=last,

@@ -109,8 +109,8 @@ class TrainSettings:
     )
     exact_first: int = option(0, "first tokens of a document that all others see themselves")
     exact_last: int = option(0, "last tokens likewise")
-    sharing: str = option(
-        "headwise", "who shares a projection of linear, random, conv, or dynamic (best: kv_per_head)", SHARINGS
+    sharing: str | None = option(
+        None, "who shares a projection of linear, random, conv, or dynamic  [headwise; dynamic kv_per_head]", SHARINGS
     )
     # Segment means generalize best from a few thousand documents (docs/log.md).
     projection: str = option(
@@ -156,9 +156,13 @@ class TrainSettings:
             )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
-        for item in dataclasses.fields(self):
-            if getattr(self, item.name) != item.default:
-                self._check_effect(item.name)
+        usual = {item.name: item.default for item in dataclasses.fields(self)}
+        usual["sharing"] = sharing_for(self.projection)
+        if self.sharing is None:
+            object.__setattr__(self, "sharing", usual["sharing"])
+        for name, value in usual.items():
+            if getattr(self, name) != value:
+                self._check_effect(name)
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
@@ -261,6 +265,11 @@ class TrainSettings:
         if len(numbers) != layers:
             raise InputError(f"--k must be one number or one for each of the {layers} layers of --size {self.size}")
         return numbers
+
+
+def sharing_for(projection: str) -> str:
+    """Who shares a projection where nobody said: two P, for keys and for values, learn slowly (docs/slots.md)."""
+    return "kv_per_head" if projection == "dynamic" else "headwise"
 
 
 def size_of_width(width: int) -> Size:
