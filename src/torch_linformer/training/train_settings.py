@@ -160,8 +160,8 @@ class TrainSettings:
         usual["sharing"] = sharing_for(self.projection)
         if self.sharing is None:
             object.__setattr__(self, "sharing", usual["sharing"])
-        for name, value in usual.items():
-            if getattr(self, name) != value:
+        for name, not_given in usual.items():
+            if getattr(self, name) != not_given:
                 self._check_effect(name)
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
