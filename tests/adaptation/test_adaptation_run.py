@@ -229,6 +229,8 @@ def test_the_verdict_on_slots(alone, sentence):
     costs = StepCost(1000.0, 1.0), StepCost(750.0, 1.0)
     verdict = verdict_on_slots(4, {"cosine": 0.99}, WithoutSlots({"cosine": alone}, *costs))
     assert sentence in verdict and "They take 25% of a forward pass." in verdict
+    noisy = verdict_on_slots(4, {"cosine": 0.99}, WithoutSlots({"cosine": alone}, *reversed(costs)))
+    assert "They take no measurable part of a forward pass." in noisy
     unmeasured = verdict_on_slots(4, {"cosine": 0.99}, WithoutSlots({"cosine": alone}, None, None))
     assert sentence in unmeasured and "forward pass" not in unmeasured
     assert verdict_on_slots(4, {"cosine": 0.99}, None) == ""

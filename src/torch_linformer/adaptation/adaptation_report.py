@@ -193,7 +193,8 @@ def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | 
         return ""
     with_slots, without = 1 - end["cosine"], 1 - alone.scores["cosine"]
     share = alone.share_of_time
-    cost = "" if share is None else f" They take {share:.0%} of a forward pass."
+    taken = f"{share:.0%}" if share else "no measurable part"
+    cost = "" if share is None else f" They take {taken} of a forward pass."
     if without < WORTHWHILE * with_slots:
         return (
             f"The slots do not earn their cost: taken out of this model, its distance from the original (1 − cosine) "
