@@ -37,7 +37,8 @@ ADAPT = Run(
     "adapted",
     f"adapt {FIRST} --data {DOCUMENTS} --text-column text --test {DOCUMENTS} --k 4 --window 4 --steps 4 "
     f"{' '.join(EXACTLY)}",
-    "--projection mean --slot-mass none --exact-first 0 --exact-last 0",
+    "--projection mean --slot-mass none --exact-first 0 --exact-last 0 "
+    "--learning-rate 1.5e-4 --slot-learning-rate 2e-3",
 )
 
 
