@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_options, option
-from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES
+from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES, sharing_for
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean", "linear")
@@ -75,3 +75,8 @@ class AdaptSettings:
             raise InputError(f"--slot-mass {self.slot_mass} has no effect: learned maps stand for no number of tokens")
         if self.max_length is not None and self.max_length < 8:
             raise InputError(f"--max-length must be at least 8, got {self.max_length}")
+
+    @property
+    def shared_by(self) -> str:
+        """Who shares a projection, where nothing was said too."""
+        return self.sharing or sharing_for(self.projection)

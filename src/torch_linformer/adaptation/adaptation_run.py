@@ -35,7 +35,6 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
-from torch_linformer.training.train_settings import sharing_for
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -72,7 +71,7 @@ def run_adaptation(
     screen = screen or TrainingScreen()
     resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
-    run = {**identity(settings), "source": source, "sharing": settings.sharing or sharing_for(settings.projection)}
+    run = {**identity(settings), "source": source, "sharing": settings.shared_by}
     with run_folder(output):
         checkpoint = open_run(output, run, resume, screen, RESULT)
         if (output / RESULT).exists():
@@ -265,7 +264,7 @@ def build_student(
         k=k,
         window=settings.window or None,
         projection=settings.projection,
-        sharing=settings.sharing or sharing_for(settings.projection),
+        sharing=settings.shared_by,
         slot_mass=mass,
         exact_first=first,
         exact_last=last,
