@@ -16,23 +16,24 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import typer
-from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerFast
 
 from learning import chosen, learn, run_all
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.measuring.machine import git_commit, machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
-from torch_linformer.reporting.files import atomic_path, write_text
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
+from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
+from torch_linformer.tasks.task import IGNORED
+from variants import Variant, by_variant, draw_curves, in_sections
 
 WIDTH, LAYERS, HEADS, WINDOW = 128, 2, 4, 64
 WORDS = 4096  # of the tokenizer
@@ -42,39 +43,24 @@ SCORED = 2**16  # tokens held out whose masked words are scored, the same in eve
 SCORED_AT_ONCE = 2**13
 WARM_UP, PEAK_RATE, LAST_RATE = 100, 3e-3, 0.05
 
-
-class Variant(NamedTuple):
-    """A kind of attention, and its line in the figure."""
-
-    title: str
-    color: str
-    style: str
-    tokens_a_slot: int | None
-    options: dict[str, Any]
-
-    @property
-    def label(self) -> str:
-        return self.title if self.tokens_a_slot is None else f"{self.title}, K = N / {self.tokens_a_slot}"
-
-
 LIGHT, BROWN, DARK = "#d9b98c", "#b8894a", "#7a5217"
 HEADWISE = {"sharing": "headwise"}
 MEAN = {"projection": "mean"}
 DYNAMIC = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "learned"}
 WITH_WINDOW = {"window": WINDOW}
 VARIANTS = {
-    "full": Variant("full attention", INK, "-", None, {"attention": "full"}),
-    "headwise-8": Variant("E and F, headwise", LIGHT, "-", 8, HEADWISE),
-    "headwise-4": Variant("E and F, headwise", BROWN, "-", 4, HEADWISE),
-    "headwise-2": Variant("E and F, headwise", DARK, "-", 2, HEADWISE),
-    "none-4": Variant("E and F, not shared", BROWN, ":", 4, {"sharing": "none"}),
-    "kv-4": Variant("E = F, key-value", BROWN, "--", 4, {"sharing": "kv"}),
-    "layerwise-4": Variant("E = F, layerwise", BROWN, "-.", 4, {"sharing": "layerwise"}),
-    "mean-8": Variant("means of segments", ORANGE, "-", 8, MEAN),
-    "dynamic-8": Variant("input-dependent", BLUE, "-", 8, DYNAMIC),
-    "window": Variant(f"window of {WINDOW}", "gray", "-", None, {"k": 0, **WITH_WINDOW}),
-    "mean-window-8": Variant(f"means of segments + window of {WINDOW}", ORANGE, "--", 8, MEAN | WITH_WINDOW),
-    "dynamic-window-8": Variant(f"input-dependent + window of {WINDOW}", BLUE, "--", 8, DYNAMIC | WITH_WINDOW),
+    "full": Variant("full attention", {"attention": "full"}, INK),
+    "headwise-8": Variant("E and F, headwise", HEADWISE, LIGHT, "-", 8),
+    "headwise-4": Variant("E and F, headwise", HEADWISE, BROWN, "-", 4),
+    "headwise-2": Variant("E and F, headwise", HEADWISE, DARK, "-", 2),
+    "none-4": Variant("E and F, not shared", {"sharing": "none"}, BROWN, ":", 4),
+    "kv-4": Variant("E = F, key-value", {"sharing": "kv"}, BROWN, "--", 4),
+    "layerwise-4": Variant("E = F, layerwise", {"sharing": "layerwise"}, BROWN, "-.", 4),
+    "mean-8": Variant("means of segments", MEAN, ORANGE, "-", 8),
+    "dynamic-8": Variant("input-dependent", DYNAMIC, BLUE, "-", 8),
+    "window": Variant(f"window of {WINDOW}", {"k": 0, **WITH_WINDOW}, "gray"),
+    "mean-window-8": Variant(f"means of segments + window of {WINDOW}", MEAN | WITH_WINDOW, ORANGE, "--", 8),
+    "dynamic-window-8": Variant(f"input-dependent + window of {WINDOW}", DYNAMIC | WITH_WINDOW, BLUE, "--", 8),
 }
 COLUMNS = ["attention", "K", "perplexity", "of full attention", "each seed", "parameters", "processor seconds"]
 
@@ -148,15 +134,16 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     rows, scored = corpus.rows(seed, length, setting["batch"]), list(corpus.scored(length))
 
-    def loss(rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    masked = [int((batch["labels"] != IGNORED).sum()) for batch in scored]
+
+    def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16):
-            return model(**{name: each.to(device) for name, each in rows.items()}).loss
+            return model(**{name: each.to(device) for name, each in batch.items()}).loss
 
     @torch.no_grad()
     def held_out() -> float:
         model.eval()
-        number = [int((batch["labels"] >= 0).sum()) for batch in scored]
-        nats = sum(loss(batch).item() * size for batch, size in zip(scored, number, strict=True)) / sum(number)
+        nats = sum(loss(batch).item() * words for batch, words in zip(scored, masked, strict=True)) / sum(masked)
         model.train()
         return nats
 
@@ -174,6 +161,7 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
     )
     return {
         **setting,
+        "slots": None if model.config.attention == "full" else model.config.k,
         "perplexity": math.exp(curve[-1][1]),
         "curve": curve,
         "seconds": seconds,
@@ -186,66 +174,62 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
 
 def report(runs: list[dict], output: Path) -> None:
     """Write results.md and curves.png."""
-    sections = {}
-    for run in runs:
-        sections.setdefault((run["length"], run["batch"], run["steps"]), []).append(run)
+    sections = in_sections(runs, ("length", "batch", "steps"))
     parts = [
         "# Masked words",
         f"Encoders of {LAYERS} layers of width {WIDTH}, {HEADS} heads, from scratch, bfloat16. Perplexity of words "
         f"held out: {SCORED:,} tokens of five novels, 15 % of them masked. Command: see the head of "
         "`benchmarks/masked_text.py`. Processor seconds are of a machine with other work: not a comparison.",
     ]
-    for (length, batch, steps), each in sorted(sections.items()):
+    for (length, batch, steps), each in sections:
         parts += [
             f"## N {length:,}",
             f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens.",
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![perplexity against steps](curves.png)"]) + "\n")
-    with atomic_path(output / "curves.png") as file:
-        file.write_bytes(render_png(lambda figure: draw_curves(figure, sections), height=380 * len(sections) + 120))
+    draw_curves(
+        output / "curves.png",
+        sections,
+        VARIANTS,
+        lambda common: f"N {common[0]:,}",
+        height=380,
+        values=np.exp,
+        ylabel="perplexity of masked words",
+        yscale="log",
+    )
 
 
 def table_rows(runs: list[dict]) -> list[list[object]]:
     """One row a variant that was measured, in the order of ``VARIANTS``."""
-    by_variant = {name: [run for run in runs if run["variant"] == name] for name in VARIANTS}
-    full = mean(run["perplexity"] for run in by_variant["full"]) if by_variant["full"] else None
-    rows = []
-    for name, each in by_variant.items():
-        if each:
-            tokens_a_slot = VARIANTS[name].tokens_a_slot
-            perplexity = mean(run["perplexity"] for run in each)
-            rows.append(
-                [
-                    VARIANTS[name].title,
-                    "–" if tokens_a_slot is None else f"{each[0]['length'] // tokens_a_slot:,}",
-                    f"{perplexity:.1f}",
-                    "–" if full is None else f"{perplexity / full:.3f}",
-                    " / ".join(f"{run['perplexity']:.1f}" for run in each),
-                    each[0]["parameters"],
-                    round(mean(run["processor_seconds"] for run in each)),
-                ]
-            )
-    return rows
+    measured = by_variant(runs, VARIANTS)
+    perplexities = {name: mean(run["perplexity"] for run in each) for name, each in measured.items()}
+    full = perplexities.get("full")
+    return [
+        [
+            VARIANTS[name].title,
+            each[0]["slots"] or "–",
+            f"{perplexities[name]:.1f}",
+            "–" if full is None else f"{perplexities[name] / full:.3f}",
+            " / ".join(f"{run['perplexity']:.1f}" for run in each),
+            each[0]["parameters"],
+            round(mean(run["processor_seconds"] for run in each)),
+        ]
+        for name, each in measured.items()
+    ]
 
 
-def draw_curves(figure: Figure, sections: dict[tuple, list[dict]]) -> None:
-    """One row of the figure a length, one line a run, dashed with a window beside slots."""
-    rows = figure.subplots(len(sections), 1, squeeze=False)[:, 0]
-    for axes, ((length, *_), runs) in zip(rows, sorted(sections.items()), strict=True):
-        axes.set(title=f"N {length:,}", xlabel="steps", ylabel="perplexity of masked words", yscale="log")
-        for run in sorted(runs, key=lambda run: list(VARIANTS).index(run["variant"])):
-            variant = VARIANTS[run["variant"]]
-            first = variant.label not in {line.get_label() for line in axes.lines}
-            label = variant.label if first else None
-            steps, nats = zip(*run["curve"], strict=True)
-            axes.plot(steps, np.exp(nats), variant.style, color=variant.color, linewidth=1.3, label=label)
-    drawn_once = {line.get_label(): line for axes in rows for line in axes.lines if line.get_label()[0] != "_"}
-    figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=2, fontsize=10)
+def lengths_of(numbers: str, tokens: int) -> list[int]:
+    """Lengths of rows, of which a step and the texts held out have at least one, and K at least one slot."""
+    most = min(tokens, SCORED)
+    for number in numbers.split(","):
+        if not number.isdecimal() or not 8 <= int(number) <= most:
+            raise typer.BadParameter(f"{number!r} is no number from 8 to {most}", param_hint="--lengths")
+    return [int(number) for number in numbers.split(",")]
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Parquet file with a column text")],
+    data: Annotated[Path, typer.Option(help="Parquet file with a column text", exists=True)],
     output: Annotated[Path, typer.Option(help="folder of the results")],
     lengths: Annotated[str, typer.Option(help="tokens N of a row")] = "512,1024",
     variants: Annotated[str, typer.Option(help="kinds of attention")] = ",".join(VARIANTS),
@@ -257,13 +241,13 @@ def main(
 ) -> None:
     """Train each kind of attention at each length with each seed, unless it was done before, and report all of them."""
     torch.set_num_threads(threads)
-    corpus = Corpus(data)
     settings = [
         {"length": length, "batch": tokens // length, "steps": steps, "variant": variant, "seed": seed}
         for seed, length, variant in itertools.product(
-            range(seeds), map(int, lengths.split(",")), chosen(variants, VARIANTS, "--variants")
+            range(seeds), lengths_of(lengths, tokens), chosen(variants, VARIANTS, "--variants")
         )
     ]
+    corpus = Corpus(data)
     run_all(
         settings,
         lambda setting: train(corpus, setting, device),

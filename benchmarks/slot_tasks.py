@@ -26,8 +26,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from learning import chosen, learn, run_all
 from slot_rows import (
@@ -52,9 +50,10 @@ from torch_linformer.models import (
 )
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.maps import maps_in
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
-from torch_linformer.reporting.files import atomic_path, write_text
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
+from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
+from variants import Variant, by_variant, draw_curves, in_sections
 
 WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 64
 GAP = LAYERS * WINDOW // 2  # as far as information comes by windows alone
@@ -62,22 +61,19 @@ TOKENS_A_SLOT = 16
 
 Model = LinformerForSequenceClassification | LinformerForTokenClassification
 DYNAMIC = {"projection": "dynamic", "slot_mass": "learned"}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # title, and the attention but K
-    "full": ("full attention", {"attention": "full"}),
-    "window": (f"window of {WINDOW}, no slots", {"k": 0, "window": WINDOW}),
-    "mean": ("means of segments", {"projection": "mean"}),
-    "mean-window": ("means of segments + window", {"projection": "mean", "window": WINDOW}),
-    "linear": ("learned E and F", {"projection": "linear"}),
-    "dynamic": ("input-dependent, one P a head", {**DYNAMIC, "sharing": "kv_per_head"}),
-    "dynamic-window": (
-        "input-dependent, one P a head + window",
-        {**DYNAMIC, "sharing": "kv_per_head", "window": WINDOW},
-    ),
-    "layer": ("input-dependent, one P a layer", {**DYNAMIC, "sharing": "kv"}),
-    "layer-window": (
-        "input-dependent, one P a layer + window",
-        {**DYNAMIC, "sharing": "kv", "window": WINDOW},
-    ),
+PER_HEAD, PER_LAYER = {**DYNAMIC, "sharing": "kv_per_head"}, {**DYNAMIC, "sharing": "kv"}
+WITH_WINDOW = {"window": WINDOW}
+BROWN, PURPLE = "#8a6d3b", "#6f4a8e"
+VARIANTS = {  # dashed with a window beside slots
+    "full": Variant("full attention", {"attention": "full"}, INK),
+    "window": Variant(f"window of {WINDOW}, no slots", {"k": 0, **WITH_WINDOW}, "gray"),
+    "mean": Variant("means of segments", {"projection": "mean"}, ORANGE),
+    "mean-window": Variant("means of segments + window", {"projection": "mean", **WITH_WINDOW}, ORANGE, "--"),
+    "linear": Variant("learned E and F", {"projection": "linear"}, BROWN),
+    "dynamic": Variant("input-dependent, one P a head", PER_HEAD, BLUE),
+    "dynamic-window": Variant("input-dependent, one P a head + window", PER_HEAD | WITH_WINDOW, BLUE, "--"),
+    "layer": Variant("input-dependent, one P a layer", PER_LAYER, PURPLE),
+    "layer-window": Variant("input-dependent, one P a layer + window", PER_LAYER | WITH_WINDOW, PURPLE, "--"),
 }
 TITLES = {
     "lookup": "Lookup: the values of single keys",
@@ -85,7 +81,6 @@ TITLES = {
     "listops": "ListOps: nested expressions",
     "text": "Text: reviews as bytes",
 }
-OF_SECTION = ("task", "length", "steps", "batch")
 COLUMNS = [
     "attention",
     "accuracy",
@@ -95,7 +90,6 @@ COLUMNS = [
     "processor seconds",
     "parameters",
 ]
-COLORS = {"full": INK, "window": "gray", "mean": ORANGE, "linear": "#8a6d3b", "dynamic": BLUE, "layer": "#6f4a8e"}
 
 WARM_UP, LAST_RATE = 50, 0.05
 # Of what makes the slots, relative to all others: E and F as in seq2seq_tasks.py; with 3 the slots that the input
@@ -188,7 +182,7 @@ def build(task: Task, variant: str, length: int) -> Model:
         initializer_range=0.1,
         norm_first=True,
         embedding_norm=False,
-        **{"k": length // TOKENS_A_SLOT} | VARIANTS[variant][1],
+        **{"k": length // TOKENS_A_SLOT} | VARIANTS[variant].options,
     )
     model = task.model_class(config)
     # Initialized as small as the other weights, words would stay too similar to be told apart.
@@ -266,15 +260,13 @@ def scores(model: Model, task: Task, draws: np.random.Generator, rows: int, leng
 
 def report(runs: list[dict], output: Path) -> None:
     """Write results.md and curves.png."""
-    sections = {}
-    for run in runs:
-        sections.setdefault(tuple(run[name] for name in OF_SECTION), []).append(run)
+    sections = in_sections(runs, ("task", "length", "steps", "batch"))
     parts = [
         "# What slots can carry",
         f"Encoders of {LAYERS} layers of width {WIDTH}, {HEADS} heads, from scratch. Accuracy: the share of right "
         "answers in rows not trained on. Commands: see the head of `benchmarks/slot_tasks.py`.",
     ]
-    for (task, length, steps, batch), each in sorted(sections.items()):
+    for (task, length, steps, batch), each in sections:
         slots = max(run["slots"] or 0 for run in each)
         parts += [
             f"## {TITLES[task]}",
@@ -282,17 +274,24 @@ def report(runs: list[dict], output: Path) -> None:
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![learning curves](curves.png)"]) + "\n")
-    with atomic_path(output / "curves.png") as file:
-        file.write_bytes(render_png(lambda figure: draw_curves(figure, sections), height=330 * len(sections) + 60))
+    draw_curves(
+        output / "curves.png",
+        sections,
+        VARIANTS,
+        lambda common: f"{TITLES[common[0]]}, N {common[1]:,}",
+        height=330,
+        ylabel="nats (training)",
+        ylim=(0, None),
+    )
 
 
 def table_rows(runs: list[dict]) -> list[list[object]]:
     """One row a variant that was measured, in the order of ``VARIANTS``."""
-    by_variant = {name: [run for run in runs if run["variant"] == name] for name in VARIANTS}
-    full = mean_of(by_variant["full"], "accuracy") if by_variant["full"] else 0.0
+    measured = by_variant(runs, VARIANTS)
+    full = mean_of(measured["full"], "accuracy") if "full" in measured else 0.0
     return [
         [
-            VARIANTS[name][0],
+            VARIANTS[name].title,
             mean_of(each, "accuracy"),
             " / ".join(f"{run['accuracy']:.3f}" for run in each),
             f"{mean_of(each, 'accuracy') / full:.3f}" if full else "–",
@@ -300,34 +299,12 @@ def table_rows(runs: list[dict]) -> list[list[object]]:
             round(mean_of(each, "processor_seconds")),
             each[0]["parameters"],
         ]
-        for name, each in by_variant.items()
-        if each
+        for name, each in measured.items()
     ]
 
 
 def mean_of(runs: list[dict], name: str) -> float:
     return mean(run[name] for run in runs)
-
-
-def draw_curves(figure: Figure, sections: dict[tuple, list[dict]]) -> None:
-    """Training loss against steps: one row of the figure a task, one line a run, dashed with a window beside slots."""
-    rows = figure.subplots(len(sections), 1, squeeze=False)[:, 0]
-    for axes, ((task, length, *_), runs) in zip(rows, sorted(sections.items()), strict=True):
-        axes.set(title=f"{TITLES[task]}, N {length:,}", xlabel="steps", ylabel="nats (training)")
-        draw_runs(axes, runs)
-        axes.set_ylim(bottom=0)
-    drawn_once = {line.get_label(): line for axes in rows for line in axes.lines if line.get_label()[0] != "_"}
-    figure.legend(drawn_once.values(), drawn_once.keys(), loc="outside lower center", ncols=2, fontsize=10)
-
-
-def draw_runs(axes: Axes, runs: list[dict]) -> None:
-    labeled = set()
-    for run in sorted(runs, key=lambda run: list(VARIANTS).index(run["variant"])):
-        name = run["variant"]
-        color, style = COLORS[name.removesuffix("-window")], "--" if name.endswith("-window") else "-"
-        label = None if name in labeled else VARIANTS[name][0]
-        axes.plot(*zip(*run["curve"], strict=True), color=color, linestyle=style, linewidth=1.3, label=label)
-        labeled.add(name)
 
 
 def main(

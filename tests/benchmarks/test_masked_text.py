@@ -48,6 +48,12 @@ def test_an_unknown_variant_is_refused(novels, tmp_path):
         main(novels, tmp_path, variants="headwise-3")
 
 
+@pytest.mark.parametrize("lengths", ["many", "512,", "4", "-8", "16384"])
+def test_a_length_that_cannot_be_is_refused(novels, tmp_path, lengths):
+    with pytest.raises(typer.BadParameter, match="is no number from 8 to 8192"):
+        main(novels, tmp_path, lengths=lengths)
+
+
 def test_a_stopped_command_goes_on_and_reports_all_runs(novels, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(masked_text, "SCORED", 256)
 
