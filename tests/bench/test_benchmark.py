@@ -142,6 +142,7 @@ def interrupted(tmp_path):
                 wait_for(lambda: len(kept()) == 4, process)
                 wait_for(lambda: "A 11\n" in (tmp_path / "log").read_text(), process)
                 send(process)
+                process.wait(timeout=60)  # for the gate not to open before the signal arrives
             finally:
                 (tmp_path / "gate").unlink()  # whatever was left behind goes on and ends
             output, error = process.communicate(timeout=60)
