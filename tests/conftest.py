@@ -151,7 +151,7 @@ def weather():
 
 @pytest.fixture(scope="session")
 def quick(tmp_path_factory, weather, write_csv):
-    """Options of a run of 40 steps in two seconds: 10 checkpoints, and two and a half epochs of 16 steps."""
+    """Options of a run of 40 steps in two seconds: 10 checkpoints, and two and a half epochs of 16 steps; no probe."""
     folder = tmp_path_factory.mktemp("weather")
     return {
         "data": write_csv(folder / "weather.csv", weather(160, seed=0)),
@@ -165,6 +165,7 @@ def quick(tmp_path_factory, weather, write_csv):
         "batch_size": 8,
         "learning_rate": 0.003,
         "seed": 3,
+        "probe": False,
         "device": "cpu",
         "precision": "fp32",
     }
@@ -175,8 +176,12 @@ def as_arguments():
     """A function: options as they stand on a command line."""
 
     def spell(options):
-        pairs = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items()]
-        return [part for pair in pairs for part in pair]
+        arguments = []
+        for name, value in options.items():
+            option = name.replace("_", "-")
+            flags = {True: [f"--{option}"], False: [f"--no-{option}"]}
+            arguments += flags[value] if isinstance(value, bool) else [f"--{option}", str(value)]
+        return arguments
 
     return spell
 
@@ -251,31 +256,27 @@ def finish_run(tmp_path_factory, train_quickly):
 @pytest.fixture(scope="session")
 def classifier_run(finish_run):
     """A finished run, with everything measured. Not to be changed."""
-    return finish_run(command="linformer train --data 'a b.csv' <&>")
+    return finish_run(command="linformer train --data 'a b.csv' <&>", probe=True)
 
 
 @pytest.fixture(scope="session")
 def masked_run(finish_run):
-    """A finished run of masked-language modeling, without speed figures. Not to be changed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))
-        return finish_run(task="mlm")
+    """A finished run of masked-language modeling. Not to be changed."""
+    return finish_run(task="mlm")
 
 
 @pytest.fixture(scope="session")
 def clm_run(finish_run, quick):
-    """A finished run of causal language modeling, without speed figures, and its options. Not to be changed."""
+    """A finished run of causal language modeling, and its options. Not to be changed."""
     options = {"task": "clm", "projection": "mean", "learning_rate": 0.01}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))
-        finished = finish_run(**options)
+    finished = finish_run(**options)
     finished.options, finished.settings = options, {**quick, **options}
     return finished
 
 
 @pytest.fixture(scope="session")
 def seq2seq_run(finish_run, tmp_path_factory):
-    """A finished run on pairs of texts, without speed figures, its options and held-out rows. Not to be changed."""
+    """A finished run on pairs of texts, its options and held-out rows. Not to be changed."""
     topics = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
     folder, draw = tmp_path_factory.mktemp("pairs"), random.Random(0)
 
@@ -295,9 +296,7 @@ def seq2seq_run(finish_run, tmp_path_factory):
         "learning_rate": 0.01,
         "projection": "mean",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", shutil.which("false"))
-        finished = finish_run(**options)
+    finished = finish_run(**options)
     finished.options, finished.rows = options, rows["test"]
     finished.metrics = json.loads((finished.folder / "metrics.json").read_text())
     return finished

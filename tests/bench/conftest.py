@@ -1,5 +1,6 @@
 """The small suites, one thread, and a console that keeps what it is shown."""
 
+import gc
 import io
 import sys
 from pathlib import Path
@@ -14,7 +15,10 @@ if HERE not in sys.path:
 
 @pytest.fixture(autouse=True, scope="module")
 def surroundings(one_thread):
-    """One thread, as everywhere in the tests that compute little."""
+    """One thread, and a garbage collector, called after each contender, that passes over all earlier tests' objects."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_the_card_and_the_report(run):
     assert "Learning curve" in report and ("Labels" in report) == ("per_label" in run.metrics)
 
 
-def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, no_fresh_process, tmp_path):
+def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path):
     """Killed in the middle, and after the last checkpoint: what finishes a model must be done once."""
     for moment in ("60", "trained"):
         output = tmp_path / moment
@@ -171,7 +171,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, no_fresh_pr
         assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_windows_are_trained_on_and_scored_by_the_document(run, train_quickly, tmp_path):
     options = {**run.options, "max_length": 24, "k": "12", "overflow": "windows", "stride": 4, "max_steps": 20}
     shown = train_quickly(tmp_path / "run", **options)
@@ -183,7 +182,6 @@ def test_windows_are_trained_on_and_scored_by_the_document(run, train_quickly, t
 # From another model
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
     first = str(masked_run.folder)
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
@@ -192,24 +190,24 @@ def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
     before, after = (load_file(f"{folder}/model.safetensors") for folder in (first, tmp_path / "run"))
     carried = [name for name in after if name.startswith("linformer.")]
     assert carried and all(torch.allclose(before[name], after[name], atol=1e-9) for name in carried)
-    assert {name for name in after if name not in before} == {"classifier.weight", "classifier.bias"}
+    assert {name.split(".")[0] for name in after if name not in before} == {"classifier", "lexical"}
     loaded = load_model(str(tmp_path / "run"))
     assert loaded.config.k == 6 and loaded.config.max_position_embeddings == quick["max_length"]
     assert load_tokenizer(str(tmp_path / "run")).get_vocab() == load_tokenizer(first).get_vocab()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_quickly, tmp_path):
     first = tmp_path / "full"
     with_attention(load_model(str(masked_run.folder)), attention="full").save_pretrained(first)
     load_tokenizer(str(masked_run.folder)).save_pretrained(first)
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
     shown = train_quickly(tmp_path / "run", from_model=str(first), **new)
-    assert re.search(r"^ *full attention +[01]\.", shown, re.MULTILINE) and "Linformer" not in shown
+    assert (
+        re.search(r"^ *full attention with its lexical head +[01]\.", shown, re.MULTILINE) and "Linformer" not in shown
+    )
     assert "Full-attention twin on" in (tmp_path / "run" / "report.html").read_text()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize("names", [("rain", "snow", "sun"), ("no", "yes")], ids=["its labels", "other labels"])
 def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path, names):
     """Its head, the dense layer too, comes along where it says the same; else the backbone alone."""
@@ -222,7 +220,9 @@ def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path,
     tokenizer.save_pretrained(tmp_path / "first")
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
     train_quickly(
-        tmp_path / "run", from_model=str(tmp_path / "first"), **{**new, "max_steps": 2, "learning_rate": 1e-12}
+        tmp_path / "run",
+        from_model=str(tmp_path / "first"),
+        **{**new, "max_steps": 2, "learning_rate": 1e-12, "lexical": "none"},
     )
     found = load_model(str(tmp_path / "run"))
     assert found.config.label_names == ["rain", "snow", "sun"]
@@ -237,7 +237,6 @@ def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path,
     assert head == ({"pooler.dense.weight", "classifier.weight"} if len(names) == 3 else set())
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": 40, "max_steps": 2}
     train_quickly(tmp_path / "run", from_model=str(masked_run.folder), **new)
@@ -247,7 +246,6 @@ def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize("types", [0, 1, 2])
 @pytest.mark.parametrize("run", ["qa"], indirect=True)
 def test_questions_are_told_apart_by_types_unless_the_first_model_has_one(
@@ -268,7 +266,6 @@ def test_questions_are_told_apart_by_types_unless_the_first_model_has_one(
     assert task_of(found, load_tokenizer(str(tmp_path / "run"))).typed == (types != 1)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, tmp_path):
     new = {"tokenizer": "bpe:8192", "k": None, "max_length": None, "max_steps": 1, "learning_rate": 1e-12}
     train_quickly(tmp_path / "run", from_model=str(run.folder), **{**run.options, **new})

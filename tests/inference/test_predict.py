@@ -43,9 +43,11 @@ def test_a_record_is_what_the_model_says(build, texts):
     records = list(classifier.predict(texts[:9]))
     for record, (_, text, _) in zip(records, texts, strict=False):
         inputs = classifier.task.tokenizer(text, truncation=True, return_tensors="pt")
+        whole_ids = classifier.task.tokenizer(text, return_tensors="pt").input_ids
         with torch.inference_mode():
-            expected = classifier.model(**inputs).logits.softmax(-1)[0].tolist()
-        assert list(record["probabilities"].values()) == pytest.approx(expected, abs=2e-6)
+            logits, cut = (classifier.model(**inputs, **more).logits for more in ({"whole_ids": whole_ids}, {}))
+        assert list(record["probabilities"].values()) == pytest.approx(logits.softmax(-1)[0].tolist(), abs=2e-6)
+        assert torch.equal(logits, cut) != record["cut"], "the lexical head reads all of a document"
 
 
 def test_batches_change_nothing(build, texts):

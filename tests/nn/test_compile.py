@@ -57,12 +57,9 @@ def padding(trailing_padding, batch, length):
     ("projection", "sharing", "rows"),
     [
         ("linear", "headwise", "padded"),
-        ("linear", "headwise", "whole"),
         ("linear", "none", "padded"),
         ("random", "layerwise", "padded"),
         ("conv", "none", "padded"),
-        ("conv", "kv", "padded"),
-        ("max", "headwise", "padded"),
         ("dynamic", "kv", "padded"),
         ("dynamic", "kv_per_head", "whole"),
     ],
@@ -89,7 +86,8 @@ def test_one_compiled_graph_serves_every_number_of_blocks(gradients, trailing_pa
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
     graphs = []
-    for row, length in enumerate(LENGTHS):
+    lengths = (70, 3, 130, 1100)  # each takes seconds, with its gradients
+    for row, length in enumerate(lengths):
         x = random(2 + row % 3, length, 6, requires_grad=True)
         mask = trailing_padding([max(length - 2 * row, 1) for row in range(len(x))], length) if padded else None
         outputs = compiled(x, src_key_padding_mask=mask), model(x, src_key_padding_mask=mask)
@@ -98,7 +96,7 @@ def test_one_compiled_graph_serves_every_number_of_blocks(gradients, trailing_pa
         wanted = [x, *model.parameters()]
         assert_close(gradients(actual, wanted), gradients(expected, wanted))
         graphs.append(counter.frame_count)
-    assert graphs == graphs[:1] * len(LENGTHS)
+    assert graphs == graphs[:1] * len(lengths)
 
 
 @pytest.mark.parametrize("causal", [False, True])

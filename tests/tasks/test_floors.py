@@ -172,7 +172,7 @@ def test_a_label_that_says_always_or_never_the_same_is_learnt_too():
 
 
 def test_many_labels_are_learnt_from_fewer_documents(monkeypatch):
-    monkeypatch.setattr(floors, "_MAX_DECISIONS", 400)
+    monkeypatch.setattr(floors, "MAX_DECISIONS", 400)
     floor = tfidf_multilabel_floor(several_labels(120, 0), several_labels(110, 1), seed=0)
     assert (floor["documents"], floor["test_documents"]) == (100, 110)
 

@@ -150,7 +150,6 @@ def test_evaluation_gives_the_same_scores(clm_run, quick):
         assert scores[name] == pytest.approx(metrics[name], rel=1e-4)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize("moment", ["20", "trained"])
 def test_a_killed_run_ends_as_if_it_had_not_been(clm_run, train_quickly, tmp_path, moment):
     output = shutil.copytree(clm_run.moments / moment, tmp_path / "killed")
@@ -169,7 +168,6 @@ def test_it_predicts_nothing_of_a_document(clm_run):
 # Other models
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize(
     "options",
     [{"k": "0"}, {"window": 0}, {"attention": "full"}, {"tokenizer": "bytes", "packing": False}],
@@ -185,7 +183,6 @@ def test_other_causal_models(train_quickly, tmp_path, options):
     )
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_an_encoder_with_a_window(train_quickly, tmp_path):
     train_quickly(tmp_path / "run", window=4, max_steps=2)
     config = load_model(str(tmp_path / "run")).config
@@ -193,7 +190,6 @@ def test_an_encoder_with_a_window(train_quickly, tmp_path):
     assert export_model(str(tmp_path / "run"), tmp_path / "out", "torch") < 1e-5
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize("task", ["clm", "classify"])
 def test_from_a_causal_model(clm_run, train_quickly, tmp_path, task):
     options = {**NEW, "max_steps": 1, "learning_rate": 1e-12, "task": task}

@@ -140,7 +140,6 @@ def test_predictions_are_what_was_scored(run):
         Predictor(predictor.model, load_tokenizer(str(run.folder)), overflow="windows", batch_size=4, **SAME)
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize("moment", ["20", "trained"])
 def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path, moment):
     output = shutil.copytree(run.moments / moment, tmp_path / "killed")
@@ -174,7 +173,6 @@ def test_labels_are_smoothed_in_training_alone(run, tmp_path):
 # Other models
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 @pytest.mark.parametrize(
     "options",
     [
@@ -194,7 +192,6 @@ def test_other_encoder_decoders(run, train_quickly, tmp_path, options):
     assert config.decoder.activation_memory == ("none" if kept == "none" else "checkpoint")
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_from_a_model_of_the_same_task(run, train_quickly, tmp_path):
     first = {**run.options, **FIRST, "from_model": str(run.folder), "max_steps": 1, "learning_rate": 1e-12}
     shown = train_quickly(tmp_path / "run", **{**first, "max_target_length": None})

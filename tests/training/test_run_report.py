@@ -42,7 +42,6 @@ def test_the_table_of_an_adaptation_says_it_too():
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 
 
-@pytest.mark.usefixtures("no_fresh_process")
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
     shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
     (warning,) = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]

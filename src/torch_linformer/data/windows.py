@@ -26,6 +26,7 @@ class DocumentEncoder:
             text needs.
         stride: tokens that neighboring windows share; a quarter of `max_length` if None.
         offsets: also give the characters of the text that each token stands for.
+        whole: also give all ids of a text that is cut.
 
     Attributes:
         marks: ids of the special tokens before and after a text.
@@ -39,10 +40,12 @@ class DocumentEncoder:
         overflow: str = "cut",
         stride: int | None = None,
         offsets: bool = False,
+        whole: bool = False,
     ) -> None:
         if overflow not in OVERFLOW:
             raise InputError(f"--overflow must be one of {', '.join(OVERFLOW)}, got {overflow!r}")
         self.max_length, self.overflow, self.offsets = max_length, overflow, offsets
+        self.whole = whole and overflow == "cut"
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -65,8 +68,9 @@ class DocumentEncoder:
 
         Returns:
             `document` (its number), `input_ids`, `length` (how many), `num_tokens` of the whole document (special
-            tokens included), `text_from` (how many ids stand before the text), and with `offsets` the lists `starts`
-            and `ends`, in characters, of the window's tokens of text.
+            tokens included), `text_from` (how many ids stand before the text), with `offsets` the lists `starts`
+            and `ends`, in characters, of the window's tokens of text, and with `whole` the list `whole_ids` of a
+            document that is cut, empty for others.
         """
         rows: list[dict[str, Any]] = []
         encodings = self._encode(texts, fast=not self.offsets)
@@ -78,6 +82,8 @@ class DocumentEncoder:
                 ids = before + encoding.ids[begin:end] + after
                 row = {"document": number, "input_ids": ids, "length": len(ids), "text_from": len(before)}
                 row["num_tokens"] = len(encoding.ids) + around
+                if self.whole:
+                    row["whole_ids"] = before + encoding.ids + after if end < len(encoding.ids) else []
                 if self.offsets:
                     row["starts"], row["ends"] = ([at[side] for at in encoding.offsets[begin:end]] for side in (0, 1))
                 rows.append(row)
@@ -120,7 +126,8 @@ class DocumentEncoder:
     def features(self) -> Features:
         """The columns of the windows and their types."""
         ints = {"document": "int64", "length": "int32", "num_tokens": "int64", "text_from": "int32"}
-        lists = {"input_ids": "int32", **({"starts": "int64", "ends": "int64"} if self.offsets else {})}
+        lists = {"input_ids": "int32", **({"whole_ids": "int32"} if self.whole else {})}
+        lists |= {"starts": "int64", "ends": "int64"} if self.offsets else {}
         return Features(
             {name: Value(kind) for name, kind in ints.items()}
             | {name: ListOf(Value(kind)) for name, kind in lists.items()}
@@ -129,7 +136,7 @@ class DocumentEncoder:
     @property
     def fingerprint(self) -> str:
         """Differs whenever the windows might."""
-        parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets]
+        parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
         return str(Hasher.hash(parts))
 
     def _encode(self, texts: Sequence[str], fast: bool) -> list[Any]:

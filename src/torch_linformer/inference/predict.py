@@ -131,7 +131,7 @@ class Predictor:
         """What the task keeps of the logits of each window."""
         order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
         reduced: list[Any] = [None] * len(order)
-        names = ("input_ids", "text_from")
+        names = [name for name in ("input_ids", "text_from", "whole_ids") if name in windows]
         for start in range(0, len(order), self.batch_size):
             numbers = order[start : start + self.batch_size]
             batch = self.task.collate([{name: windows[name][i] for name in names} for i in numbers])

@@ -13,12 +13,12 @@ from torch_linformer.models.heads import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
     LinformerForQuestionAnswering,
-    LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.seq2seq import LinformerForConditionalGeneration
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
+from torch_linformer.models.sequence_classification import LinformerForSequenceClassification
 
 for _config in (LinformerConfig, LinformerSeq2SeqConfig):
     transformers.AutoConfig.register(_config.model_type, _config)

@@ -74,13 +74,16 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
             :class:`torch_linformer.nn.options.StackOptions`. ``memory`` is its former name.
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
+        lexical_buckets: of pairs of tokens in the lexical head of a classifier
+            (:class:`~torch_linformer.models.lexical_head.LexicalHead`), 0 for one that counts only single tokens; None
+            for a classifier without one.
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
     """
 
     model_type = "linformer"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers reads it from the class
+    keys_to_ignore_at_inference = ["past_key_values", "lexical_logits"]  # noqa: RUF012 - transformers reads it from the class
 
     vocab_size: int = 50265
     hidden_size: int = 768
@@ -126,6 +129,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     activation_memory: str = "none"
     chunk_size: int | None = None
     class_weights: list[float] | None = None
+    lexical_buckets: int | None = None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -161,6 +165,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
             raise ValueError(
                 "position_embedding='rotary' needs causal=True: slots of a whole sequence have no position"
             )
+        if self.lexical_buckets is not None and self.lexical_buckets < 0:
+            raise ValueError(f"lexical_buckets must not be negative, got {self.lexical_buckets}")
         self._check_attention()
         check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)

@@ -59,7 +59,7 @@ class LabeledModel(LinformerPreTrainedModel):
         )
         logits = self.logits_of(outputs.last_hidden_state, attention_mask)
         return self.output_class(
-            loss=None if labels is None else self._loss(logits, labels),
+            loss=None if labels is None else self.loss_of(logits, labels),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -69,59 +69,9 @@ class LabeledModel(LinformerPreTrainedModel):
         """Logits from the backbone's last hidden states ``(B, N, C)``."""
         raise NotImplementedError
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean cross-entropy, in float32, over the positions whose label is not −100."""
         return token_loss(logits, labels)
-
-
-class LinformerForSequenceClassification(LabeledModel):
-    """Pooled hidden states to ``num_labels`` numbers per row, ``(B, num_labels)``.
-
-    ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
-    ``config.class_weights``), ``multi_label_classification`` (binary cross-entropy) or ``regression`` (mean squared
-    error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
-    floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
-
-    Raises:
-        ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
-    """
-
-    output_class = SequenceClassifierOutput
-    scores_tokens = False
-
-    def __init__(self, config: LinformerConfig) -> None:
-        super().__init__(config)
-        self.num_labels = len(config.label_names)
-        if config.class_weights is not None:
-            if len(config.class_weights) != self.num_labels:
-                raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {self.num_labels} labels")
-            if config.problem_type not in (None, "single_label_classification"):
-                raise ValueError(f"class_weights are for one label per row; problem_type is {config.problem_type!r}")
-        self.linformer = LinformerModel(config)
-        self.pooler = Pooler(config)
-        self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
-        self.post_init()
-
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
-        return logits
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        scores = logits.float()
-        problem = self.config.problem_type
-        if problem is None and self.num_labels == 1:
-            problem = "regression"
-        if problem is None:
-            whole = not labels.is_floating_point()
-            problem = "single_label_classification" if whole else "multi_label_classification"
-        if problem == "regression":
-            return F.mse_loss(scores, labels.to(scores.dtype).view_as(scores))
-        if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
-        weights = self.config.class_weights
-        weight = None if weights is None else scores.new_tensor(weights)
-        return F.cross_entropy(scores, labels.view(-1), weight=weight)
 
 
 class LinformerForTokenClassification(LabeledModel):

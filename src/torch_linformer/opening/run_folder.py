@@ -16,6 +16,7 @@ from torch_linformer.opening.checkpoints import last_whole_checkpoint
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.reporting.screen import Screen
 
+FREE = ("output", "floor", "probe")  # settings that may change when a run goes on
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
@@ -86,5 +87,5 @@ def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outp
 
 
 def identity(settings: Any) -> dict[str, Any]:
-    """What two runs must share to be the same run: every setting but the folder, which may be moved."""
-    return {**dataclasses.asdict(settings), "output": None}
+    """What two runs must share to be the same run: every setting but those that the model does not depend on."""
+    return {name: None if name in FREE else value for name, value in dataclasses.asdict(settings).items()}

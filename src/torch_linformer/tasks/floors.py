@@ -20,12 +20,13 @@ from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression
 # Words and the parts of snake_case names; a Chinese or Japanese character is a word, as nothing divides them.
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
 _WORD = rf"[{_CJK}]|[^\W_{_CJK}]+"
+MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
+MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps some twenty arrays of this size
 _BIGRAM_CHARACTERS = 4_000  # documents longer than this on average are classified by single words only
 _MAX_DOCUMENTS = 20_000  # of a split
 _MAX_CHARACTERS = 200_000_000  # of a split: some ten seconds of reading
 _MAX_FEATURES = 200_000
-_MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps some twenty arrays of this size
-_MAX_DECISIONS = 400_000  # documents times labels, each label with a model of its own: some minutes of learning
+MAX_DECISIONS = 400_000  # documents times labels, each label with a model of its own: some minutes of learning
 
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
 
@@ -76,7 +77,7 @@ def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
     shapes = np.shape(train[1]), np.shape(test[1])
     if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != shapes[1][1] or not shapes[0][1]:
         raise ValueError(f"labels must be of shape (documents, labels), got {shapes[0]} and {shapes[1]}")
-    drawn = _drawn(train, test, seed, max(1, _MAX_DECISIONS // shapes[0][1]))
+    drawn = _drawn(train, test, seed, max(1, MAX_DECISIONS // shapes[0][1]))
     features = _features(drawn)
     predicted = [_classified(features, column) for column in np.asarray(drawn.answers).T.tolist()]
     scores = multilabel_metrics(np.asarray(drawn.test_answers), np.array(predicted).T, [""] * len(predicted))
@@ -145,6 +146,19 @@ def _first_bytes(texts: Sequence[str], most: int, seed: int, most_of_each: int |
     return bytes(found[:most])
 
 
+def pairs_tell(texts: Sequence[str]) -> bool:
+    """Whether the documents are short enough for pairs of neighboring words to be counted too."""
+    return sum(map(len, texts)) <= _BIGRAM_CHARACTERS * len(texts)
+
+
+def logistic_regression(**options: Any) -> LogisticRegression:
+    """The classifier of TF-IDF features, not fitted.
+
+    A weak penalty suits rare, telling words: film reviews (IMDB) gain nothing from a weaker one, source files a little.
+    """
+    return LogisticRegression(C=30, max_iter=300, **options)
+
+
 def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None) -> Drawn:
     """Documents of both splits in random order, until there are enough of them or of their characters."""
     draw = random.Random(seed)
@@ -166,12 +180,11 @@ def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None)
 def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:
     """TF-IDF matrices of both splits, for one model with this many outputs; zeros if no word is left."""
     known, scored = drawn.texts, drawn.test_texts
-    mean_characters = sum(map(len, known)) / len(known)
     vectorizer = TfidfVectorizer(
         token_pattern=_WORD,
-        ngram_range=(1, 2 if mean_characters <= _BIGRAM_CHARACTERS else 1),
-        min_df=2 if len(known) >= 100 else 1,
-        max_features=min(_MAX_FEATURES, _MAX_COEFFICIENTS // outputs),
+        ngram_range=(1, 2 if pairs_tell(known) else 1),
+        min_df=2 if len(known) >= MANY_DOCUMENTS else 1,
+        max_features=min(_MAX_FEATURES, MAX_COEFFICIENTS // outputs),
         sublinear_tf=True,
         dtype=np.float32,
     )
@@ -189,9 +202,7 @@ def _classified(features: tuple[Any, Any], labels: Sequence[Any]) -> np.ndarray:
     with warnings.catch_warnings():
         # Stopped at max_iter it is still a measured score on documents it has not seen.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        # A weak penalty suits rare, telling words: film reviews (IMDB) gain nothing from a weaker one, source
-        # files a little.
-        model = LogisticRegression(C=30, max_iter=300).fit(features[0], labels)
+        model = logistic_regression().fit(features[0], labels)
     return np.asarray(model.predict(features[1]))
 
 

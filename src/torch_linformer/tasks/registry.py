@@ -33,9 +33,9 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
     if isinstance(model, LinformerForSequenceClassification):
         problem = model.config.problem_type
         if problem == "regression" or (problem is None and model.num_labels == 1):  # as the loss takes it too
-            return Regression(tokenizer)
+            return Regression(tokenizer, lexical=model.lexical is not None)
         kind = MultiLabel if problem == "multi_label_classification" else Classification
-        return kind(tokenizer, model.config.label_names)
+        return kind(tokenizer, model.config.label_names, lexical=model.lexical is not None)
     for language_model in (MaskedLanguageModeling, CausalLanguageModeling):
         if isinstance(model, language_model.model_class):
             return language_model(tokenizer, seed)

@@ -53,6 +53,7 @@ class Task(ABC):
     Args:
         tokenizer: pads batches.
         names: the labels, if the task has any.
+        lexical: whether the model has a lexical head, which reads whole documents.
     """
 
     record: ClassVar[Record]
@@ -69,8 +70,8 @@ class Task(ABC):
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 outputs = model(**inputs)"""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = ()) -> None:
-        self.tokenizer, self.names = tokenizer, list(names)
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = (), *, lexical: bool = False) -> None:
+        self.tokenizer, self.names, self.lexical = tokenizer, list(names), lexical
         self.pad = DataCollatorWithPadding(tokenizer)
 
     @property
@@ -80,7 +81,8 @@ outputs = model(**inputs)"""
 
     def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
         """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`."""
-        return DocumentEncoder(self.tokenizer, max_length, overflow=overflow, stride=stride, offsets=self.offsets)
+        options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
+        return DocumentEncoder(self.tokenizer, max_length, whole=self.lexical, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
         """Documents tokenized, with the targets of each window; from a cache if they were made before.
@@ -102,6 +104,9 @@ outputs = model(**inputs)"""
     def collate(self, windows: list[dict[str, Any]]) -> Batch:
         """A padded batch; with its targets if the windows have them."""
         batch = dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
+        if self.lexical and any(window.get("whole_ids") for window in windows):
+            whole = [{"input_ids": window["whole_ids"] or window["input_ids"]} for window in windows]
+            batch["whole_ids"] = self.pad(whole)["input_ids"]
         if "labels" in windows[0]:
             batch["labels"] = self.targets([window["labels"] for window in windows], batch["attention_mask"])
         return batch

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks import floors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
@@ -109,8 +110,10 @@ class Regression(WholeDocuments):
     record = SCORED
     best_metric, larger_is_better, headline = "mse", False, HEADLINES["regress"]
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, center: float = 0.0, scale: float = 1.0) -> None:
-        super().__init__(tokenizer)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, center: float = 0.0, scale: float = 1.0, *, lexical: bool = False
+    ) -> None:
+        super().__init__(tokenizer, lexical=lexical)
         self.center, self.scale = center, scale
 
     @property
@@ -140,10 +143,19 @@ class Regression(WholeDocuments):
 
     @torch.no_grad()
     def finish(self, model: LinformerPreTrainedModel) -> None:
-        last = cast(nn.Linear, model.classifier)
-        last.weight *= self.scale
-        last.bias.mul_(self.scale).add_(self.center)
+        last, lexical = cast(nn.Linear, model.classifier), cast(LexicalHead | None, model.lexical)
+        multiply(last, self.scale)
+        if lexical is not None:
+            multiply(lexical, self.scale)
+        last.bias.add_(self.center)
         self.center, self.scale = 0.0, 1.0
+
+
+@torch.no_grad()
+def multiply(head: nn.Linear | LexicalHead, factor: float) -> None:
+    """Make the logits of a head ``factor`` times as large."""
+    head.weight.mul_(factor)
+    head.bias.mul_(factor)
 
 
 def _rounded(names: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:

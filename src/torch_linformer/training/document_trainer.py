@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import ColumnLists, Examples, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
+
+
+class LogitParts(NamedTuple):
+    """The logits of each window, ``(windows, labels)``: those of a lexical head, and of the rest of the model."""
+
+    lexical: Tensor
+    rest: Tensor
 
 
 class DocumentTrainer(RunTrainer):
@@ -48,6 +56,26 @@ class DocumentTrainer(RunTrainer):
         with autocast(self.args.device.type, precision_of(self.args)):
             return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
 
+    def parts_of(self, examples: Examples) -> LogitParts:
+        """What a classifier with a lexical head makes of some documents."""
+
+        def parts(logits: Any, labels: Any) -> Tensor:
+            both, lexical = (part.float() for part in logits)
+            return torch.stack([lexical, both - lexical], dim=1)
+
+        self.compute_metrics, self.preprocess_logits_for_metrics = None, parts
+        found = self.predict(examples.windows, ignore_keys=["past_key_values"])  # not "lexical_logits"
+        self.preprocess_logits_for_metrics = self.task.reduce
+        in_order = _in_their_order(cast(np.ndarray, found.predictions), examples.windows)
+        lexical, rest = torch.from_numpy(in_order).unbind(dim=1)
+        return LogitParts(lexical, rest)
+
+    def scores_of_logits(self, logits: Tensor, examples: Examples) -> dict[str, Any]:
+        """Every score of the logits of each window."""
+        windows = cast(ColumnLists, examples.windows)
+        answers = self.task.answers(self.task.reduce(logits, None), windows, examples.documents)
+        return self.task.scores(answers, examples.documents)
+
     def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
         assert self.validation is not None
@@ -55,8 +83,7 @@ class DocumentTrainer(RunTrainer):
         return {name: scores[name] for name in self.task.validated or self.task.headline}
 
     def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
-        # The Trainer has read the windows in another order.
-        reduced = predictions[np.argsort(_longest_first(examples.windows), kind="stable")]
+        reduced = _in_their_order(predictions, examples.windows)
         answers = self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
         return self.task.scores(answers, examples.documents)
 
@@ -78,6 +105,11 @@ class DocumentTrainer(RunTrainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return _longest_first(eval_dataset).tolist()
+
+
+def _in_their_order(predictions: np.ndarray, windows: Any) -> np.ndarray:
+    """What the Trainer found of windows, which it read in another order."""
+    return predictions[np.argsort(_longest_first(windows), kind="stable")]
 
 
 def _longest_first(windows: Any) -> np.ndarray:

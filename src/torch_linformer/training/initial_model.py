@@ -39,7 +39,7 @@ def build_model(
     set_seed(settings.seed)
     if settings.task == "seq2seq":
         return _build_seq2seq(settings, task, tokenizer)
-    labels = {**task.config, "class_weights": _class_weights(settings, splits)}
+    labels = {**task.config, "class_weights": _class_weights(settings, splits), "lexical_buckets": None}
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
     source = load_model(settings.from_model)
@@ -101,7 +101,8 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
     weights = (model if whole else model.base_model).state_dict()
     with torch.no_grad():
         for name, weight in (source if whole else source.base_model).state_dict().items():
-            weights[name][: len(weight)] = weight
+            if name in weights:  # not a lexical head, which is fitted anew
+                weights[name][: len(weight)] = weight
 
 
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:

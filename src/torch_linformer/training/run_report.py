@@ -30,11 +30,13 @@ from torch_linformer.reporting.tables import (
 )
 from torch_linformer.reporting.templates import render_template
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.lexical import Weighing
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
+PARTS = {"lexical": "lexical head alone", "rest": "without the lexical head"}
 FLOORS = {
     "tfidf": "TF-IDF + logistic regression",
     "tfidf_ridge": "TF-IDF + ridge regression",
@@ -57,8 +59,9 @@ class Outcome:
     tokenizer: PreTrainedTokenizerFast
     task: Task
     scores: dict[str, Any]
+    lexical: Weighing | None
     floors: dict[str, dict[str, float]]
-    costs: tuple[StepCost | None, StepCost | None]
+    costs: tuple[StepCost | None, StepCost | None] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
     spent: Spent
@@ -71,13 +74,25 @@ class Outcome:
         return reader_config(self.model.config).attention == "full"
 
     @property
+    def parts(self) -> dict[str, dict[str, float]]:
+        """The headline scores of the lexical head, and of a model that has one without it."""
+        found = self.lexical
+        if found is None:
+            return {}
+        return {part: self.task.heading(found.test[part]) for part in PARTS if part == "lexical" or found.kept}
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``; a number that could not be measured is null."""
-        ours, full = (asdict(cost) if cost else {} for cost in self.costs)
+        ours, full = (asdict(cost) if cost else {} for cost in self.costs or (None, None))
         parts = ("train", "validation", "test")
         return {
             **self.scores,
-            **{f"{floor}_{name}": score for floor, scores in self.floors.items() for name, score in scores.items()},
+            **{
+                f"{other}_{name}": score
+                for other, scores in (*self.parts.items(), *self.floors.items())
+                for name, score in scores.items()
+            },
             "train_seconds": self.spent.seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
             "tokens_per_second": ours.get("tokens_per_second"),
@@ -100,7 +115,7 @@ class Outcome:
             f"{format_duration(self.spent.seconds)} on {format_count(len(self.splits.train))} documents. "
             f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
             headlines=_headlines(self),
-            sections=[_scores(self), _costs(self), *_data(self), *_labels(self)],
+            sections=[_scores(self), *_costs(self), *_data(self), *_labels(self)],
             settings=_settings(self),
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -131,7 +146,7 @@ def _headlines(outcome: Outcome) -> list[Headline]:
         floors = {FLOORS[floor]: scores[key] for floor, scores in outcome.floors.items() if key in scores}
         note = "\n".join(f"{floor} {format_score(score)}" for floor, score in floors.items())
         headlines.append(Headline(_title(key), format_score(outcome.scores[key]), note))
-    ours, full = outcome.costs
+    ours, full = outcome.costs or (None, None)
     if ours:
         beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
         headlines.append(Headline("tokens/s", format_count(ours.tokens_per_second), beside))
@@ -146,7 +161,11 @@ def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
     task, best = outcome.task, outcome.task.best_metric
     model = "full attention" if outcome.full_attention else "Linformer"
-    scores = {model: outcome.scores, **{FLOORS[floor]: found for floor, found in outcome.floors.items()}}
+    scores = {model: outcome.scores}
+    if outcome.lexical is not None:
+        scores = {f"{model} with its lexical head" if outcome.lexical.kept else model: outcome.scores}
+    scores |= {PARTS[part]: found for part, found in outcome.parts.items()}
+    scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
     ahead = [name for name, found in scores.items() if best in found and found[best] != outcome.scores[best]]
     ahead = [name for name in ahead if (scores[name][best] > outcome.scores[best]) == task.larger_is_better]
     rows = [
@@ -161,18 +180,21 @@ def _scores(outcome: Outcome) -> Section:
     )
 
 
-def _costs(outcome: Outcome) -> Section:
+def _costs(outcome: Outcome) -> list[Section]:
+    if outcome.costs is None:
+        return []
     settings, (ours, full) = outcome.settings, outcome.costs
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if ours and full:
         rows.append(("this model beside it", *compare_costs(ours, full)))
-    return Section(
+    section = Section(
         "A training step beside full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
         "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
         columns=("", "tokens/s", "peak memory, MB"),
         rows=rows,
     )
+    return [section]
 
 
 def cost_cells(cost: StepCost | None) -> tuple[str, str]:

@@ -13,7 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForSequenceClassification,
+    LinformerPreTrainedModel,
+    LinformerSeq2SeqConfig,
+)
 from torch_linformer.opening.checkpoints import remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
@@ -22,8 +27,10 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.task import Examples, Task
+from torch_linformer.tasks.whole_documents import WholeDocuments
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
+from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
@@ -102,9 +109,12 @@ def _trained(
     write_json(output / RUN_FILE, run)
     trainer = _trainer(settings, output, data, model, device, precision)
     spent = fit(trainer, output, checkpoint, screen)
+    lexical = _weigh_lexical_head(settings, trainer, data, screen) if settings.with_lexical_head else None
+    scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     data.task.finish(model)
-    scores = trainer.scores_of(data.test)
-    screen.say("measuring the floor and a training step beside full attention")
+    measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
+    if any(measured.values()):
+        screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
     step = ModelStep(
         type(model).__name__, model.config.to_diff_dict(), settings.batch_size, settings.length, device, precision
     )
@@ -116,14 +126,32 @@ def _trained(
         tokenizer=data.tokenizer,
         task=data.task,
         scores=scores,
-        floors=data.task.floors(data.splits.train, data.splits.test, settings.seed),
-        costs=measure_beside_full_attention(step),
+        lexical=lexical,
+        floors=data.task.floors(data.splits.train, data.splits.test, settings.seed) if settings.floor else {},
+        costs=measure_beside_full_attention(step) if settings.probe else None,
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
         spent=spent,
         device=device,
         precision=precision,
     )
+
+
+def _weigh_lexical_head(
+    settings: TrainSettings, trainer: DocumentTrainer, data: Prepared, screen: TrainingScreen
+) -> Weighing:
+    """Fit a lexical head to the training documents, and keep it where the validation documents are better for it."""
+    screen.say("fitting the lexical head and weighing it")
+    task, splits = cast(WholeDocuments, data.task), data.splits
+    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
+    model = cast(LinformerForSequenceClassification, trainer.model)
+    balanced = settings.class_weights == "balanced"
+    add_lexical_head(model, task, splits.train, task.encoder(settings.length), seed=settings.seed, balanced=balanced)
+    whole = task.encoder(settings.length, **options)
+    validation, test = (task.examples(part, whole) for part in (splits.validation, splits.test))
+    found = weigh(trainer, validation, test, always=settings.lexical == "always")
+    screen.say(found.describe(task.best_metric))
+    return found
 
 
 def _with_the_first_model(settings: TrainSettings) -> TrainSettings:

@@ -55,7 +55,7 @@ _OF_TASKS = {  # options that only some tasks have
     "label_smoothing": ("seq2seq",),
     "packing": OF_TEXT,
     "whole_words": ("mlm",),
-    "embeddings": ("classify", "multilabel", "regress"),
+    **dict.fromkeys(("embeddings", "lexical"), ("classify", "multilabel", "regress")),
     "class_weights": ("classify",),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
@@ -123,6 +123,9 @@ class TrainSettings:
     )
     chunk_size: int | None = option(None, "tokens the layers work on at once in inference  [all]")
     embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
+    lexical: str = option(
+        "auto", "TF-IDF of tokens beside the model, in it: where it helps on validation", ("auto", "always", "none")
+    )
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced gives rare labels more weight in the loss", ("none", "balanced"))
     label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
@@ -133,6 +136,8 @@ class TrainSettings:
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
+    floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
+    probe: bool = option(True, "also measure a training step beside full attention")
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
@@ -232,6 +237,11 @@ class TrainSettings:
     def begins_with_lsa(self) -> bool:
         """Whether the word embeddings begin as latent semantics of the documents."""
         return self.applies("embeddings") and self.embeddings == "lsa"
+
+    @property
+    def with_lexical_head(self) -> bool:
+        """Whether a lexical head is fitted, to be kept where it helps."""
+        return self.applies("lexical") and self.lexical != "none"
 
     @property
     def local_window(self) -> int | None:

@@ -9,10 +9,10 @@ from torch_linformer.models.heads import (
     LinformerForMaskedLM,
     LinformerForMultipleChoice,
     LinformerForQuestionAnswering,
-    LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
+from torch_linformer.models.sequence_classification import LinformerForSequenceClassification
 
 # What a class becomes, by the part of its name after that of the family.
 MODEL_CLASSES: Mapping[str, type[LinformerPreTrainedModel]] = {

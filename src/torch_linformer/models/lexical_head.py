@@ -1,0 +1,108 @@
+"""Which words a document has, wherever they stand: logits of its bag of tokens and of neighboring pairs of tokens."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_linformer.functional.padding import Padding
+
+NOTHING = -1  # what a token without words counts as, and the pair of an empty bucket
+_PRIME = 2**31 - 1
+_MULTIPLIERS = (1_000_003, 998_244_353)  # of the two tokens of a pair; no product leaves the range of int64
+
+
+class LexicalHead(nn.Module):
+    r"""A linear map of TF-IDF features, made of token ids alone.
+
+    .. math::
+        z = \frac{x}{\lVert x \rVert_2} W^\top + b, \qquad
+        x_f = \begin{cases} (1 + \ln c_f) \, \mathrm{idf}_f & c_f > 0 \\ 0 & c_f = 0 \end{cases}
+
+    A feature f is a token, or one of the pairs of neighboring tokens that the table has room for, and :math:`c_f` says
+    how often a row has it. Tokens are counted as :attr:`counts_as` says, and those that count for nothing are left
+    out before neighbors are paired. Padding counts for nothing, on any side; a row without tokens gives b.
+
+    Args:
+        vocab_size: token ids.
+        buckets: of the table of pairs; each holds one pair, which lies in one of two buckets by its hash.
+        num_labels: logits of a row.
+
+    Attributes:
+        weight: W, ``(num_labels, vocab_size + buckets)``, tokens first; 0 until it is fitted, as are b and idf.
+        bias: b, ``(num_labels,)``.
+        idf: a buffer, ``(vocab_size + buckets,)``.
+        counts_as: a buffer, ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
+        pairs: a buffer, ``(buckets,)``: the :meth:`codes` of a pair, −1 for none (the first value).
+    """
+
+    idf: Tensor
+    counts_as: Tensor
+    pairs: Tensor
+
+    def __init__(self, vocab_size: int, buckets: int, num_labels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_labels, vocab_size + buckets))
+        self.bias = nn.Parameter(torch.empty(num_labels))
+        self.register_buffer("idf", torch.empty(vocab_size + buckets))
+        self.register_buffer("counts_as", torch.empty(vocab_size, dtype=torch.long))
+        self.register_buffer("pairs", torch.empty(buckets, dtype=torch.long))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Forget what was fitted: every logit is 0."""
+        for tensor in (self.weight, self.bias, self.idf):
+            nn.init.zeros_(tensor)
+        for tensor in (self.counts_as, self.pairs):
+            nn.init.constant_(tensor, NOTHING)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Logits ``(B, num_labels)`` of token ids ``(B, N)``; those where the mask is 0 are padding."""
+        tokens = self.counts_as[input_ids]
+        missing = tokens == NOTHING
+        if attention_mask is not None:
+            missing = missing | (attention_mask == 0)
+        rows = Padding.of(missing)
+        columns, counted = self.features(rows.justify(tokens).clamp(min=0), ~rows.trailing)
+        accurate = torch.promote_types(self.weight.dtype, torch.float32)
+        counts = torch.zeros(input_ids.shape[0], len(self.idf), dtype=accurate, device=self.idf.device)
+        counts = counts.scatter_add(1, columns, counted.to(accurate))
+        features = torch.where(counts > 0, (1 + counts.clamp(min=1).log()) * self.idf, 0.0)
+        return F.linear(F.normalize(features, dim=-1).to(self.weight.dtype), self.weight, self.bias).to(accurate)
+
+    def features(self, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """The features ``(B, 2N)`` of tokens ``(B, N)`` and of each with the next one, and which of these count."""
+        if not len(self.pairs):
+            return tokens, real
+        # Rolled, not sliced, so that an exported program makes no exception of rows of one or two tokens.
+        following, last = tokens.roll(-1, dims=1), torch.arange(tokens.shape[1], device=tokens.device) + 1
+        pairs, (first, second) = self.codes(tokens, following), self.buckets(tokens, following)
+        bucket = torch.where(self.pairs[first] == pairs, first, second)
+        known = (self.pairs[bucket] == pairs) & real & real.roll(-1, dims=1) & (last < tokens.shape[1])
+        return torch.cat([tokens, len(self.counts_as) + bucket], dim=1), torch.cat([real, known], dim=1)
+
+    @staticmethod
+    def codes(tokens: Tensor, following: Tensor) -> Tensor:
+        """A number for each pair, which no other pair has."""
+        return tokens * 2**32 + following
+
+    def buckets(self, tokens: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+        """The two buckets in which a pair may be."""
+        one, other = _MULTIPLIERS
+        hashes = (tokens * one + following * other, tokens * other + following * one)
+        first, second = (number % _PRIME % len(self.pairs) for number in hashes)
+        return first, second
+
+    @torch.no_grad()
+    def resize(self, vocab_size: int) -> None:
+        """Take this many token ids; those that are new count for nothing."""
+        tokens = len(self.counts_as)
+        self.weight = nn.Parameter(_resized(self.weight, tokens, vocab_size), requires_grad=self.weight.requires_grad)
+        self.idf = _resized(self.idf, tokens, vocab_size)
+        self.counts_as = F.pad(self.counts_as, (0, vocab_size - tokens), value=NOTHING)
+        self.counts_as[self.counts_as >= vocab_size] = NOTHING
+
+
+def _resized(features: Tensor, tokens: int, wanted: int) -> Tensor:
+    """The last dimension with ``wanted`` columns of tokens, zeros where there were none, before those of pairs."""
+    return torch.cat([F.pad(features[..., :tokens], (0, wanted - tokens)), features[..., tokens:]], dim=-1)

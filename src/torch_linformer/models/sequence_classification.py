@@ -1,0 +1,129 @@
+"""A label, several labels or a number for a whole row: from its hidden states, and from its words."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple
+
+from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.heads import LabeledModel, classifier_dropout
+from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.pooling import Pooler
+from torch_linformer.models.typed import typed
+
+
+@dataclass
+class LinformerSequenceClassifierOutput(SequenceClassifierOutput):
+    """As in transformers, and ``lexical_logits`` ``(B, num_labels)``: the lexical head's part of the logits, if any."""
+
+    lexical_logits: Tensor | None = None
+
+
+class LinformerForSequenceClassification(LabeledModel):
+    """Pooled hidden states to ``num_labels`` numbers per row, ``(B, num_labels)``.
+
+    ``config.problem_type`` says what they are: ``single_label_classification`` (cross-entropy, weighted by
+    ``config.class_weights``), ``multi_label_classification`` (binary cross-entropy) or ``regression`` (mean squared
+    error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
+    floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
+
+    With ``config.lexical_buckets`` the logits of a :class:`~torch_linformer.models.lexical_head.LexicalHead` are added.
+
+    Raises:
+        ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.
+    """
+
+    output_class = LinformerSequenceClassifierOutput
+    scores_tokens = False
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        self.num_labels = len(config.label_names)
+        if config.class_weights is not None:
+            if len(config.class_weights) != self.num_labels:
+                raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {self.num_labels} labels")
+            if config.problem_type not in (None, "single_label_classification"):
+                raise ValueError(f"class_weights are for one label per row; problem_type is {config.problem_type!r}")
+        self.linformer = LinformerModel(config)
+        self.pooler = Pooler(config)
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)
+        self.lexical: LexicalHead | None = None
+        if config.lexical_buckets is not None:
+            self.lexical = LexicalHead(config.vocab_size, config.lexical_buckets, self.num_labels)
+        self.post_init()
+
+    @typed(can_return_tuple)
+    @known_arguments()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        whole_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> LinformerSequenceClassifierOutput:
+        """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
+
+        Where a row is only a part of its document, a lexical head may read all of it: ``whole_ids`` ``(B, M)``, padded
+        with ``config.pad_token_id``.
+
+        Raises:
+            ValueError: ``whole_ids`` without a lexical head, or a lexical head without ids.
+        """
+        if self.lexical is None and whole_ids is not None:
+            raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_buckets=None)")
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = super().forward(*inputs, **{**kwargs, "return_dict": True})
+        logits, lexical = cast(Tensor, outputs.logits), None
+        if self.lexical is not None:
+            if whole_ids is None and input_ids is None:
+                raise ValueError(
+                    "the lexical head reads input_ids, and inputs_embeds have no words: give whole_ids beside them, or "
+                    "load the model with lexical_buckets=None"
+                )
+            lexical = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
+            logits = logits + lexical
+        return LinformerSequenceClassifierOutput(
+            loss=None if labels is None else self.loss_of(logits, labels),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            lexical_logits=lexical,
+        )
+
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
+        return logits
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in transformers; tokens that are new count for nothing in the lexical head."""
+        embeddings: nn.Embedding = super().resize_token_embeddings(*args, **kwargs)
+        if self.lexical is not None:
+            self.lexical.resize(self.config.vocab_size)
+        return embeddings
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of logits ``(B, num_labels)``, in float32."""
+        scores = logits.float()
+        problem = self.config.problem_type
+        if problem is None and self.num_labels == 1:
+            problem = "regression"
+        if problem is None:
+            whole = not labels.is_floating_point()
+            problem = "single_label_classification" if whole else "multi_label_classification"
+        if problem == "regression":
+            return F.mse_loss(scores, labels.to(scores.dtype).view_as(scores))
+        if problem == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype))
+        weights = self.config.class_weights
+        weight = None if weights is None else scores.new_tensor(weights)
+        return F.cross_entropy(scores, labels.view(-1), weight=weight)

@@ -1,0 +1,109 @@
+"""A lexical head is fitted, weighed on the validation documents, and kept where they are better for it."""
+
+import json
+import re
+
+import pytest
+import torch
+from datasets import Dataset
+
+from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.models import LinformerForSequenceClassification
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.lexical import add_lexical_head, weigh
+from torch_linformer.training.trainer import quiet_arguments
+
+
+@pytest.fixture
+def trainer(classifier_run, quick, tmp_path):
+    """A trained classifier without a lexical head; a function that gives it one and returns both its test sets."""
+    folder = str(classifier_run.folder)
+    model = LinformerForSequenceClassification.from_pretrained(folder, lexical_buckets=None)
+    task = task_of(model, load_tokenizer(folder))
+    arguments = quiet_arguments(tmp_path / "scratch", batch_size=16, device="cpu", precision="fp32")
+    found = DocumentTrainer(model=model, args=arguments, task=task)
+
+    def prepare():
+        data, test = (load_documents(quick[name], task.record).dataset for name in ("data", "test"))
+        encoder = task.encoder(quick["max_length"])
+        add_lexical_head(model, task, data.select(range(100)), encoder, seed=0, balanced=False)
+        whole = task.encoder(quick["max_length"])
+        return task.examples(data.select(range(100, 160)), whole), task.examples(test, whole)
+
+    found.prepare = prepare
+    return found
+
+
+def test_the_weights_have_the_least_loss_and_are_those_of_the_model(trainer):
+    validation, test = trainer.prepare()
+    before = trainer.parts_of(validation)
+    labels = torch.tensor(validation.windows["labels"][:])
+    found = weigh(trainer, validation, test, always=True)
+
+    def loss(lexical, rest):
+        penalty = ((lexical - 1) ** 2 + (rest - 1) ** 2) / len(labels)
+        return float(trainer.model.loss_of(lexical * before.lexical + rest * before.rest, labels)) + penalty
+
+    least = loss(found.lexical, found.rest)
+    assert found.kept and found.lexical > 0
+    assert all(least < loss(found.lexical * a, found.rest * b) for a, b in [(0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)])
+    after = trainer.parts_of(validation)
+    torch.testing.assert_close(after.lexical, found.lexical * before.lexical)
+    torch.testing.assert_close(after.rest, found.rest * before.rest, rtol=1e-4, atol=1e-5)
+    assert trainer.scores_of(test) == found.test["both"] == found.scores
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
+    validation, test = trainer.prepare()
+    model = trainer.model
+    with torch.no_grad():
+        model.lexical.weight.neg_()
+        model.lexical.bias.neg_()
+    found = weigh(trainer, validation, test, always=always)
+    assert found.lexical == 0 and found.kept == always
+    left_out = model.lexical is None, model.config.lexical_buckets is None, not trainer.task.lexical
+    assert left_out == (not always,) * 3
+    assert trainer.scores_of(test) == found.scores
+    fate = "kept" if always else "left out"
+    assert found.describe("accuracy").startswith(f"lexical head {fate}: validation accuracy of the head alone 0.")
+
+
+def test_long_documents_are_told_by_single_tokens(trainer):
+    task, text = trainer.task, "warm sand sea " * 400
+    documents = Dataset.from_dict({"text": [text, "wet mud " * 600], "label": ["sun", "rain"]})
+    add_lexical_head(trainer.model, task, documents, task.encoder(24), seed=0, balanced=False)
+    assert trainer.model.config.lexical_buckets == 0 and len(trainer.model.lexical.pairs) == 0
+
+
+def test_a_run_says_what_the_head_is_worth(classifier_run):
+    metrics = json.loads((classifier_run.folder / "metrics.json").read_text())
+    assert 0 < metrics["lexical_accuracy"] <= 1 and 0 < metrics["rest_macro_f1"] <= 1
+    assert (
+        len(re.findall("^lexical head kept: validation macro-f1 of the head", classifier_run.shown, re.MULTILINE)) == 1
+    )
+    for page in ("report.html", "README.md"):
+        text = (classifier_run.folder / page).read_text(encoding="utf-8")
+        assert all(row in text for row in ("with its lexical head", "lexical head alone", "without the lexical head"))
+
+
+@pytest.mark.parametrize("lexical", ["always", "none"])
+def test_always_or_not_at_all(train_quickly, tmp_path, lexical):
+    shown = train_quickly(tmp_path / "run", lexical=lexical, max_steps=1, floor=False)
+    assert (load_model(str(tmp_path / "run")).lexical is not None) == (lexical == "always")
+    assert ("lexical head kept" in shown, "lexical" in shown) == (lexical == "always",) * 2
+    assert "measuring" not in shown and "TF-IDF + logistic" not in shown
+
+
+def test_numbers_keep_their_unit(train_quickly, write_csv, weather, tmp_path):
+    degrees = {"sun": "30", "rain": "12", "snow": "-6"}
+    rows = [(text, degrees[label]) for text, label in weather(120, seed=2)]
+    data = write_csv(tmp_path / "degrees.csv", rows)
+    train_quickly(tmp_path / "run", task="regress", data=data, test="0.2", lexical="always", max_steps=5)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["mse"] < 0.7 * metrics["mean_mse"] and metrics["lexical_mse"] < 0.7 * metrics["mean_mse"]
+    model, tokenizer = load_model(str(tmp_path / "run")), load_tokenizer(str(tmp_path / "run"))
+    warm, cold = (model(**tokenizer(text, return_tensors="pt")).logits.item() for text in ("warm sand sea", "ice cold"))
+    assert warm > 15 > cold
