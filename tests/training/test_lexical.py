@@ -42,16 +42,17 @@ def test_the_weights_have_the_least_loss_and_are_those_of_the_model(trainer):
     labels = torch.tensor(validation.windows["labels"][:])
     found = weigh(trainer, validation, test, always=True)
 
-    def loss(lexical, rest):
-        penalty = ((lexical - 1) ** 2 + (rest - 1) ** 2) / len(labels)
-        return float(trainer.model.loss_of(lexical * before.lexical + rest * before.rest, labels)) + penalty
+    def loss(a, b):
+        penalty = ((a - 1) ** 2 + (b - 1) ** 2) / len(labels)
+        return float(trainer.model.loss_of(a * before.lexical + b * before.rest, labels)) + penalty
 
-    least = loss(found.lexical, found.rest)
-    assert found.kept and found.lexical > 0
-    assert all(least < loss(found.lexical * a, found.rest * b) for a, b in [(0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)])
+    lexical, rest = found.factors
+    least = loss(lexical, rest)
+    assert found.kept and lexical > 0
+    assert all(least < loss(lexical * a, rest * b) for a, b in [(0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)])
     after = trainer.parts_of(validation)
-    torch.testing.assert_close(after.lexical, found.lexical * before.lexical)
-    torch.testing.assert_close(after.rest, found.rest * before.rest, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after.lexical, lexical * before.lexical)
+    torch.testing.assert_close(after.rest, rest * before.rest, rtol=1e-4, atol=1e-5)
     assert trainer.scores_of(test) == found.test["both"] == found.scores
 
 
@@ -63,12 +64,12 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
         model.lexical.weight.neg_()
         model.lexical.bias.neg_()
     found = weigh(trainer, validation, test, always=always)
-    assert found.lexical == 0 and found.kept == always
+    assert found.factors[0] == 0 and found.kept == always
     left_out = model.lexical is None, model.config.lexical_buckets is None, not trainer.task.lexical
     assert left_out == (not always,) * 3
     assert trainer.scores_of(test) == found.scores
     fate = "kept" if always else "left out"
-    assert found.describe("accuracy").startswith(f"lexical head {fate}: validation accuracy of the head alone 0.")
+    assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
 
 
 def test_long_documents_are_told_by_single_tokens(trainer):
@@ -81,9 +82,7 @@ def test_long_documents_are_told_by_single_tokens(trainer):
 def test_a_run_says_what_the_head_is_worth(classifier_run):
     metrics = json.loads((classifier_run.folder / "metrics.json").read_text())
     assert 0 < metrics["lexical_accuracy"] <= 1 and 0 < metrics["rest_macro_f1"] <= 1
-    assert (
-        len(re.findall("^lexical head kept: validation macro-f1 of the head", classifier_run.shown, re.MULTILINE)) == 1
-    )
+    assert len(re.findall("^lexical head kept: validation loss of the head", classifier_run.shown, re.MULTILINE)) == 1
     for page in ("report.html", "README.md"):
         text = (classifier_run.folder / page).read_text(encoding="utf-8")
         assert all(row in text for row in ("with its lexical head", "lexical head alone", "without the lexical head"))

@@ -11,12 +11,11 @@ from torch import Tensor
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.reporting.tables import format_score
 from torch_linformer.tasks.floors import MAX_DECISIONS, pairs_tell
 from torch_linformer.tasks.lexical_fit import buckets_for, fit_head
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
-from torch_linformer.training.document_trainer import DocumentTrainer, LogitParts
+from torch_linformer.training.document_trainer import DocumentTrainer
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
@@ -27,14 +26,14 @@ class Weighing:
     """A lexical head beside the rest of a model.
 
     Attributes:
-        lexical, rest: factors of their logits, 0 or more.
-        validation, test: the scores of the documents by ``lexical`` (the head alone), ``rest`` and ``both``.
+        factors: of the logits of the head and of the rest, 0 or more.
+        losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
+        test: every score of the test documents, likewise.
         kept: whether the model has the head.
     """
 
-    lexical: float
-    rest: float
-    validation: dict[str, dict[str, Any]]
+    factors: tuple[float, float]
+    losses: dict[str, float]
     test: dict[str, dict[str, Any]]
     kept: bool
 
@@ -43,13 +42,13 @@ class Weighing:
         """Those of the model on the test documents."""
         return self.test["both" if self.kept else "rest"]
 
-    def describe(self, score: str) -> str:
+    def describe(self) -> str:
         """The decision and its reason, as a line."""
-        fate = "kept" if self.kept else "left out"
-        alone, rest, both = (format_score(self.validation[part][score]) for part in ("lexical", "rest", "both"))
+        losses = self.losses
         return (
-            f"lexical head {fate}: validation {score.replace('_', '-')} of the head alone {alone}, of the model "
-            f"without it {rest}, of both {both} (weights {self.lexical:.2f} and {self.rest:.2f})"
+            f"lexical head {'kept' if self.kept else 'left out'}: validation loss of the head alone "
+            f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
+            f"(weights {self.factors[0]:.2f} and {self.factors[1]:.2f})"
         )
 
 
@@ -87,42 +86,45 @@ def add_lexical_head(
 def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, always: bool) -> Weighing:
     """Weigh a model's lexical head against the rest of it on the validation documents, and write the weights into both.
 
-    The weights a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
-    task, plus :math:`((a - 1)^2 + (b - 1)^2) / n` for n windows, which keeps few of them from saying much. A head that
-    has no weight or lowers the score of the validation documents is taken away, unless it is ``always`` kept.
+    The factors a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
+    task, plus :math:`((a - 1)^2 + (b - 1)^2) / n` for n windows, which keeps few of them from saying much. A head
+    without which the loss is as low is taken away, unless it is ``always`` kept. The loss decides, not the score: it
+    is calmer on few documents, and the score has already picked the checkpoint of the rest.
     """
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
-    found = [trainer.parts_of(examples) for examples in (validation, test)]
-    a, b = _weights(model, found[0], torch.tensor(validation.windows["labels"][:]))
-    scores = [
-        {
-            "lexical": trainer.scores_of_logits(parts.lexical, examples),
-            "rest": trainer.scores_of_logits(parts.rest, examples),
-            "both": trainer.scores_of_logits(a * parts.lexical + b * parts.rest, examples),
-        }
-        for examples, parts in zip((validation, test), found, strict=True)
-    ]
-    both, rest = (scores[0][part][task.best_metric] for part in ("both", "rest"))
-    kept = always or (a > 0 and not (both < rest if task.larger_is_better else both > rest))
+    known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
+    labels = torch.tensor(validation.windows["labels"][:])
+    (_, alone), (_, without) = (_factors(model, [logits], labels) for logits in known)
+    (a, b), together = _factors(model, list(known), labels)
+    found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
+    kept = always or (a > 0 and together < without)
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
         multiply(model.classifier, b)
     else:
         model.lexical, model.config.lexical_buckets, task.lexical = None, None, False
-    return Weighing(a, b, scores[0], scores[1], kept)
+    return Weighing(
+        (a, b),
+        {"lexical": alone, "rest": without, "both": together},
+        {name: trainer.scores_of_logits(logits, test) for name, logits in found.items()},
+        kept,
+    )
 
 
-def _weights(model: LinformerForSequenceClassification, parts: LogitParts, labels: Tensor) -> tuple[float, float]:
-    factors = torch.ones(2, dtype=torch.float64, requires_grad=True)
+def _factors(
+    model: LinformerForSequenceClassification, parts: list[Tensor], labels: Tensor
+) -> tuple[list[float], float]:
+    """The best factors of some logits, and the loss of their sum."""
+    factors = torch.ones(len(parts), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
+    stacked = torch.stack(parts, dim=-1).double()
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        logits = factors[0] * parts.lexical.double() + factors[1] * parts.rest.double()
-        total = model.loss_of(logits, labels) + (factors - 1).square().sum() / len(labels)
+        total = model.loss_of(stacked @ factors, labels) + (factors - 1).square().sum() / len(labels)
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    lexical, rest = factors.detach().clamp(min=0).tolist()
-    return lexical, rest
+    positive = factors.detach().clamp(min=0)
+    return positive.tolist(), model.loss_of(stacked @ positive, labels).item()

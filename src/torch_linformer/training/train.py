@@ -150,7 +150,7 @@ def _weigh_lexical_head(
     whole = task.encoder(settings.length, **options)
     validation, test = (task.examples(part, whole) for part in (splits.validation, splits.test))
     found = weigh(trainer, validation, test, always=settings.lexical == "always")
-    screen.say(found.describe(task.best_metric))
+    screen.say(found.describe())
     return found
 
 
