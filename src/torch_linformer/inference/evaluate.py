@@ -44,4 +44,5 @@ def evaluate(
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
         trainer = DocumentTrainer(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(documents.dataset, encoder))
+    scores.pop("tally", None)  # of each document
     return task, {**scores, "documents": len(documents.dataset)}

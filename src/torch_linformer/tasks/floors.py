@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score
 
 from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
+from torch_linformer.tasks.tallies import tally
 
 # Words and the parts of snake_case names; a Chinese or Japanese character is a word, as nothing divides them.
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
@@ -38,10 +39,13 @@ class Drawn(NamedTuple):
     answers: list[Any]
     test_texts: list[str]
     test_answers: list[Any]
+    scored: list[int]  # their numbers
 
-    @property
-    def sizes(self) -> Scores:
-        return {"documents": len(self.texts), "test_documents": len(self.test_texts)}
+    def about(self, score: str, predicted: np.ndarray) -> Scores:
+        """How many documents there were, and what each that was scored adds to a score, with its number."""
+        rows = tally(score, np.asarray(self.test_answers), predicted).tolist()
+        numbered = [[number, *row] for number, row in zip(self.scored, rows, strict=True)]
+        return {"documents": len(self.texts), "test_documents": len(self.test_texts), "tally": numbered}
 
 
 def majority_floor(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
@@ -57,13 +61,14 @@ def tfidf_floor(train: Split, test: Split, *, seed: int) -> Scores:
     source files of 20,000 characters. Of a large split some documents are drawn at random.
 
     Returns:
-        ``accuracy``, ``macro_f1``, ``documents`` (learned from) and ``test_documents`` (scored).
+        ``accuracy``, ``macro_f1``, ``documents`` (learned from), ``test_documents`` (scored), and the ``tally``: the
+        number of each document that was scored, and what :func:`~torch_linformer.tasks.tallies.tally` says of it.
     """
     drawn = _drawn(train, test, seed)
     predicted = _classified(_features(drawn, len(set(drawn.answers))), drawn.answers)
     accuracy = accuracy_score(drawn.test_answers, predicted)
     f1 = f1_score(drawn.test_answers, predicted, average="macro", zero_division=0)
-    return {"accuracy": float(accuracy), "macro_f1": float(f1), **drawn.sizes}
+    return {"accuracy": float(accuracy), "macro_f1": float(f1), **drawn.about("accuracy", predicted)}
 
 
 def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
@@ -72,16 +77,17 @@ def tfidf_multilabel_floor(train: Split, test: Split, *, seed: int) -> Scores:
     The labels are 1 where a document has the label, else 0, of shape (documents, labels).
 
     Returns:
-        ``micro_f1``, ``macro_f1``, ``documents`` (learned from) and ``test_documents`` (scored).
+        ``micro_f1``, ``macro_f1``, and the other values as of :func:`tfidf_floor`.
     """
     shapes = np.shape(train[1]), np.shape(test[1])
     if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != shapes[1][1] or not shapes[0][1]:
         raise ValueError(f"labels must be of shape (documents, labels), got {shapes[0]} and {shapes[1]}")
     drawn = _drawn(train, test, seed, max(1, MAX_DECISIONS // shapes[0][1]))
     features = _features(drawn)
-    predicted = [_classified(features, column) for column in np.asarray(drawn.answers).T.tolist()]
-    scores = multilabel_metrics(np.asarray(drawn.test_answers), np.array(predicted).T, [""] * len(predicted))
-    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **drawn.sizes}
+    predicted = np.array([_classified(features, column) for column in np.asarray(drawn.answers).T.tolist()]).T
+    scores = multilabel_metrics(np.asarray(drawn.test_answers), predicted, [""] * predicted.shape[1])
+    about = drawn.about("micro_f1", predicted)
+    return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **about}
 
 
 def mean_floor(train_values: Sequence[float], test_values: Sequence[float]) -> Scores:
@@ -93,12 +99,12 @@ def tfidf_regression_floor(train: Split, test: Split, *, seed: int) -> Scores:
     """Score of ridge regression on the features of :func:`tfidf_floor`.
 
     Returns:
-        what :func:`regression_metrics` does, ``documents`` (learned from) and ``test_documents`` (scored).
+        what :func:`regression_metrics` does, and the other values as of :func:`tfidf_floor`.
     """
     drawn = _drawn(train, test, seed)
     known, scored = _features(drawn)
-    model = Ridge().fit(known, np.asarray(drawn.answers, dtype=np.float64))
-    return {**regression_metrics(drawn.test_answers, model.predict(scored)), **drawn.sizes}
+    predicted = Ridge().fit(known, np.asarray(drawn.answers, dtype=np.float64)).predict(scored)
+    return {**regression_metrics(drawn.test_answers, predicted), **drawn.about("mse", predicted)}
 
 
 def most_frequent_tag_floor(train: Split, test: Split) -> Scores:
@@ -174,7 +180,7 @@ def _drawn(train: Split, test: Split, seed: int, max_learned: int | None = None)
                 break
             chosen.append(index)
         drawn += [[texts[index] for index in chosen], [answers[index] for index in chosen]]
-    return Drawn(*drawn)
+    return Drawn(drawn[0], drawn[1], drawn[2], drawn[3], chosen)
 
 
 def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:

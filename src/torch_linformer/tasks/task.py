@@ -134,7 +134,7 @@ outputs = model(**inputs)"""
 
     def heading(self, scores: Mapping[str, Any]) -> dict[str, float]:
         """Those of the scores that head the report."""
-        return {name: scores[name] for name in self.headline}
+        return {name: scores[name] for name in self.headline if name in scores}
 
     def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""

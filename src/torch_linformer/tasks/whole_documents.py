@@ -15,6 +15,7 @@ from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks import floors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
+from torch_linformer.tasks.tallies import tally
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
 
 
@@ -30,6 +31,10 @@ class WholeDocuments(Task):
     def known(self, documents: Dataset) -> list[Any]:
         """The true answer to each document, as the loss compares with it."""
         raise NotImplementedError
+
+    def with_tally(self, scores: dict[str, Any]) -> dict[str, Any]:
+        """The scores that head the report, and what each document adds to the first of them."""
+        return {**self.heading(scores), "tally": scores["tally"]}
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
@@ -60,12 +65,13 @@ class Classification(WholeDocuments):
         return logits.float().softmax(dim=-1)
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        return classification_metrics(self.known(documents), np.argmax(answers, axis=-1).tolist(), self.names)
+        known, given = self.known(documents), np.argmax(answers, axis=-1)
+        return {**classification_metrics(known, given.tolist(), self.names), "tally": tally("accuracy", known, given)}
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
         known, wanted = train["label"][:], test["label"][:]
         tfidf = floors.tfidf_floor((train["text"], known), (test["text"], wanted), seed=seed)
-        return {"tfidf": self.heading(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
+        return {"tfidf": self.with_tally(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         return {"label": self.names[int(np.argmax(answer))], "probabilities": _rounded(self.names, answer)}
@@ -89,11 +95,12 @@ class MultiLabel(WholeDocuments):
         return logits.float().sigmoid()
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        return multilabel_metrics(np.asarray(self.known(documents)), np.asarray(answers) > 0.5, self.names)
+        known, given = np.asarray(self.known(documents)), np.asarray(answers) > 0.5
+        return {**multilabel_metrics(known, given, self.names), "tally": tally("micro_f1", known, given)}
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
         splits = [(part["text"], np.asarray(self.known(part))) for part in (train, test)]
-        return {"tfidf": self.heading(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
+        return {"tfidf": self.with_tally(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > 0.5]
@@ -127,16 +134,21 @@ class Regression(WholeDocuments):
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().squeeze(-1)
 
+    def with_tally(self, scores: dict[str, Any]) -> dict[str, Any]:
+        """The scores that head the report, and what each document adds to the first of them."""
+        return {**self.heading(scores), "tally": scores["tally"]}
+
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return super().answers(reduced, windows, documents) * self.scale + self.center
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        return regression_metrics(documents["label"][:], answers.tolist())
+        known = documents["label"][:]
+        return {**regression_metrics(known, answers.tolist()), "tally": tally("mse", known, answers)}
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
         known, wanted = train["label"][:], test["label"][:]
         ridge = floors.tfidf_regression_floor((train["text"], known), (test["text"], wanted), seed=seed)
-        return {"tfidf_ridge": self.heading(ridge), "mean": self.heading(floors.mean_floor(known, wanted))}
+        return {"tfidf_ridge": self.with_tally(ridge), "mean": self.heading(floors.mean_floor(known, wanted))}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
         return {"value": float(answer)}

@@ -33,9 +33,11 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.training.lexical import Weighing
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
-from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
+from torch_linformer.training.verdict import verdict
 
+MANY_CUT = 0.05  # a share of the documents
 PARTS = {"lexical": "lexical head alone", "rest": "without the lexical head"}
 FLOORS = {
     "tfidf": "TF-IDF + logistic regression",
@@ -87,11 +89,11 @@ class Outcome:
         ours, full = (asdict(cost) if cost else {} for cost in self.costs or (None, None))
         parts = ("train", "validation", "test")
         return {
-            **self.scores,
+            **{name: score for name, score in self.scores.items() if name != "tally"},
             **{
                 f"{other}_{name}": score
                 for other, scores in (*self.parts.items(), *self.floors.items())
-                for name, score in scores.items()
+                for name, score in self.task.heading(scores).items()
             },
             "train_seconds": self.spent.seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
@@ -159,25 +161,42 @@ def _title(score: str) -> str:
 
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
-    task, best = outcome.task, outcome.task.best_metric
+    task = outcome.task
     model = "full attention" if outcome.full_attention else "Linformer"
     scores = {model: outcome.scores}
     if outcome.lexical is not None:
         scores = {f"{model} with its lexical head" if outcome.lexical.kept else model: outcome.scores}
     scores |= {PARTS[part]: found for part, found in outcome.parts.items()}
     scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
-    ahead = [name for name, found in scores.items() if best in found and found[best] != outcome.scores[best]]
-    ahead = [name for name in ahead if (scores[name][best] > outcome.scores[best]) == task.larger_is_better]
     rows = [
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))
         for name, found in scores.items()
     ]
     return Section(
         "Held-out documents, scored once",
-        verdict=f"Better by {_title(best)} than this model: {', '.join(ahead)}." if ahead else "",
+        verdict=verdict(
+            task.headline,
+            task.larger_is_better,
+            outcome.scores,
+            {FLOORS[floor]: found for floor, found in outcome.floors.items()},
+            _advice(outcome),
+        ),
         columns=("", *map(_title, task.headline)),
         rows=rows,
     )
+
+
+def _advice(outcome: Outcome) -> str:
+    """What to try where a model is not clearly better than what it must beat."""
+    settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
+    ideas = [] if settings.from_model else ["--from an adapted encoder"]
+    curve = [entry[best] for entry in outcome.history if best in entry]
+    if curve and curve[-1] == (max if outcome.task.larger_is_better else min)(curve):
+        ideas.append("more --epochs, as the last evaluation was the best")
+    cut = float((outcome.num_tokens > settings.length).mean())
+    if settings.overflow == "cut" and settings.task not in OF_TEXT and cut > MANY_CUT:
+        ideas.append(f"a longer --max-length, as {format_percent(cut)} of the documents are cut")
+    return f" To try next: {'; '.join([*ideas, 'or keep the simpler method'])}."
 
 
 def _costs(outcome: Outcome) -> list[Section]:
@@ -271,6 +290,7 @@ def _model_card(outcome: Outcome) -> str:
         command=outcome.command or "torch_linformer",
         documents=format_count(len(outcome.splits.test)),
         scores=markdown_table(scores.columns, scores.rows),
+        verdict=scores.verdict,
         warnings=outcome.splits.warnings,
         model_class=type(outcome.model).__name__,
     )

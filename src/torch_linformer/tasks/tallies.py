@@ -1,0 +1,39 @@
+"""What each document adds to a score, and so how much of a difference between two scores is chance."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
+    """What each document adds to a score that is one sum over the documents divided by another, ``(documents, 2)``.
+
+    Args:
+        score: ``accuracy``, ``micro_f1`` or ``mse``.
+        true: the true answers, as the function that computes the score takes them.
+        predicted: the same of the predicted answers.
+    """
+    true, predicted = np.asarray(true), np.asarray(predicted)
+    one_each = np.ones(len(true))
+    if score == "accuracy":
+        return np.stack([true == predicted, one_each], axis=1)
+    if score == "mse":
+        return np.stack([(true - predicted) ** 2, one_each], axis=1)
+    right, given, wanted = (side.sum(axis=1) for side in (true * predicted, predicted, true))
+    return np.stack([2 * right, given + wanted], axis=1)
+
+
+def paired_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    r"""How much larger the score of one tally is than that of another of the same documents, and its standard error.
+
+    With ratios :math:`r = \sum a / \sum b` of n documents, the error is that of the mean of
+    :math:`(a_i - r b_i) / \bar b`, less the same of the other (the delta method): what is hard for both cancels out.
+    """
+    shares = []
+    for counted in (one, other):
+        of, out_of = np.asarray(counted, dtype=np.float64).T
+        ratio = of.sum() / max(out_of.sum(), 1e-12)
+        shares.append((ratio, (of - ratio * out_of) / max(out_of.mean(), 1e-12)))
+    (first, spread), (second, others) = shares
+    return float(first - second), float(np.std(spread - others) / math.sqrt(len(spread)))
