@@ -166,6 +166,7 @@ def quick(tmp_path_factory, weather, write_csv):
         "learning_rate": 0.003,
         "seed": 3,
         "probe": False,
+        "patience": 0,
         "device": "cpu",
         "precision": "fp32",
     }

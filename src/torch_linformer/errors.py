@@ -12,7 +12,14 @@ class InputError(ValueError):
 FORMER_NAMES = {"memory": "activation_memory"}
 """Settings by the names they had; older command lines and files still use these."""
 
-BEFORE = {"slot_mass": "none", "exact_first": 0, "exact_last": 0, "slot_learning_rate": 2e-3, "lexical": "none"}
+BEFORE = {
+    "slot_mass": "none",
+    "exact_first": 0,
+    "exact_last": 0,
+    "slot_learning_rate": 2e-3,
+    "lexical": "none",
+    "patience": 0,
+}
 """What a run did that was begun before there was such a setting; the learning rate was one of nothing."""
 
 

@@ -32,7 +32,7 @@ TRAIN = Run(
     "trained",
     f"train --data {DOCUMENTS} --test {DOCUMENTS} --from {FIRST} --max-steps 40 --learning-rate 0.03 --seed 3 "
     f"{' '.join(EXACTLY)}",
-    "--lexical none",
+    "--lexical none --patience 0",
 )
 ADAPT = Run(
     "adapted",

@@ -388,9 +388,23 @@ def test_models_of_several_layers_train_and_load(train_quickly, monkeypatch, tmp
     assert model.num_parameters() == read_json(tmp_path / "run" / "metrics.json")["parameters"]
 
 
+def test_patience_ends_a_run_that_learns_nothing_more(train_quickly, tmp_path):
+    """Killed then, it does not go on learning."""
+    options = {"learning_rate": 1e-12, "patience": 2}
+    shown = train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
+    assert "stopping at step 12 of 40: the last 2 evaluations were no better (--patience)" in shown
+    assert re.findall("^step (\\d+): ", shown, re.MULTILINE) == ["4", "8", "12"]
+    shown = train_quickly(tmp_path / "moments" / "trained", resume=True, **options)
+    assert "step 16" not in shown and "Held-out documents, scored once" in shown
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "moments/trained"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
 def test_minutes_end_the_run(train_quickly, tmp_path):
     shown = train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
     assert re.search(r"^step 1/~\d{1,4}: ", shown, re.MULTILINE)
+    said = "^--minutes .* is for the training; after it come scoring 50 documents held out, the floor \\(--no-floor\\)$"
+    assert re.search(said, shown, re.MULTILINE)
     assert sorted(os.listdir(tmp_path / "run")) == FILES
     assert 1 <= read_json(tmp_path / "run" / "metrics.json")["train_seconds"] < 30
 

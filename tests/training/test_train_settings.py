@@ -189,6 +189,7 @@ VALUES = {
     "lexical": ('"none"', "none"),
     "floor": ("false", False),
     "probe": ("false", False),
+    "patience": ("3", 3),
     "stride": ("5", 5),
     "packing": ("false", False),
     "whole-words": ("true", True),

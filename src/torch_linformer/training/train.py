@@ -105,6 +105,10 @@ def _trained(
     if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has its embeddings
         add_latent_semantics(model, data.train.windows, settings)
     _describe_model(model, settings, device, precision, screen)
+    if settings.minutes is not None:
+        after = [f"scoring {format_count(len(data.splits.test))} documents held out"]
+        after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe
+        screen.say(f"--minutes {settings.minutes:g} is for the training; after it come {', '.join(after)}")
 
     write_json(output / RUN_FILE, run)
     trainer = _trainer(settings, output, data, model, device, precision)
@@ -275,4 +279,5 @@ def _trainer(
         validation=data.validation,
         processing_class=data.tokenizer,
         minutes=settings.minutes,
+        patience=settings.patience or None,
     )

@@ -132,6 +132,7 @@ class TrainSettings:
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
     max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
     minutes: float | None = option(None, "stop training after this many minutes")
+    patience: int = option(5, "stop when so many evaluations, of 10, were no better; 0: never")
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
@@ -146,6 +147,7 @@ class TrainSettings:
         check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
         for name, value, least in (
             ("stride", self.stride, 0),
+            ("patience", self.patience, 0),
             ("window", self.window, 0),
             ("exact_first", self.exact_first, 0),
             ("exact_last", self.exact_last, 0),

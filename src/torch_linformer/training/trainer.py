@@ -31,12 +31,14 @@ class Interrupted(Exception):
 class RunTrainer(Trainer):
     """Trainer whose order is fixed by (seed, epoch), whose rate follows the clock too, and which counts tokens.
 
-    Batches have an ``attention_mask``, and the documents a column ``length``. A run that diverges ends with an
-    ``InputError`` before such weights are saved.
+    It stops after ``minutes``, or after ``patience`` evaluations in a row that were no better than the best before;
+    None means that it does not. Batches have an ``attention_mask``, and the documents a column ``length``. A run that
+    diverges ends with an ``InputError`` before such weights are saved.
     """
 
-    def __init__(self, *, minutes: float | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, minutes: float | None = None, patience: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.patience = patience
         self.seconds_allowed = None if minutes is None else minutes * 60
         self.before = Spent()  # by processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
@@ -51,6 +53,16 @@ class RunTrainer(Trainer):
     def spent(self) -> Spent:
         """Time and tokens the training took so far."""
         return Spent(self.seconds, self.before.tokens + int(self.tokens))
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether too many evaluations were no better; told by the history, which a checkpoint has too."""
+        name = f"eval_{self.args.metric_for_best_model}"
+        scores = [entry[name] for entry in self.state.log_history if name in entry]
+        if self.patience is None or not scores:
+            return False
+        best = (max if self.args.greater_is_better else min)(scores)
+        return len(scores) - 1 - scores.index(best) >= self.patience
 
     def progress(self, step: int) -> float:
         """Share of the training that is done, by steps or by the clock, whichever is further."""
@@ -159,7 +171,7 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
     if checkpoint is not None:
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         trainer.before = read_spent(checkpoint)
-    if checkpoint is None or trainer.state.global_step < trainer.args.max_steps:
+    if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
@@ -216,6 +228,12 @@ class RunCallback(TrainerCallback):
         best = f"eval_{args.metric_for_best_model}"
         if math.isnan((metrics or {}).get(best, 0.0)):
             raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
+        if self.trainer.out_of_patience and state.global_step < state.max_steps:
+            control.should_training_stop = True
+            self.screen.say(
+                f"stopping at step {state.global_step} of {state.max_steps}: the last {self.trainer.patience} "
+                "evaluations were no better (--patience)"
+            )
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
