@@ -157,12 +157,12 @@ def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
 @pytest.mark.parametrize(
     ("modules", "pooling", "message"),
     [
-        (["Transformer", "Pooling", "Dense"], {}, "bert: its modules are Transformer, Pooling, Dense; adapted are"),
+        (["Transformer", "Pooling", "Dense"], {}, "bert: its modules are Transformer, Pooling, Dense; understood"),
         (["Transformer", "Pooling"], {"pooling_mode_weightedmean_tokens": True}, "bert: pools by pooling_mode_weight"),
         (
             ["Transformer", "Pooling"],
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-            "bert: pools by cls, mean; only mean, cls or max can be adapted",
+            "bert: pools by cls, mean; only mean, cls or max are understood",
         ),
         (["Transformer", "Pooling"], None, "bert: modules.json or a folder it names cannot be read ("),
     ],

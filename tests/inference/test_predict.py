@@ -3,8 +3,9 @@ import torch
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import predict
-from torch_linformer.inference.predict import BATCHES_AHEAD, Predictor
+from torch_linformer.inference import window_reader
+from torch_linformer.inference.predict import Predictor
+from torch_linformer.inference.window_reader import BATCHES_AHEAD
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 
@@ -76,7 +77,7 @@ def test_documents_are_read_as_they_are_needed(build):
 
 
 def test_few_long_documents_are_read_ahead(build, monkeypatch):
-    monkeypatch.setattr(predict, "GROUP_CHARACTERS", 50)
+    monkeypatch.setattr(window_reader, "GROUP_CHARACTERS", 50)
     read = []
 
     def endless():

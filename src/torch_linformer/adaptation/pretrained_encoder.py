@@ -21,17 +21,12 @@ from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
+from torch_linformer.opening.sentence_modules import sentence_modules
 from torch_linformer.reporting.files import write_json
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # in configurations of rotary models
 RELATIVE = ("relative_attention", "relative_attention_num_buckets")
-POOLINGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-}
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, in this order
 
 
 @dataclass(frozen=True)
@@ -68,8 +63,8 @@ def load_encoder(
             that is not trusted.
     """
     config = load_any_config(path, trust_remote_code)
-    pooling, sentences = _pooling(path)
-    if task is None and sentences:
+    modules = sentence_modules(path)
+    if task is None and modules is not None:
         task = "embed"
     model: PreTrainedModel | str = path
     if trust_remote_code and names_own_code(config):
@@ -81,6 +76,8 @@ def load_encoder(
     if isinstance(config, LinformerConfig):
         model = load_model(path)
     tokenizer = load_tokenizer(path)
+    pooling = "mean" if modules is None else modules.pooling
+    sentences = modules is not None
     return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
 
 
@@ -131,42 +128,6 @@ def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
         if file is not None:
             shutil.copyfile(file, folder / name)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-
-
-def _pooling(path: str) -> tuple[str, bool]:
-    """How embeddings are pooled, and whether this comes from a folder of sentence-transformers."""
-    modules = model_file(path, "modules.json")
-    if modules is None:
-        return "mean", False
-    try:
-        parts = json.loads(modules.read_text(encoding="utf-8"))
-        kinds, folders = ([part[name] for part in parts] for name in ("type", "path"))
-        # The names of modules of another package are kept whole: they are refused.
-        kinds = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
-        of_pooling = model_file(path, f"{folders[1]}/config.json")
-        if of_pooling is None:
-            raise OSError(f"{folders[1]}/config.json is missing")
-        config = json.loads(of_pooling.read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
-    if kinds not in ([*MODULES], [*MODULES[:2]]) or folders[0]:
-        raise InputError(
-            f"{path}: its modules are {', '.join(kinds)}; adapted are folders of Transformer, Pooling and, perhaps, "
-            "Normalize, the first of them in the folder itself"
-        )
-    ways = _ways(config)
-    if len(ways) != 1 or ways[0] not in POOLINGS.values():
-        raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max can be adapted")
-    return ways[0], True
-
-
-def _ways(config: dict[str, Any]) -> list[str]:
-    """The poolings in a configuration of sentence-transformers, of its version 6 or before it."""
-    mode = config.get("pooling_mode")
-    if mode is not None:
-        return [mode] if isinstance(mode, str) else mode
-    names = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    return [POOLINGS.get(name, name) for name in names]
 
 
 def check_kind(path: str, config: Any) -> None:

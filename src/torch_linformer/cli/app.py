@@ -11,6 +11,7 @@ import typer
 
 from torch_linformer.cli.adapt import adapt
 from torch_linformer.cli.bench import bench
+from torch_linformer.cli.embed import embed
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.export import export
 from torch_linformer.cli.generate import generate
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, adapt, evaluate, predict, generate, import_, export, info, inspect_, spectrum, bench):
+for command in (train, adapt, evaluate, predict, embed, generate, import_, export, info, inspect_, spectrum, bench):
     app.command(command.__name__.rstrip("_"))(command)
 
 

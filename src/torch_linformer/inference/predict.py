@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -16,15 +15,12 @@ from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.streamed import Document, documents, given_rows
 from torch_linformer.errors import InputError
+from torch_linformer.inference.window_reader import WindowReader
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import reader_config
 from torch_linformer.reporting.files import atomic_path
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
-
-BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
-GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
 
 @contextmanager
@@ -102,7 +98,13 @@ class Predictor:
         self.encode = self.task.encoder(
             reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
         )
-        self.batch_size, self.device, self.precision = batch_size, device, precision
+        self.windows = WindowReader(
+            self.task.collate,
+            lambda batch: self.task.respond(self.model, batch),
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+        )
 
     @property
     def record(self) -> Record:
@@ -112,11 +114,11 @@ class Predictor:
 
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
         """A record for each document, in their order; batches hold documents of similar lengths."""
-        for group in _groups(documents, self.batch_size * BATCHES_AHEAD):
+        for group in self.windows.groups(documents):
             texts = [document.text for document in group]
             questions = [str(document.question) for document in group] if group[0].question is not None else None
             windows = self.encode(texts, questions)
-            answers = self.task.answers(self._read(windows), windows, self.task.documents(texts, questions))
+            answers = self.task.answers(self.windows.read(windows), windows, self.task.documents(texts, questions))
             sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
             tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
             for number, document in enumerate(group):
@@ -125,32 +127,3 @@ class Predictor:
                 answer = self.task.describe(answers[number], document.text)
                 cut = self.encode.overflow == "cut" and tokens > read
                 yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
-
-    @torch.inference_mode()
-    def _read(self, windows: dict[str, list[Any]]) -> list[Any]:
-        """What the task keeps of the logits of each window."""
-        order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
-        reduced: list[Any] = [None] * len(order)
-        names = [name for name in ("input_ids", "text_from", "whole_ids") if name in windows]
-        for start in range(0, len(order), self.batch_size):
-            numbers = order[start : start + self.batch_size]
-            batch = self.task.collate([{name: windows[name][i] for name in names} for i in numbers])
-            with autocast(self.device, self.precision):
-                kept = self.task.respond(self.model, {name: tensor.to(self.device) for name, tensor in batch.items()})
-            for i, row in zip(numbers, kept.cpu().numpy(), strict=True):
-                reduced[i] = row
-        return reduced
-
-
-def _groups(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """Documents in groups of ``size``, or of fewer where they are long."""
-    group: list[Document] = []
-    characters = 0
-    for document in documents:
-        group.append(document)
-        characters += len(document.text)
-        if len(group) == size or characters > GROUP_CHARACTERS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group

@@ -1,0 +1,62 @@
+"""``linformer embed``."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_linformer.cli import options
+
+
+def embed(
+    model: options.Model,
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
+    output: Annotated[Path, typer.Option(help="file of the vectors: NAME.parquet or NAME.npy")],
+    text_column: options.TextColumn = None,
+    overflow: options.Overflow = "cut",
+    stride: options.Stride = None,
+    normalize: Annotated[bool, typer.Option(help="vectors of length 1")] = True,
+    batch_size: options.BatchSize = 16,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from torch_linformer.inference.embed import EmbedSettings, embed_files
+
+    def show(number: int) -> None:
+        progress.update(task, completed=number)
+
+    settings = EmbedSettings(
+        model=model,
+        files=tuple(files),
+        text_column=text_column,
+        overflow=overflow,
+        stride=stride,
+        normalize=normalize,
+        precision=precision,
+    )
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} documents"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        try:
+            sentence = embed_files(
+                settings,
+                output,
+                resume=resume,
+                device=device,
+                batch_size=batch_size,
+                on_document=show,
+            )
+        except KeyboardInterrupt:
+            command = "linformer " + shlex.join(sys.argv[1:])
+            print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
+            raise SystemExit(130) from None
+    console.print(sentence, highlight=False)

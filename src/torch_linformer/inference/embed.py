@@ -1,0 +1,244 @@
+"""A vector for each document, streamed into a file: an input of any size will do, and an interruption costs little."""
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow
+from numpy.lib import format as npy
+from pyarrow import parquet
+from torch import Tensor
+from transformers import DataCollatorWithPadding
+
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.records import TEXT
+from torch_linformer.data.reading.streamed import Document, documents, given_rows
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.errors import InputError, flag
+from torch_linformer.inference.window_reader import WindowReader
+from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel
+from torch_linformer.models.pooling import pool
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.folder_lock import held
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.new_folder import check_writable
+from torch_linformer.opening.sentence_modules import sentence_modules
+from torch_linformer.reporting.files import atomic_path, write_json
+
+SUFFIXES = (".parquet", ".npy")
+SHARD_SECONDS = 30.0  # of work that an interruption may cost
+SETTINGS = "settings.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """What makes the vectors: two runs with the same go on with each other."""
+
+    model: str
+    files: tuple[str, ...]
+    text_column: str | None = None
+    overflow: str = "cut"
+    stride: int | None = None
+    normalize: bool = True
+    precision: str = "auto"
+
+
+class Embedded(NamedTuple):
+    """A document's place in its file, its vector, its tokens, and whether some were left out."""
+
+    document: str
+    embedding: np.ndarray
+    tokens: int
+    cut: bool
+
+
+class Embedder:
+    """A trained model as a function of documents.
+
+    The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
+    configuration says, divided by its length if it is to be normalized. That of a document of several windows is their
+    mean, each weighted by its tokens, before that.
+
+    Args:
+        settings: the model, and how its documents are read.
+        device: ``auto`` takes a GPU if there is one.
+        batch_size: windows computed at once.
+    """
+
+    def __init__(self, settings: EmbedSettings, *, device: str, batch_size: int) -> None:
+        device = resolve_device(device)
+        model, tokenizer = load_model(settings.model), load_tokenizer(settings.model)
+        reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+        self.encoder = cast(LinformerModel, reader.to(device).eval())
+        modules = sentence_modules(settings.model)
+        self.pooling = self.encoder.config.pooling if modules is None else modules.pooling
+        self.normalize = settings.normalize
+        longest = self.encoder.config.max_position_embeddings
+        self.encode = DocumentEncoder(tokenizer, longest, overflow=settings.overflow, stride=settings.stride)
+        pad = DataCollatorWithPadding(tokenizer)
+        self.windows = WindowReader(
+            lambda windows: dict(pad([{"input_ids": window["input_ids"]} for window in windows])),
+            self._pooled,
+            device=device,
+            precision=resolve_precision(settings.precision, device),
+            batch_size=batch_size,
+        )
+
+    def embed(self, documents: Iterable[Document]) -> Iterator[Embedded]:
+        """A vector for each document, in their order."""
+        for group in self.windows.groups(documents):
+            windows = self.encode([document.text for document in group])
+            pooled = np.stack(self.windows.read(windows)).astype(np.float64)
+            numbers, read = np.array(windows["document"]), np.array(windows["length"], dtype=np.float64)
+            vectors = np.zeros((len(group), pooled.shape[1]))
+            np.add.at(vectors, numbers, pooled * (read / np.bincount(numbers, read)[numbers])[:, None])
+            if self.normalize:
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            tokens = dict(zip(numbers.tolist(), windows["num_tokens"], strict=True))
+            for number, document in enumerate(group):
+                cut = self.encode.overflow == "cut" and tokens[number] > self.encode.max_length
+                yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
+
+    def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
+        hidden = self.encoder(**batch, **({"use_cache": False} if self.encoder.config.causal else {})).last_hidden_state
+        return pool(hidden.float(), batch["attention_mask"], self.pooling)
+
+
+def embed_files(
+    settings: EmbedSettings,
+    output: Path,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    batch_size: int = 16,
+    on_document: Callable[[int], object] = lambda number: None,
+) -> str:
+    """Write the vectors of all documents of some files ("-" is standard input), in their order.
+
+    A Parquet file has the columns ``document`` (its place), ``embedding``, ``tokens`` and ``cut``; a file of NumPy has
+    the vectors as one array ``(documents, C)`` in float32. Vectors lie in a hidden folder beside the output until all
+    are there, so that an interrupted run can go on.
+
+    Args:
+        settings: the model and the files.
+        output: a name that ends with .parquet or .npy.
+        resume: go on with an interrupted run; documents whose vectors are there are read and not computed again.
+        device: see :class:`Embedder`, as for
+        batch_size.
+        on_document: called with how many documents have their vectors.
+
+    Returns:
+        A sentence: how many documents there were, and how many of them were cut, skipped or damaged.
+
+    Raises:
+        InputError: another suffix, a missing file, no text, or an interrupted run that is not to be gone on with, or
+            that is another.
+    """
+    if output.suffix not in SUFFIXES:
+        raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}")
+    for file in settings.files:
+        if file != "-" and not Path(file).exists():
+            raise InputError(f"{file}: no such file or folder")
+    check_writable(output)
+    embedder = Embedder(settings, device=device, batch_size=batch_size)
+    parts = output.with_name(f".{output.name}.parts")
+    report = ReadReport()
+    with held(parts):
+        done = _open_parts(parts, settings, output, resume)
+        try:
+            found = embedder.embed(islice(_read(settings, report), sum(done), None))
+            for shard in _shards(found, on_document, sum(done)):
+                with atomic_path(parts / f"{len(done):08d}.parquet") as temporary:
+                    parquet.write_table(shard, temporary)
+                done.append(len(shard))
+            if not done:
+                raise InputError(f"{', '.join(settings.files)}: no document with any text")
+        finally:
+            if not done:  # nothing to go on with
+                (parts / SETTINGS).unlink()
+        cut = _join(sorted(parts.glob("*.parquet")), output)
+    shutil.rmtree(parts)
+    counts = (
+        (f"cut at {embedder.encode.max_length:,} tokens", cut),
+        ("skipped, without text", report.empty),
+        ("with bytes that are not UTF-8", report.replaced),
+    )
+    notes = "".join(f", {number:,} {what}" for what, number in counts if number)
+    return f"{sum(done):,} document{'' if sum(done) == 1 else 's'} embedded{notes}"
+
+
+def _read(settings: EmbedSettings, report: ReadReport) -> Iterator[Document]:
+    named = NamedColumns(settings.text_column) if settings.text_column else NOT_NAMED
+    for file in settings.files:
+        yield from documents(given_rows(file, report), file, TEXT, named, report)
+
+
+def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool) -> list[int]:
+    """The number of vectors of each part that is there."""
+    wanted = json.loads(json.dumps(dataclasses.asdict(settings)))
+    file = parts / SETTINGS
+    if not file.exists():
+        write_json(file, wanted)
+        return []
+    if not resume:
+        raise InputError(f"--output {output}: a run was interrupted; add --resume to go on, or remove {parts}")
+    there = json.loads(file.read_text(encoding="utf-8"))
+    names = [name for name in wanted if there.get(name) != wanted[name]]
+    different = [f"{flag(name)} {there.get(name)} there, {wanted[name]} here" for name in names]
+    if different:
+        raise InputError(f"--output {output}: the interrupted run is another ({', '.join(different)}); remove {parts}")
+    return [parquet.read_metadata(shard).num_rows for shard in sorted(parts.glob("*.parquet"))]
+
+
+def _shards(found: Iterable[Embedded], on_document: Callable[[int], object], done: int) -> Iterator[pyarrow.Table]:
+    """Tables of vectors, each some seconds of work; ``done`` documents have theirs."""
+    rows: list[Embedded] = []
+    begin = time.monotonic()
+    for number, row in enumerate(found, start=done + 1):
+        rows.append(row)
+        on_document(number)
+        if time.monotonic() - begin > SHARD_SECONDS:
+            yield _table(rows)
+            rows, begin = [], time.monotonic()
+    if rows:
+        yield _table(rows)
+
+
+def _table(rows: Sequence[Embedded]) -> pyarrow.Table:
+    vectors = np.stack([row.embedding for row in rows])
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
+    columns: dict[str, Any] = {
+        "document": [row.document.encode("utf-8", "backslashreplace").decode() for row in rows],
+        "embedding": lists,
+        "tokens": [row.tokens for row in rows],
+        "cut": [row.cut for row in rows],
+    }
+    return pyarrow.table(columns)
+
+
+def _join(shards: Sequence[Path], output: Path) -> int:
+    """Make the parts one file; returns how many documents were cut."""
+    schema, cut = parquet.read_schema(shards[0]), 0
+    rows = sum(parquet.read_metadata(shard).num_rows for shard in shards)
+    with atomic_path(output) as temporary, temporary.open("wb") as file:
+        writer = parquet.ParquetWriter(file, schema) if output.suffix == ".parquet" else None
+        if writer is None:
+            shape = (rows, schema.field("embedding").type.list_size)
+            npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for shard in shards:
+            table = parquet.read_table(shard)
+            cut += sum(table["cut"].to_pylist())
+            if writer is not None:
+                writer.write_table(table)
+            else:
+                file.write(table["embedding"].combine_chunks().flatten().to_numpy().astype("<f4").tobytes())
+        if writer is not None:
+            writer.close()
+    return cut

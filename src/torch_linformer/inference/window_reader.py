@@ -1,0 +1,66 @@
+"""Documents in groups, and what a model makes of their windows, computed in batches of similar lengths."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.opening.devices import autocast
+from torch_linformer.tasks.task import Batch
+
+BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
+GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
+
+
+class WindowReader:
+    """Runs a function of a batch over windows.
+
+    Args:
+        collate: makes a batch of windows.
+        respond: what is kept of a batch, a row for each window.
+        device: where ``respond`` computes, and
+        precision: in what.
+        batch_size: windows of a batch.
+    """
+
+    def __init__(
+        self,
+        collate: Callable[[list[dict[str, Any]]], Batch],
+        respond: Callable[[Batch], Tensor],
+        *,
+        device: str,
+        precision: str,
+        batch_size: int,
+    ) -> None:
+        self.collate, self.respond = collate, respond
+        self.device, self.precision, self.batch_size = device, precision, batch_size
+
+    def groups(self, documents: Iterable[Document]) -> Iterator[list[Document]]:
+        """Documents in groups of some batches, or of fewer where they are long."""
+        group: list[Document] = []
+        characters = 0
+        for document in documents:
+            group.append(document)
+            characters += len(document.text)
+            if len(group) == self.batch_size * BATCHES_AHEAD or characters > GROUP_CHARACTERS:
+                yield group
+                group, characters = [], 0
+        if group:
+            yield group
+
+    @torch.inference_mode()
+    def read(self, windows: dict[str, list[Any]]) -> list[Any]:
+        """What is kept of each window, in their order."""
+        order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
+        found: list[Any] = [None] * len(order)
+        names = [name for name in ("input_ids", "text_from", "whole_ids") if name in windows]
+        for start in range(0, len(order), self.batch_size):
+            numbers = order[start : start + self.batch_size]
+            batch = self.collate([{name: windows[name][i] for name in names} for i in numbers])
+            with autocast(self.device, self.precision):
+                kept = self.respond({name: tensor.to(self.device) for name, tensor in batch.items()})
+            for i, row in zip(numbers, kept.cpu().numpy(), strict=True):
+                found[i] = row
+        return found
