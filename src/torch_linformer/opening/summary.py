@@ -17,6 +17,7 @@ from torch_linformer.tasks.headlines import HEADLINES
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
 _NEWER = {"slot_mass": "none", "exact_first": 0, "exact_last": 0}  # fields that models saved before do not have
 _LAYER = re.compile(r".*?layers\.\d+\.")
+_NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _count_parameters(file: Path, readers: list[Any]) -> int:
     configured = sum(reader.num_hidden_layers for reader in readers)
     if len(layers) != configured or any(reader.projection == "random" for reader in readers):
         raise ValueError(f"{file}: look at the model")
-    return sum(map(prod, shapes.values()))
+    return sum(prod(shape) for name, shape in shapes.items() if not name.startswith(_NOT_TRAINED))
 
 
 def _vocabulary(folder: Path) -> int | None:
