@@ -83,6 +83,12 @@ class Outcome:
             return {}
         return {part: self.task.heading(found.test[part]) for part in PARTS if part == "lexical" or found.kept}
 
+    @cached_property
+    def verdict(self) -> str:
+        """Whether the model is better than what it must beat."""
+        floors = {FLOORS[floor]: found for floor, found in self.floors.items()}
+        return verdict(self.task.headline, self.task.larger_is_better, self.scores, floors, _advice(self))
+
     @property
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``; a number that could not be measured is null."""
@@ -95,6 +101,7 @@ class Outcome:
                 for other, scores in (*self.parts.items(), *self.floors.items())
                 for name, score in self.task.heading(scores).items()
             },
+            "verdict": self.verdict,
             "train_seconds": self.spent.seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
             "tokens_per_second": ours.get("tokens_per_second"),
@@ -174,13 +181,7 @@ def _scores(outcome: Outcome) -> Section:
     ]
     return Section(
         "Held-out documents, scored once",
-        verdict=verdict(
-            task.headline,
-            task.larger_is_better,
-            outcome.scores,
-            {FLOORS[floor]: found for floor, found in outcome.floors.items()},
-            _advice(outcome),
-        ),
+        verdict=outcome.verdict,
         columns=("", *map(_title, task.headline)),
         rows=rows,
     )

@@ -1,0 +1,161 @@
+"""Default settings on sets of documents that differ in length, labels, balance and size, beside TF-IDF.
+
+    python benchmarks/documents.py --data folder --output documents
+
+The folder holds ``imdb_train.parquet`` and ``imdb_test.parquet`` (columns text, label), ``sst2_train.parquet`` and
+``sst2_dev.parquet`` (the same), ``novels.parquet`` (text, author, title that ends with a year) and
+``qmsum_meetings.parquet`` (meeting, split, text). Each set becomes two files, and each run a folder, of the output;
+runs that are finished are not repeated. After each run results.md has all of them. The sets:
+
+- ``imdb``: is a review of a film positive? All of it.
+- ``imdb-1k``: the same, 1,000 to learn from.
+- ``skewed``: the same, one in ten is positive.
+- ``sst2``: is a phrase of a review positive? 8,000 to learn from.
+- ``meetings``: what kind of meeting is it? 162 to learn from, 9,000 words each.
+- ``authors``: who of 33 wrote a passage of 20,000 characters? Of a novel that was not learned from.
+- ``years``: when was that passage published?
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+
+from learning import chosen
+from torch_linformer.measuring.machine import machine_facts
+from torch_linformer.reporting.files import write_text
+from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.training.train import train
+from torch_linformer.training.train_settings import TrainSettings
+
+PASSAGE = 20_000  # characters, and so many are left out at both ends of a novel
+OF_A_NOVEL = {"train": 15, "test": 8}  # passages
+Parts = tuple[pd.DataFrame, pd.DataFrame]  # to learn from, and held out; columns text and label
+
+
+def imdb(data: Path) -> Parts:
+    return pd.read_parquet(data / "imdb_train.parquet"), pd.read_parquet(data / "imdb_test.parquet")
+
+
+def few_reviews(data: Path) -> Parts:
+    known, held_out = imdb(data)
+    return known.sample(frac=1, random_state=0)[:1000], held_out.sample(5000, random_state=0)
+
+
+def skewed(data: Path) -> Parts:
+    """Nine negative reviews for a positive one."""
+    known, held_out = imdb(data)
+    known, held_out = known.sample(frac=1, random_state=0), held_out.sample(5000, random_state=0)
+    return _one_in_ten(known, 3000), _one_in_ten(held_out, 2600)
+
+
+def _one_in_ten(reviews: pd.DataFrame, number: int) -> pd.DataFrame:
+    negative, positive = (reviews[reviews.label == label] for label in ("neg", "pos"))
+    both = pd.concat([negative[: number * 9 // 10], positive[: number // 10]])
+    return both.sample(frac=1, random_state=1)
+
+
+def sst2(data: Path) -> Parts:
+    known = pd.read_parquet(data / "sst2_train.parquet").sample(8000, random_state=0)
+    return known, pd.read_parquet(data / "sst2_dev.parquet")
+
+
+def meetings(data: Path) -> Parts:
+    """QMSum's meetings: of researchers (ICSI), of designers (AMI), of parliaments."""
+    rows = pd.read_parquet(data / "qmsum_meetings.parquet")
+    academic, product = rows.meeting.str.startswith("B"), rows.meeting.str.match("ES|IS|TS")
+    rows["label"] = np.select([academic, product], ["academic", "product"], "committee")
+    return rows[rows.split == "train"][["text", "label"]], rows[rows.split != "train"][["text", "label"]]
+
+
+def authors(data: Path) -> Parts:
+    known, held_out = _passages(data)
+    return known.drop(columns="year"), held_out.drop(columns="year")
+
+
+def years(data: Path) -> Parts:
+    known, held_out = (part.drop(columns="label").rename(columns={"year": "label"}) for part in _passages(data))
+    return known, held_out
+
+
+def _passages(data: Path) -> Parts:
+    """Passages of authors with three novels, of which the last by title is held out; a column year too."""
+    draws = np.random.default_rng(0)
+    rows: dict[str, list[tuple[str, str, float]]] = {"train": [], "test": []}
+    for author, novels in pd.read_parquet(data / "novels.parquet").groupby("author"):
+        for number, novel in enumerate(novels.sort_values("title").itertuples() if len(novels) >= 3 else ()):
+            begins = range(PASSAGE, len(novel.text) - PASSAGE, PASSAGE)
+            part = "train" if number < 2 else "test"
+            for place in draws.permutation(len(begins))[: OF_A_NOVEL[part]]:
+                passage = novel.text[begins[place] : begins[place] + PASSAGE]
+                rows[part].append((passage, author, float(novel.title[-4:])))
+    known, held_out = (
+        pd.DataFrame(part, columns=["text", "label", "year"]).sample(frac=1, random_state=0) for part in rows.values()
+    )
+    return known, held_out
+
+
+SETS: dict[str, Callable[[Path], Parts]] = {
+    "imdb": imdb,
+    "imdb-1k": few_reviews,
+    "skewed": skewed,
+    "sst2": sst2,
+    "meetings": meetings,
+    "authors": authors,
+    "years": years,
+}
+REGRESSIONS = ("years",)
+
+
+def report(output: Path) -> None:
+    """Write results.md."""
+    rows, verdicts = [], []
+    for name in SETS:
+        file = output / name / "metrics.json"
+        if not file.exists():
+            continue
+        found = json.loads(file.read_text(encoding="utf-8"))
+        floor, score = ("tfidf_ridge", "mse") if name in REGRESSIONS else ("tfidf", "accuracy")
+        parts = (score, f"lexical_{score}", f"rest_{score}", f"{floor}_{score}")
+        scores = [f"{found[part]:.4g}" if part in found else None for part in parts]
+        documents = found["documents"]
+        rows.append((name, documents["train"], documents["test"], *scores, f"{found['train_seconds']:.0f}"))
+        verdicts.append(f"- `{name}`: {found['verdict']}")
+    columns = ("set", "to learn from", "held out", "model", "its head alone", "without it", "TF-IDF", "seconds")
+    text = "Accuracy; of `years` the mean squared error. Command and sets: see the head of `benchmarks/documents.py`."
+    facts = ", ".join(f"{name} {value}" for name, value in machine_facts("cpu").items())
+    page = ["# Default settings on sets of documents", text, markdown_table(columns, rows), "\n".join(verdicts), facts]
+    write_text(output / "results.md", "\n\n".join(page) + "\n")
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="folder of the data, see the head of this file")],
+    output: Annotated[Path, typer.Option(help="folder of the sets, the runs and the results")],
+    sets: Annotated[str, typer.Option(help="which of them")] = ",".join(SETS),
+    max_steps: Annotated[int | None, typer.Option(help="of each training, instead of 5 epochs")] = None,
+) -> None:
+    """Train on each set, unless it was done before, and report all of them."""
+    for name in chosen(sets, SETS, "--sets"):
+        files = [output / f"{name}-{part}.parquet" for part in ("train", "test")]
+        if not all(file.exists() for file in files):
+            output.mkdir(parents=True, exist_ok=True)
+            for file, part in zip(files, SETS[name](data), strict=True):
+                part.to_parquet(file, index=False)
+        settings = TrainSettings(
+            data=str(files[0]),
+            test=str(files[1]),
+            task="regress" if name in REGRESSIONS else "classify",
+            max_steps=max_steps,
+            probe=False,
+            output=str(output / name),
+        )
+        train(settings, resume=True)
+        report(output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
