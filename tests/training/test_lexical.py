@@ -1,6 +1,7 @@
 """A lexical head is fitted, weighed on the validation documents, and kept where they are better for it."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
+from torch_linformer.training import lexical
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.lexical import add_lexical_head, weigh
+from torch_linformer.training.lexical import _is_worse, add_lexical_head, weigh
 from torch_linformer.training.trainer import quiet_arguments
 
 
@@ -77,6 +79,19 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     assert_same_scores(trainer.scores_of(test), found.scores)
     fate = "kept" if always else "left out"
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
+
+
+def test_a_head_that_lowers_the_score_by_more_than_chance_is_left_out(trainer, monkeypatch):
+    validation, test = trainer.prepare()
+    known = trainer.parts_of(validation)
+    right = torch.nn.functional.one_hot(torch.tensor(validation.windows["labels"][:]), 3).float()
+    assert _is_worse(trainer, validation, known.lexical, 9 * right)
+    assert not _is_worse(trainer, validation, 9 * right, known.lexical)
+    assert not _is_worse(trainer, validation, known.rest, 2 * known.rest)
+    monkeypatch.setattr(lexical, "CHANCE", -math.inf)  # whatever there is counts as worse
+    found = weigh(trainer, validation, test, always=False)
+    assert not found.kept and found.losses["both"] < found.losses["rest"]
+    assert "left out, as the score that picks the checkpoint is worse with it: " in found.describe()
 
 
 def test_long_documents_are_told_by_single_tokens(trainer):

@@ -70,11 +70,10 @@ class DocumentTrainer(RunTrainer):
         lexical, rest = torch.from_numpy(in_order).unbind(dim=1)
         return LogitParts(lexical, rest)
 
-    def scores_of_logits(self, logits: Tensor, examples: Examples) -> dict[str, Any]:
-        """Every score of the logits of each window."""
+    def answers_of_logits(self, logits: Tensor, examples: Examples) -> Any:
+        """The answer to each document, from the logits of each window."""
         windows = cast(ColumnLists, examples.windows)
-        answers = self.task.answers(self.task.reduce(logits, None), windows, examples.documents)
-        return self.task.scores(answers, examples.documents)
+        return self.task.answers(self.task.reduce(logits, None), windows, examples.documents)
 
     def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""

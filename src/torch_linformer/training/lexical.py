@@ -16,9 +16,11 @@ from torch_linformer.tasks.lexical_fit import buckets_for, fit_head
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.verdict import CHANCE
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
+DRAWS = 100  # of the validation documents
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,11 @@ class Weighing:
     def describe(self) -> str:
         """The decision and its reason, as a line."""
         losses = self.losses
+        fate = "kept" if self.kept else "left out"
+        if not self.kept and losses["both"] < losses["rest"]:
+            fate += ", as the score that picks the checkpoint is worse with it"
         return (
-            f"lexical head {'kept' if self.kept else 'left out'}: validation loss of the head alone "
+            f"lexical head {fate}: validation loss of the head alone "
             f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
             f"(weights {self.factors[0]:.2f} and {self.factors[1]:.2f})"
         )
@@ -88,8 +93,9 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
 
     The factors a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
     task, plus :math:`((a - 1)^2 + (b - 1)^2) / n` for n windows, which keeps few of them from saying much. A head
-    without which the loss is as low is taken away, unless it is ``always`` kept. The loss decides, not the score: it
-    is calmer on few documents, and the score has already picked the checkpoint of the rest.
+    without which the loss is as low is taken away, unless it is ``always`` kept, and so is one with which the score is
+    worse, and that by more than chance. The loss comes first: it is calmer on few documents, and the score has
+    already picked the checkpoint of the rest.
     """
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
     known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
@@ -97,7 +103,8 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     (_, alone), (_, without) = (_factors(model, [logits], labels) for logits in known)
     (a, b), together = _factors(model, list(known), labels)
     found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
-    kept = always or (a > 0 and together < without)
+    helps = a > 0 and together < without
+    kept = always or (helps and not _is_worse(trainer, validation, a * known.lexical + b * known.rest, known.rest))
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
         multiply(model.classifier, b)
@@ -106,9 +113,22 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     return Weighing(
         (a, b),
         {"lexical": alone, "rest": without, "both": together},
-        {name: trainer.scores_of_logits(logits, test) for name, logits in found.items()},
+        {name: task.scores(trainer.answers_of_logits(logits, test), test.documents) for name, logits in found.items()},
         kept,
     )
+
+
+def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
+    """Whether ``both`` lower the score that picks the checkpoint, by more than chance: the documents are drawn again."""
+    task, draws = trainer.task, np.random.default_rng(0)
+    answers = [trainer.answers_of_logits(logits, examples) for logits in (both, rest)]
+    gains = []
+    for _ in range(DRAWS):
+        rows = draws.integers(len(examples.documents), size=len(examples.documents))
+        documents = examples.documents.select(rows)
+        ours, others = (task.scores(each[rows], documents)[task.best_metric] for each in answers)
+        gains.append(ours - others if task.larger_is_better else others - ours)
+    return float(np.mean(gains)) < -CHANCE * float(np.std(gains))
 
 
 def _factors(
