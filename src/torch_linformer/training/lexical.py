@@ -119,7 +119,7 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
 
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
-    """Whether ``both`` lower the score that picks the checkpoint, by more than chance: the documents are drawn again."""
+    """Whether ``both`` lower the score that picks the checkpoint, by more than drawing the documents again does."""
     task, draws = trainer.task, np.random.default_rng(0)
     answers = [trainer.answers_of_logits(logits, examples) for logits in (both, rest)]
     gains = []

@@ -192,7 +192,8 @@ def _advice(outcome: Outcome) -> str:
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
     curve = [entry[best] for entry in outcome.history if best in entry]
-    if curve and curve[-1] == (max if outcome.task.larger_is_better else min)(curve):
+    pick = max if outcome.task.larger_is_better else min
+    if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):
         ideas.append("more --epochs, as the last evaluation was the best")
     cut = float((outcome.num_tokens > settings.length).mean())
     if settings.overflow == "cut" and settings.task not in OF_TEXT and cut > MANY_CUT:
