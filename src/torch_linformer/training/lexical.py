@@ -80,7 +80,7 @@ def add_lexical_head(
         tokens += sum(map(len, documents[start:]))
         if tokens > MAX_TOKENS or len(documents) > most:
             break
-    config.lexical_buckets = buckets_for(config.vocab_size, labels) if pairs_tell(texts) else 0
+    config.lexical_buckets = buckets_for(tokens, config.vocab_size, labels) if pairs_tell(texts) else 0
     model.lexical = LexicalHead(config.vocab_size, config.lexical_buckets, labels)
     known = np.asarray(task.known(train))[order[: len(documents)]]
     fit_head(model.lexical, task.tokenizer, documents, known, problem, balanced=balanced)
