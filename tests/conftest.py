@@ -167,6 +167,7 @@ def quick(tmp_path_factory, weather, write_csv):
         "seed": 3,
         "probe": False,
         "patience": 0,
+        "lexical": "none",
         "device": "cpu",
         "precision": "fp32",
     }
@@ -258,6 +259,12 @@ def finish_run(tmp_path_factory, train_quickly):
 def classifier_run(finish_run):
     """A finished run, with everything measured. Not to be changed."""
     return finish_run(command="linformer train --data 'a b.csv' <&>", probe=True)
+
+
+@pytest.fixture(scope="session")
+def lexical_run(finish_run):
+    """A finished run of a classifier with a lexical head. Not to be changed."""
+    return finish_run(lexical="auto")
 
 
 @pytest.fixture(scope="session")

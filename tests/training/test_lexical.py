@@ -3,14 +3,15 @@
 import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import lexical
@@ -23,7 +24,7 @@ from torch_linformer.training.trainer import quiet_arguments
 def trainer(classifier_run, quick, tmp_path):
     """A trained classifier without a lexical head; a function that gives it one and returns both its test sets."""
     folder = str(classifier_run.folder)
-    model = LinformerForSequenceClassification.from_pretrained(folder, lexical_buckets=None)
+    model = load_model(folder)
     task = task_of(model, load_tokenizer(folder))
     arguments = quiet_arguments(tmp_path / "scratch", batch_size=16, device="cpu", precision="fp32")
     found = DocumentTrainer(model=model, args=arguments, task=task)
@@ -51,7 +52,7 @@ def test_the_weights_have_the_least_loss_and_are_those_of_the_model(trainer):
     found = weigh(trainer, validation, test, always=True)
 
     def loss(a, b):
-        penalty = ((a - 1) ** 2 + (b - 1) ** 2) / len(labels)
+        penalty = ((a - 1) ** 2 + b**2) / len(labels)
         return float(trainer.model.loss_of(a * before.lexical + b * before.rest, labels)) + penalty
 
     lexical, rest = found.factors
@@ -81,6 +82,19 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
 
 
+def test_what_adds_too_little_gets_no_weight(trainer):
+    """A head that knows all the answers needs no other logits, and its model is the head."""
+    validation, test = trainer.prepare()
+    model = trainer.model
+    model.lexical.weight.data *= 50
+    model.classifier.weight.data *= 0.01
+    found = weigh(trainer, validation, test, always=False)
+    assert found.kept and found.factors[1] == 0 and found.factors[0] > 0
+    assert "kept, and nothing else, as the rest of the model adds too little: " in found.describe()
+    assert not model.classifier.weight.any()
+    assert_same_scores(trainer.scores_of(test), found.test["lexical"])
+
+
 def test_a_head_that_lowers_the_score_by_more_than_chance_is_left_out(trainer, monkeypatch):
     validation, test = trainer.prepare()
     known = trainer.parts_of(validation)
@@ -90,7 +104,7 @@ def test_a_head_that_lowers_the_score_by_more_than_chance_is_left_out(trainer, m
     assert not _is_worse(trainer, validation, known.rest, 2 * known.rest)
     monkeypatch.setattr(lexical, "CHANCE", -math.inf)  # whatever there is counts as worse
     found = weigh(trainer, validation, test, always=False)
-    assert not found.kept and found.losses["both"] < found.losses["rest"]
+    assert not found.kept and found.helps
     assert "left out, as the score that picks the checkpoint is worse with it: " in found.describe()
 
 
@@ -101,13 +115,23 @@ def test_long_documents_are_told_by_single_tokens(trainer):
     assert trainer.model.config.lexical_buckets == 0 and len(trainer.model.lexical.pairs) == 0
 
 
-def test_a_run_says_what_the_head_is_worth(classifier_run):
-    metrics = json.loads((classifier_run.folder / "metrics.json").read_text())
+def test_a_run_says_what_the_head_is_worth(lexical_run):
+    metrics = json.loads((lexical_run.folder / "metrics.json").read_text())
     assert 0 < metrics["lexical_accuracy"] <= 1 and 0 < metrics["rest_macro_f1"] <= 1
-    assert len(re.findall("^lexical head kept: validation loss of the head", classifier_run.shown, re.MULTILINE)) == 1
+    assert len(re.findall("^lexical head kept[^:]*: validation loss of the head", lexical_run.shown, re.MULTILINE)) == 1
     for page in ("report.html", "README.md"):
-        text = (classifier_run.folder / page).read_text(encoding="utf-8")
+        text = (lexical_run.folder / page).read_text(encoding="utf-8")
         assert all(row in text for row in ("with its lexical head", "lexical head alone", "without the lexical head"))
+
+
+def test_a_killed_run_gets_the_same_head(lexical_run, train_quickly, tmp_path):
+    """Killed in the training, and after it: the head is fitted and weighed once."""
+    whole = load_file(lexical_run.folder / "model.safetensors")
+    for moment in ("20", "trained"):
+        output = shutil.copytree(lexical_run.moments / moment, tmp_path / moment)
+        train_quickly(output, resume=True, lexical="auto")
+        resumed = load_file(output / "model.safetensors")
+        assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 @pytest.mark.parametrize("lexical", ["always", "none"])

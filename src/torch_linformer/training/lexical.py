@@ -1,5 +1,6 @@
 """A lexical head for a trained classifier: fitted, weighed against the rest of the model, and kept where it helps."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,12 +32,14 @@ class Weighing:
         factors: of the logits of the head and of the rest, 0 or more.
         losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
         test: every score of the test documents, likewise.
+        helps: whether the head lowers the loss by enough.
         kept: whether the model has the head.
     """
 
     factors: tuple[float, float]
     losses: dict[str, float]
     test: dict[str, dict[str, Any]]
+    helps: bool
     kept: bool
 
     @property
@@ -48,7 +51,9 @@ class Weighing:
         """The decision and its reason, as a line."""
         losses = self.losses
         fate = "kept" if self.kept else "left out"
-        if not self.kept and losses["both"] < losses["rest"]:
+        if self.kept and not self.factors[1]:
+            fate += ", and nothing else, as the rest of the model adds too little"
+        if not self.kept and self.helps:
             fate += ", as the score that picks the checkpoint is worse with it"
         return (
             f"lexical head {fate}: validation loss of the head alone "
@@ -92,18 +97,23 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     """Weigh a model's lexical head against the rest of it on the validation documents, and write the weights into both.
 
     The factors a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
-    task, plus :math:`((a - 1)^2 + (b - 1)^2) / n` for n windows, which keeps few of them from saying much. A head
-    without which the loss is as low is taken away, unless it is ``always`` kept, and so is one with which the score is
-    worse, and that by more than chance. The loss comes first: it is calmer on few documents, and the score has
-    already picked the checkpoint of the rest.
+    task, plus :math:`((a - 1)^2 + b^2) / n` for n windows. Each has to earn its place, as words alone, or none, are
+    safer where the validation documents resemble those of the training more than others will: where the likelihood
+    gains no more than a factor e by the rest (Akaike's criterion for one more weight), b is 0, and where it gains no
+    more by the head, the head is taken away. So is one with which the score is worse, and that by more than chance;
+    ``always`` keeps it. The loss comes first: it is calmer on few documents, and the score has already picked the
+    checkpoint.
     """
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
     known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
     labels = torch.tensor(validation.windows["labels"][:])
-    (_, alone), (_, without) = (_factors(model, [logits], labels) for logits in known)
-    (a, b), together = _factors(model, list(known), labels)
+    (_, alone), (_, without) = (_factors(model, [logits], labels, [1.0]) for logits in known)
+    (a, b), together = _factors(model, list(known), labels, [1.0, 0.0])
+    if _gain(model, alone, together, labels) <= 1 and alone < without:
+        (a,), together = _factors(model, [known.lexical], labels, [1.0])
+        b = 0.0
     found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
-    helps = a > 0 and together < without
+    helps = a > 0 and _gain(model, without, together, labels) > 1
     kept = always or (helps and not _is_worse(trainer, validation, a * known.lexical + b * known.rest, known.rest))
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
@@ -114,8 +124,16 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
         (a, b),
         {"lexical": alone, "rest": without, "both": together},
         {name: task.scores(trainer.answers_of_logits(logits, test), test.documents) for name, logits in found.items()},
+        helps,
         kept,
     )
+
+
+def _gain(model: LinformerForSequenceClassification, before: float, after: float, labels: Tensor) -> float:
+    """How much a lower loss adds to the logarithm of the likelihood of the validation documents."""
+    if model.config.problem_type == "regression":
+        return len(labels) / 2 * math.log(max(before, 1e-30) / max(after, 1e-30))
+    return labels.numel() * (before - after)
 
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
@@ -132,16 +150,17 @@ def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: 
 
 
 def _factors(
-    model: LinformerForSequenceClassification, parts: list[Tensor], labels: Tensor
+    model: LinformerForSequenceClassification, parts: list[Tensor], labels: Tensor, expected: list[float]
 ) -> tuple[list[float], float]:
-    """The best factors of some logits, and the loss of their sum."""
-    factors = torch.ones(len(parts), dtype=torch.float64, requires_grad=True)
+    """The best factors of some logits, near those expected, and the loss of their sum."""
+    center = torch.tensor(expected, dtype=torch.float64)
+    factors = center.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
     stacked = torch.stack(parts, dim=-1).double()
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        total = model.loss_of(stacked @ factors, labels) + (factors - 1).square().sum() / len(labels)
+        total = model.loss_of(stacked @ factors, labels) + (factors - center).square().sum() / len(labels)
         total.backward()  # type: ignore[no-untyped-call]
         return total
 

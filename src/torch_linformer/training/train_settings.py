@@ -168,7 +168,7 @@ class TrainSettings:
         if self.sharing is None:
             object.__setattr__(self, "sharing", usual["sharing"])
         for name, not_given in usual.items():
-            if getattr(self, name) != not_given:
+            if getattr(self, name) != not_given and (name, getattr(self, name)) != ("lexical", "none"):
                 self._check_effect(name)
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
