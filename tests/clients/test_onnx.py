@@ -11,6 +11,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
+from torch_linformer.models.lexical_head import NOTHING
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]
 BESIDE_SLOTS = {"exact_first": 1, "exact_last": 1, "window": 5}
@@ -30,6 +31,23 @@ def test_a_program_of_torch_scores_texts_of_any_length(config, tokenizer, tmp_pa
         ids = torch.arange(length).expand(2, -1) % model.config.vocab_size
         inputs = ids, torch.ones_like(ids), torch.zeros_like(ids)
         assert torch.allclose(program(*inputs)[0], model(*inputs).logits, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_lexical_head_counts_the_same_words(config, tokenizer, tmp_path):
+    torch.manual_seed(0)
+    model = LinformerForSequenceClassification(LinformerConfig(**{**config.to_diff_dict(), "lexical_buckets": 4096}))
+    head = model.lexical
+    head.counts_as.copy_(torch.arange(len(head.counts_as)))
+    head.counts_as[:2] = NOTHING
+    tokens = torch.arange(len(head.counts_as)).repeat(8)[:4000]
+    following = (tokens * 7 + torch.arange(len(tokens)) // 50) % len(head.counts_as)
+    head.pairs[head.buckets(tokens, following)[0]] = head.codes(tokens, following)
+    for tensor in (head.weight, head.bias, head.idf):
+        tensor.uniform_(0.1, 2.0)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert export_model(str(tmp_path / "model"), tmp_path / "onnx", "onnx") < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,15 @@ from torch_linformer.models import (
 from torch_linformer.opening.model_folder import load_model
 
 
-@pytest.mark.parametrize("task", ["classify", "mlm"])
-@torch.no_grad()
-def test_a_program_of_torch(classifier_run, masked_run, tmp_path, task):
-    folder = (classifier_run if task == "classify" else masked_run).folder
+@pytest.mark.parametrize("kind", ["classifier_run", "lexical_run", "masked_run"])
+def test_a_program_of_torch(request, tmp_path, kind):
+    folder = request.getfixturevalue(kind).folder
     assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
     names = ["config.json", "model.pt2", "modeling_linformer.py", "tokenizer.json", "tokenizer_config.json"]
     assert sorted(os.listdir(tmp_path / "program")) == names and os.listdir(tmp_path) == ["program"]
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()
-    tokenizer, model = AutoTokenizer.from_pretrained(tmp_path / "program"), load_model(str(folder)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "program")
+    model = load_model(str(folder)).eval().requires_grad_(False)
     for texts in (["wet mud"], ["sea", "ice cold white the of", "the naïve sand of the warm sea"]):
         rows = tokenizer(texts, padding=True, return_tensors="pt")
         (found,) = program(rows["input_ids"], rows["attention_mask"])
