@@ -44,7 +44,7 @@ def test_what_sentence_transformers_6_saves(tmp_path, save_source, tokenizer, mo
         source = load_encoder(str(path))
         assert (source.objective.pooling, source.sentences) == ("cls", True)
         return
-    with pytest.raises(InputError, match=r"pools by (cls, mean|lasttoken); only mean, cls or max can"):
+    with pytest.raises(InputError, match=r"pools by (cls, mean|lasttoken); only mean, cls or max are"):
         load_encoder(str(path))
 
 

@@ -245,7 +245,7 @@ def test_modules_of_another_package_are_code_too(own):
     folder = own(SAME.format(base="BertModel"), pooling="mean_tokens")
     modules = (folder / "modules.json").read_text().replace("sentence_transformers.models.Pooling", "custom_st.Pooling")
     (folder / "modules.json").write_text(modules)
-    with pytest.raises(InputError, match=r"its modules are Transformer, custom_st\.Pooling, Normalize; adapted are"):
+    with pytest.raises(InputError, match=r"its modules are Transformer, custom_st\.Pooling, Normalize; understood are"):
         load_encoder(str(folder), trust_remote_code=True)
 
 

@@ -54,9 +54,9 @@ def test_the_sets(data):
 
 
 def test_a_run_and_its_page(data, tmp_path, datasets_cache):
-    main(data, tmp_path / "out", "imdb-1k", max_steps=1)
+    main(data, tmp_path / "out", "authors", max_steps=1)
     page = (tmp_path / "out" / "results.md").read_text()
-    assert "| imdb-1k | 900 | 5,000 | " in page and "- `imdb-1k`: " in page
-    before = (tmp_path / "out" / "imdb-1k" / "metrics.json").stat().st_mtime_ns
-    main(data, tmp_path / "out", "imdb-1k", max_steps=1)
-    assert (tmp_path / "out" / "imdb-1k" / "metrics.json").stat().st_mtime_ns == before
+    assert "| authors | 43 | 16 | " in page and "- `authors`: " in page
+    before = (tmp_path / "out" / "authors" / "metrics.json").stat().st_mtime_ns
+    main(data, tmp_path / "out", "authors", max_steps=1)
+    assert (tmp_path / "out" / "authors" / "metrics.json").stat().st_mtime_ns == before
