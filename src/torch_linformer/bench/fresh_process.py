@@ -3,8 +3,10 @@
 import contextlib
 import multiprocessing
 import signal
+import threading
 import warnings
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 
@@ -51,6 +53,13 @@ def _context(suite: Suite) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # torch's first backward pass imports sympy: this way once, and not in every process.
     context.set_forkserver_preload([__name__, "sympy", type(suite).__module__])
+    if threading.current_thread() is threading.main_thread():
+        # Begun while Ctrl-C is ignored, it gives its processes the same, so that none of them says a word of it.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
     return context
 
 
