@@ -52,7 +52,7 @@ def by_hand(head, ids):
     x = torch.zeros(len(head.idf), dtype=torch.float64)
     for feature, count in counts.items():
         x[feature] = (1 + math.log(count)) * head.idf[feature]
-    return head.weight @ (x / max(x.norm(), 1e-12)) + head.bias
+    return (x / max(x.norm(), 1e-12)) @ head.weight + head.bias
 
 
 ROWS = [
@@ -93,7 +93,7 @@ def test_padding_counts_for_nothing(head, places):
 
 def test_gradients_are_finite_and_only_of_what_a_row_has(head):
     head(torch.tensor([[5, 6, 5], [0, 0, 0]])).sum().backward()
-    columns = head.weight.grad[0].nonzero().flatten().tolist()
+    columns = head.weight.grad[:, 0].nonzero().flatten().tolist()
     assert [column for column in columns if column < VOCABULARY] == [5, 6] and len(columns) == 4  # and two pairs
     assert head.weight.grad.isfinite().all() and torch.equal(head.bias.grad, torch.full((LABELS,), 2.0).double())
 
@@ -169,7 +169,7 @@ def test_another_vocabulary(model, size):
     before = model.lexical(ids)
     model.resize_token_embeddings(size)
     assert_close(model.lexical(ids), before)
-    assert model.lexical.weight.shape == (LABELS, size + BUCKETS)
+    assert model.lexical.weight.shape == (size + BUCKETS, LABELS)
     if size > VOCABULARY:
         assert_close(model.lexical(torch.cat([ids, torch.tensor([[44]])], dim=1)), before)
     model(ids, labels=torch.tensor([0]))

@@ -15,7 +15,7 @@ class LexicalHead(nn.Module):
     r"""A linear map of TF-IDF features, made of token ids alone.
 
     .. math::
-        z = \frac{x}{\lVert x \rVert_2} W^\top + b, \qquad
+        z = \frac{x}{\lVert x \rVert_2} W + b, \qquad
         x_f = \begin{cases} (1 + \ln c_f) \, \mathrm{idf}_f & c_f > 0 \\ 0 & c_f = 0 \end{cases}
 
     A feature f is a token, or one of the pairs of neighboring tokens that the table has room for, and :math:`c_f` says
@@ -28,7 +28,7 @@ class LexicalHead(nn.Module):
         num_labels: logits of a row.
 
     Attributes:
-        weight: W, ``(num_labels, vocab_size + buckets)``, tokens first; 0 until it is fitted, as are b and idf.
+        weight: W, ``(vocab_size + buckets, num_labels)``, tokens first; 0 until it is fitted, as are b and idf.
         bias: b, ``(num_labels,)``.
         idf: a buffer, ``(vocab_size + buckets,)``.
         counts_as: a buffer, ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
@@ -41,7 +41,7 @@ class LexicalHead(nn.Module):
 
     def __init__(self, vocab_size: int, buckets: int, num_labels: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_labels, vocab_size + buckets))
+        self.weight = nn.Parameter(torch.empty(vocab_size + buckets, num_labels))
         self.bias = nn.Parameter(torch.empty(num_labels))
         self.register_buffer("idf", torch.empty(vocab_size + buckets))
         self.register_buffer("counts_as", torch.empty(vocab_size, dtype=torch.long))
@@ -63,12 +63,21 @@ class LexicalHead(nn.Module):
         if attention_mask is not None:
             missing = missing | (attention_mask == 0)
         rows = Padding.of(missing)
-        columns, counted = self.features(rows.justify(tokens).clamp(min=0), ~rows.trailing)
-        accurate = torch.promote_types(self.weight.dtype, torch.float32)
-        counts = torch.zeros(input_ids.shape[0], len(self.idf), dtype=accurate, device=self.idf.device)
-        counts = counts.scatter_add(1, columns, counted.to(accurate))
-        features = torch.where(counts > 0, (1 + counts.clamp(min=1).log()) * self.idf, 0.0)
-        return F.linear(F.normalize(features, dim=-1).to(self.weight.dtype), self.weight, self.bias).to(accurate)
+        features, counted = self.features(rows.justify(tokens).clamp(min=0), ~rows.trailing)
+        # Equal ones side by side, those that do not count last: no array has a column for every feature.
+        features = features.masked_fill(~counted, len(self.idf)).sort(dim=1).values
+        first = (features != features.roll(1, dims=1)) | (torch.arange(features.shape[1], device=features.device) == 0)
+        group, accurate = first.cumsum(dim=1) - 1, torch.promote_types(self.weight.dtype, torch.float32)
+        counts = torch.zeros_like(features).scatter_add(1, group, torch.ones_like(features)).gather(1, group)
+        stands = first & (features < len(self.idf))
+        features = torch.where(stands, features, 0)
+        weights = torch.where(stands, (1 + counts.to(accurate).log()) * self.idf[features], 0.0)
+        weights = F.normalize(weights, dim=-1).to(self.weight.dtype)
+        rows_begin = torch.arange(features.shape[0], device=features.device) * features.shape[1]
+        found = F.embedding_bag(
+            features.flatten(), self.weight, rows_begin, mode="sum", per_sample_weights=weights.flatten()
+        )
+        return (found + self.bias).to(accurate)
 
     def features(self, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """The features ``(B, 2N)`` of tokens ``(B, N)`` and of each with the next one, and which of these count."""
@@ -104,5 +113,6 @@ class LexicalHead(nn.Module):
 
 
 def _resized(features: Tensor, tokens: int, wanted: int) -> Tensor:
-    """The last dimension with ``wanted`` columns of tokens, zeros where there were none, before those of pairs."""
-    return torch.cat([F.pad(features[..., :tokens], (0, wanted - tokens)), features[..., tokens:]], dim=-1)
+    """``wanted`` rows of tokens, zeros where there were none, before those of pairs."""
+    new = features.new_zeros(max(0, wanted - tokens), *features.shape[1:])
+    return torch.cat([features[: min(tokens, wanted)], new, features[tokens:]])

@@ -73,7 +73,7 @@ def fit_head(
         warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it still is a head
         features = normalize(counts.multiply(idf).tocsr())
         weight, bias = _FITS[problem](features, np.asarray(known), len(head.bias), balanced)
-    for tensor, found in ((head.idf, idf), (head.weight, weight), (head.bias, bias)):
+    for tensor, found in ((head.idf, idf), (head.weight, weight.T), (head.bias, bias)):
         tensor.copy_(torch.from_numpy(found))
 
 
