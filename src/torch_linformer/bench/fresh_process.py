@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import signal
-import threading
 import warnings
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -53,19 +52,18 @@ def _context(suite: Suite) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # torch's first backward pass imports sympy: this way once, and not in every process.
     context.set_forkserver_preload([__name__, "sympy", type(suite).__module__])
-    if threading.current_thread() is threading.main_thread():
-        # Begun while Ctrl-C is ignored, it gives its processes the same, so that none of them says a word of it.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.signal(signal.SIGINT, before)
+    # Begun while Ctrl-C is held back, it holds it back for good, and so do its processes: none says a word of it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # here it arrives now
     return context
 
 
 def _serve(sender: Connection, suite: Suite, name: str, case: Case, threads: int) -> None:
     """The process: build, run, and send the peak."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C; for a server that others began
     warnings.simplefilter("ignore")  # the parent runs the same step and shows them
     die_first()
     torch.set_num_threads(threads)
