@@ -21,7 +21,7 @@ from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
-from torch_linformer.opening.sentence_modules import sentence_modules
+from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.reporting.files import write_json
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
@@ -63,8 +63,8 @@ def load_encoder(
             that is not trusted.
     """
     config = load_any_config(path, trust_remote_code)
-    modules = sentence_modules(path)
-    if task is None and modules is not None:
+    pooling = sentence_pooling(path)
+    if task is None and pooling is not None:
         task = "embed"
     model: PreTrainedModel | str = path
     if trust_remote_code and names_own_code(config):
@@ -76,8 +76,8 @@ def load_encoder(
     if isinstance(config, LinformerConfig):
         model = load_model(path)
     tokenizer = load_tokenizer(path)
-    pooling = "mean" if modules is None else modules.pooling
-    sentences = modules is not None
+    sentences = pooling is not None
+    pooling = pooling or "mean"
     return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
 
 

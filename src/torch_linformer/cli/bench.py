@@ -1,13 +1,12 @@
 """``linformer bench``."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from torch_linformer.cli.options import Debug, positive_numbers
+from torch_linformer.cli.resumable import saying_how_to_go_on
 
 
 def bench(
@@ -47,12 +46,9 @@ def bench(
         quick=quick,
     )
     settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads or torch.get_num_threads())
-    folder, command = output or Path("runs") / f"bench-{suite}", "linformer " + shlex.join(sys.argv[1:])
-    try:
+    folder = output or Path("runs") / f"bench-{suite}"
+    with saying_how_to_go_on(resume) as command:
         run_benchmark(SUITES[suite], settings, folder, resume=resume, command=command)
-    except KeyboardInterrupt:
-        print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -1,13 +1,13 @@
 """``linformer embed``."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from torch_linformer.cli import options
+from torch_linformer.cli.document_count import counting_documents
+from torch_linformer.cli.resumable import saying_how_to_go_on
 
 
 def embed(
@@ -26,12 +26,8 @@ def embed(
 ) -> None:
     """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from torch_linformer.inference.embed import EmbedSettings, embed_files
-
-    def show(number: int) -> None:
-        progress.update(task, completed=number)
 
     settings = EmbedSettings(
         model=model,
@@ -43,20 +39,6 @@ def embed(
         precision=precision,
     )
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} documents"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        try:
-            sentence = embed_files(
-                settings,
-                output,
-                resume=resume,
-                device=device,
-                batch_size=batch_size,
-                on_document=show,
-            )
-        except KeyboardInterrupt:
-            command = "linformer " + shlex.join(sys.argv[1:])
-            print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
-            raise SystemExit(130) from None
+    with saying_how_to_go_on(resume), counting_documents(console) as show:
+        sentence = embed_files(settings, output, resume=resume, device=device, batch_size=batch_size, on_document=show)
     console.print(sentence, highlight=False)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from torch_linformer.cli import options
+from torch_linformer.cli.document_count import counting_documents
 from torch_linformer.cli.streams import check_standard_output
 
 
@@ -29,10 +30,9 @@ def predict(
     One JSON line a document: the answer, the number of the document's tokens, and whether it was cut.
     """
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from torch_linformer.data.reading.columns import NamedColumns
-    from torch_linformer.errors import InputError
+    from torch_linformer.data.reading.streamed import check_there
     from torch_linformer.inference.predict import Predictor, open_output, predict_files
     from torch_linformer.opening.devices import resolve_device, resolve_precision
     from torch_linformer.opening.model_folder import load_model, load_tokenizer
@@ -49,22 +49,15 @@ def predict(
         precision=resolve_precision(precision, device),
         batch_size=batch_size,
     )
-    for file in files:
-        if file != "-" and not Path(file).exists():  # before the output is opened
-            raise InputError(f"{file}: no such file or folder")
+    check_there(files)  # before the output is opened
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} documents"), TimeElapsedColumn())
-    with (
-        open_output(output) as stream,
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task("", total=None)
+    with open_output(output) as stream, counting_documents(console) as show:
         sentence = predict_files(
             predictor,
             files,
             stream,
             named=NamedColumns(text_column, question=question_column, source=source_column),
             question=question,
-            on_document=lambda: progress.advance(task),
+            on_document=show,
         )
     console.print(sentence, highlight=False)

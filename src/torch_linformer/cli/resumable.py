@@ -4,7 +4,8 @@ import dataclasses
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -25,12 +26,21 @@ def run_resumable(run: Callable[..., object], settings: type, options: dict[str,
     options = {**(read_config(config, settings) if config else {}), **given}
     resume = options.pop("resume", False)
     chosen = settings(**options)
+    with saying_how_to_go_on(resume) as command:
+        try:
+            run(chosen, resume=resume, command=command)
+        except Interrupted:
+            raise KeyboardInterrupt from None
+
+
+@contextmanager
+def saying_how_to_go_on(resume: bool) -> Iterator[str]:
+    """The command as it was given; Ctrl-C ends it with the command that goes on, and status 130."""
     command = "linformer " + shlex.join(sys.argv[1:])
     try:
-        run(chosen, resume=resume, command=command)
-    except (Interrupted, KeyboardInterrupt):
-        resumed = command if resume else f"{command} --resume"
-        print(f"stopped; to go on:  {resumed}", file=sys.stderr)
+        yield command
+    except KeyboardInterrupt:
+        print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
         raise SystemExit(130) from None
 
 

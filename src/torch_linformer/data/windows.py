@@ -1,8 +1,9 @@
 """Documents as windows of token ids: the beginning of each that a model reads at once, or all of it in pieces."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 from datasets.fingerprint import Hasher
@@ -158,6 +159,16 @@ class DocumentEncoder:
         stride = min(self.stride, room - 1)
         for begin in range(0, length - stride, room - stride):
             yield begin, min(length, begin + room)
+
+
+def document_means(values: Any, windows: Mapping[str, Any]) -> np.ndarray:
+    """The mean of the values of each document's windows, each weighted by its tokens: a row for each document."""
+    numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
+    share = tokens / np.bincount(numbers, tokens)[numbers]
+    found = np.asarray(values, dtype=np.float64)
+    means = np.zeros((numbers.max() + 1, *found.shape[1:]))
+    np.add.at(means, numbers, found * share.reshape(-1, *[1] * (found.ndim - 1)))
+    return means
 
 
 def tokenize_documents(documents: Dataset, encoder: DocumentEncoder) -> Dataset:

@@ -16,20 +16,21 @@ from pyarrow import parquet
 from torch import Tensor
 from transformers import DataCollatorWithPadding
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT
-from torch_linformer.data.reading.streamed import Document, documents, given_rows
-from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.errors import InputError, flag
-from torch_linformer.inference.window_reader import WindowReader
+from torch_linformer.data.reading.streamed import Document, check_there, documents_of
+from torch_linformer.data.windows import DocumentEncoder, document_means
+from torch_linformer.errors import InputError
+from torch_linformer.inference.window_reader import WindowReader, what_was_read
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.new_folder import check_writable
-from torch_linformer.opening.sentence_modules import sentence_modules
+from torch_linformer.opening.run_folder import differences
+from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.reporting.files import atomic_path, write_json
 
 SUFFIXES = (".parquet", ".npy")
@@ -77,8 +78,7 @@ class Embedder:
         model, tokenizer = load_model(settings.model), load_tokenizer(settings.model)
         reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
         self.encoder = cast(LinformerModel, reader.to(device).eval())
-        modules = sentence_modules(settings.model)
-        self.pooling = self.encoder.config.pooling if modules is None else modules.pooling
+        self.pooling = sentence_pooling(settings.model) or self.encoder.config.pooling
         self.normalize = settings.normalize
         longest = self.encoder.config.max_position_embeddings
         self.encode = DocumentEncoder(tokenizer, longest, overflow=settings.overflow, stride=settings.stride)
@@ -95,13 +95,10 @@ class Embedder:
         """A vector for each document, in their order."""
         for group in self.windows.groups(documents):
             windows = self.encode([document.text for document in group])
-            pooled = np.stack(self.windows.read(windows)).astype(np.float64)
-            numbers, read = np.array(windows["document"]), np.array(windows["length"], dtype=np.float64)
-            vectors = np.zeros((len(group), pooled.shape[1]))
-            np.add.at(vectors, numbers, pooled * (read / np.bincount(numbers, read)[numbers])[:, None])
+            vectors = document_means(self.windows.read(windows), windows)
             if self.normalize:
                 vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            tokens = dict(zip(numbers.tolist(), windows["num_tokens"], strict=True))
+            tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
             for number, document in enumerate(group):
                 cut = self.encode.overflow == "cut" and tokens[number] > self.encode.max_length
                 yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
@@ -143,9 +140,7 @@ def embed_files(
     """
     if output.suffix not in SUFFIXES:
         raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}")
-    for file in settings.files:
-        if file != "-" and not Path(file).exists():
-            raise InputError(f"{file}: no such file or folder")
+    check_there(settings.files)
     check_writable(output)
     embedder = Embedder(settings, device=device, batch_size=batch_size)
     parts = output.with_name(f".{output.name}.parts")
@@ -153,7 +148,8 @@ def embed_files(
     with held(parts):
         done = _open_parts(parts, settings, output, resume)
         try:
-            found = embedder.embed(islice(_read(settings, report), sum(done), None))
+            given = documents_of(settings.files, TEXT, NamedColumns(settings.text_column), report)
+            found = embedder.embed(islice(given, sum(done), None))
             for shard in _shards(found, on_document, sum(done)):
                 with atomic_path(parts / f"{len(done):08d}.parquet") as temporary:
                     parquet.write_table(shard, temporary)
@@ -165,19 +161,7 @@ def embed_files(
                 (parts / SETTINGS).unlink()
         cut = _join(sorted(parts.glob("*.parquet")), output)
     shutil.rmtree(parts)
-    counts = (
-        (f"cut at {embedder.encode.max_length:,} tokens", cut),
-        ("skipped, without text", report.empty),
-        ("with bytes that are not UTF-8", report.replaced),
-    )
-    notes = "".join(f", {number:,} {what}" for what, number in counts if number)
-    return f"{sum(done):,} document{'' if sum(done) == 1 else 's'} embedded{notes}"
-
-
-def _read(settings: EmbedSettings, report: ReadReport) -> Iterator[Document]:
-    named = NamedColumns(settings.text_column) if settings.text_column else NOT_NAMED
-    for file in settings.files:
-        yield from documents(given_rows(file, report), file, TEXT, named, report)
+    return what_was_read(sum(done), "embedded", cut, embedder.encode.max_length, report)
 
 
 def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool) -> list[int]:
@@ -190,10 +174,8 @@ def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool
     if not resume:
         raise InputError(f"--output {output}: a run was interrupted; add --resume to go on, or remove {parts}")
     there = json.loads(file.read_text(encoding="utf-8"))
-    names = [name for name in wanted if there.get(name) != wanted[name]]
-    different = [f"{flag(name)} {there.get(name)} there, {wanted[name]} here" for name in names]
-    if different:
-        raise InputError(f"--output {output}: the interrupted run is another ({', '.join(different)}); remove {parts}")
+    if different := differences(there, wanted):
+        raise InputError(f"--output {output}: the interrupted run is another ({different}); remove {parts}")
     return [parquet.read_metadata(shard).num_rows for shard in sorted(parts.glob("*.parquet"))]
 
 

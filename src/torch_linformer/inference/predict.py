@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.streamed import Document, documents, given_rows
+from torch_linformer.data.reading.streamed import Document, documents_of
 from torch_linformer.errors import InputError
-from torch_linformer.inference.window_reader import WindowReader
+from torch_linformer.inference.window_reader import WindowReader, what_was_read
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.model_folder import reader_config
 from torch_linformer.reporting.files import atomic_path
@@ -40,38 +40,27 @@ def predict_files(
     *,
     named: NamedColumns = NOT_NAMED,
     question: str | None = None,
-    on_document: Callable[[], object],
+    on_document: Callable[[int], object],
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
-    ``question`` is asked of every document, and ``on_document`` is called after each line. Returns a sentence: how
-    many documents there were, and how many of them were cut, skipped or damaged.
+    ``question`` is asked of every document, and ``on_document`` is called after each line, with how many there are.
+    Returns a sentence: how many documents there were, and how many of them were cut, skipped or damaged.
     """
     if (question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
     report = ReadReport()
-
-    def everything() -> Iterator[Document]:
-        for file in files:
-            yield from documents(given_rows(file, report), file, predictor.record, named, report, question)
-
     written = cut = 0
-    for record in predictor.predict(everything()):
+    for record in predictor.predict(documents_of(files, predictor.record, named, report, question)):
         # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape.
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
         stream.write(line + "\n")
-        on_document()
         written, cut = written + 1, cut + record["cut"]
+        on_document(written)
     if not written:
         raise InputError(f"{', '.join(files)}: no document with any text")
     stream.flush()
-    counts = (
-        (f"cut at {predictor.encode.max_length:,} tokens", cut),
-        ("skipped, without text", report.empty),
-        ("with bytes that are not UTF-8", report.replaced),
-    )
-    notes = "".join(f", {number:,} {what}" for what, number in counts if number)
-    return f"{written:,} document{'' if written == 1 else 's'} read{notes}"
+    return what_was_read(written, "read", cut, predictor.encode.max_length, report)
 
 
 class Predictor:

@@ -6,12 +6,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import Batch
 
 BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
+
+
+def what_was_read(number: int, done: str, cut: int, max_length: int, report: ReadReport) -> str:
+    """A sentence: what was done with how many documents, and how many of them were cut, skipped or damaged."""
+    counts = (
+        (f"cut at {max_length:,} tokens", cut),
+        ("skipped, without text", report.empty),
+        ("with bytes that are not UTF-8", report.replaced),
+    )
+    notes = "".join(f", {count:,} {what}" for what, count in counts if count)
+    return f"{number:,} document{'' if number == 1 else 's'} {done}{notes}"
 
 
 class WindowReader:

@@ -1,6 +1,6 @@
 """A label, several labels or a number for a whole row: from its hidden states, and from its words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ class LinformerForSequenceClassification(LabeledModel):
         if self.lexical is None and whole_ids is not None:
             raise ValueError("whole_ids are read by a lexical head, and this model has none (lexical_buckets=None)")
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = super().forward(*inputs, **{**kwargs, "return_dict": True})
+        outputs = cast(LinformerSequenceClassifierOutput, super().forward(*inputs, **{**kwargs, "return_dict": True}))
         logits, lexical = cast(Tensor, outputs.logits), None
         if self.lexical is not None:
             if whole_ids is None and input_ids is None:
@@ -92,13 +92,8 @@ class LinformerForSequenceClassification(LabeledModel):
                 )
             lexical = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
             logits = logits + lexical
-        return LinformerSequenceClassifierOutput(
-            loss=None if labels is None else self.loss_of(logits, labels),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            lexical_logits=lexical,
-        )
+        loss = None if labels is None else self.loss_of(logits, labels)
+        return replace(outputs, loss=loss, logits=logits, lexical_logits=lexical)
 
     def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))

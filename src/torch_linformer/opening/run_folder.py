@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,8 @@ def open_run(
     except ValueError:
         raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
     found = {**BEFORE, **{FORMER_NAMES.get(name, name): value for name, value in found.items()}}
-    different = [name for name in wanted if found.get(name) != wanted[name]]
-    if different:
-        differences = ", ".join(f"{flag(name)} {found.get(name)} there, {wanted[name]} here" for name in different)
-        raise InputError(f"--output {output}: holds another run ({differences}); name another folder")
+    if different := differences(found, wanted):
+        raise InputError(f"--output {output}: holds another run ({different}); name another folder")
     if not resume:
         raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
     checkpoint, broken = last_whole_checkpoint(output)
@@ -66,6 +64,12 @@ def open_run(
         afresh = f"no checkpoint in {output}: starting afresh"
         screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
     return checkpoint
+
+
+def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The settings in which a run that is there is not the one that is wanted; empty if it is."""
+    names = [name for name in wanted if there.get(name) != wanted[name]]
+    return ", ".join(f"{flag(name)} {there.get(name)} there, {wanted[name]} here" for name in names)
 
 
 def _holds_nothing(output: Path) -> bool:

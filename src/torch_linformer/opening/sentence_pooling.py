@@ -1,7 +1,7 @@
 """How a folder of sentence-transformers makes embeddings of hidden states."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.pretrained import model_file
@@ -14,15 +14,8 @@ POOLINGS = {
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, in this order
 
 
-class SentenceModules(NamedTuple):
-    """Which pooling follows the encoder, and whether the embeddings then get length 1."""
-
-    pooling: str
-    normalized: bool
-
-
-def sentence_modules(path: str) -> SentenceModules | None:
-    """What follows the encoder in a folder of sentence-transformers, or on the hub; None for another model.
+def sentence_pooling(path: str) -> str | None:
+    """Which pooling follows the encoder in a folder of sentence-transformers, or on the hub; None for another model.
 
     Raises:
         InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
@@ -49,7 +42,7 @@ def sentence_modules(path: str) -> SentenceModules | None:
     ways = _ways(config)
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
-    return SentenceModules(ways[0], len(kinds) == len(MODULES))
+    return ways[0]
 
 
 def _ways(config: dict[str, Any]) -> list[str]:

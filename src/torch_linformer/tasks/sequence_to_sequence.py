@@ -57,10 +57,12 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def config(self) -> dict[str, Any]:
         return {"bos_token_id": self.tokenizer.bos_token_id, "eos_token_id": self.tokenizer.eos_token_id}
 
-    def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
+    def encoder(
+        self, max_length: int, *, overflow: str = "cut", stride: int | None = None, whole: bool = False
+    ) -> DocumentEncoder:
         if overflow == "windows":
             raise InputError("--overflow windows is not for --task seq2seq, which writes one target for a document")
-        return super().encoder(max_length, overflow=overflow, stride=stride)
+        return super().encoder(max_length, overflow=overflow, stride=stride, whole=whole)
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
         def targets(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:

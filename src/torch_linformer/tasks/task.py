@@ -79,10 +79,15 @@ outputs = model(**inputs)"""
         """What the task sets in the configuration of a new model."""
         return {}
 
-    def encoder(self, max_length: int, *, overflow: str = "cut", stride: int | None = None) -> DocumentEncoder:
-        """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`."""
+    def encoder(
+        self, max_length: int, *, overflow: str = "cut", stride: int | None = None, whole: bool = False
+    ) -> DocumentEncoder:
+        """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`.
+
+        Windows for a model with a lexical head have whole documents anyway.
+        """
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
-        return DocumentEncoder(self.tokenizer, max_length, whole=self.lexical, **options)
+        return DocumentEncoder(self.tokenizer, max_length, whole=whole or self.lexical, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
         """Documents tokenized, with the targets of each window; from a cache if they were made before.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
+from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks import floors
@@ -37,12 +38,7 @@ class WholeDocuments(Task):
         return {**self.heading(scores), "tally": scores["tally"]}
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
-        numbers, tokens = np.asarray(windows["document"][:]), np.asarray(windows["length"][:], dtype=np.float64)
-        share = tokens / np.bincount(numbers, tokens)[numbers]
-        values = np.asarray(reduced, dtype=np.float64)
-        answers = np.zeros((numbers.max() + 1, *values.shape[1:]))
-        np.add.at(answers, numbers, values * share.reshape(-1, *[1] * (values.ndim - 1)))
-        return answers
+        return document_means(reduced, windows)
 
 
 class Classification(WholeDocuments):

@@ -101,7 +101,7 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
     weights = (model if whole else model.base_model).state_dict()
     with torch.no_grad():
         for name, weight in (source if whole else source.base_model).state_dict().items():
-            if name in weights:  # not a lexical head, which is fitted anew
+            if not name.startswith("lexical."):  # that head is fitted anew
                 weights[name][: len(weight)] = weight
 
 

@@ -146,14 +146,12 @@ def _weigh_lexical_head(
 ) -> Weighing:
     """Fit a lexical head to the training documents, and keep it where the validation documents are better for it."""
     screen.say("fitting the lexical head and weighing it")
-    task, splits = cast(WholeDocuments, data.task), data.splits
-    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
+    task = cast(WholeDocuments, data.task)
     model = cast(LinformerForSequenceClassification, trainer.model)
     balanced = settings.class_weights == "balanced"
-    add_lexical_head(model, task, splits.train, task.encoder(settings.length), seed=settings.seed, balanced=balanced)
-    whole = task.encoder(settings.length, **options)
-    validation, test = (task.examples(part, whole) for part in (splits.validation, splits.test))
-    found = weigh(trainer, validation, test, always=settings.lexical == "always")
+    encoder = task.encoder(settings.length)
+    add_lexical_head(model, task, data.splits.train, encoder, seed=settings.seed, balanced=balanced)
+    found = weigh(trainer, data.validation, data.test, always=settings.lexical == "always")
     screen.say(found.describe())
     return found
 
@@ -182,8 +180,9 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingS
         screen.say(note)
     tokenizer = _tokenizer(settings, splits, checkpoint)
     task = new_task(settings, tokenizer, splits.names, splits.train)
-    encoder = task.encoder(settings.length, overflow=settings.overflow, stride=settings.stride)
-    train = task.examples(splits.train, encoder)
+    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
+    train = task.examples(splits.train, task.encoder(settings.length, **options))
+    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_head)
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))

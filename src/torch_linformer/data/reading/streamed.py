@@ -61,6 +61,25 @@ def documents(
             report.empty += 1
 
 
+def check_there(files: Iterable[str]) -> None:
+    """Raise ``InputError`` where a file is missing: before the work."""
+    for file in files:
+        if file != "-" and not Path(file).exists():
+            raise InputError(f"{file}: no such file or folder")
+
+
+def documents_of(
+    files: Iterable[str],
+    record: Record,
+    named: NamedColumns,
+    report: ReadReport,
+    question: str | None = None,
+) -> Iterator[Document]:
+    """The documents of some files or folders, one after the other; see :func:`documents`."""
+    for file in files:
+        yield from documents(given_rows(file, report), file, record, named, report, question)
+
+
 def one_document(given: str) -> tuple[str, str]:
     """The document in a text, a file, or standard input (``-``), and a name for where it came from."""
     if given != "-" and not _exists(given):
