@@ -33,16 +33,17 @@ def verdict(
     known = {name: found for name, found in floors.items() if score in found}
     name = (max if larger_is_better else min)(known, key=lambda each: known[each][score])
     floor = known[name]
-    gain = (model[score] - floor[score]) * (1 if larger_is_better else -1)
+    gain, evidence, certain = model[score] - floor[score], "", True
+    if "tally" in floor and "tally" in model:  # of the same documents, of which the floor may have drawn some
+        counted = np.asarray(floor["tally"], dtype=np.float64)
+        gain, error = paired_difference(np.asarray(model["tally"])[counted[:, 0].astype(int)], counted[:, 1:])
+        errors = abs(gain) / error if error else 0.0
+        certain = errors > CHANCE
+        chance = "more than chance" if certain else "which may be chance"
+        evidence = f" on {format_count(len(counted))} documents, {chance} ({errors:.1f} standard errors)"
     title = score.replace("_", "-")
     if not gain:
         return f"As good as {name} by {title}.{advice}"
-    sentence = f"{'Better' if gain > 0 else 'Worse'} than {name} by {abs(gain):.4f} of {title}"
-    if "tally" not in floor or "tally" not in model:
-        return f"{sentence}.{'' if gain > 0 else advice}"
-    counted = np.asarray(floor["tally"], dtype=np.float64)
-    difference, error = paired_difference(np.asarray(model["tally"])[counted[:, 0].astype(int)], counted[:, 1:])
-    errors = abs(difference) / error if error else 0.0
-    chance = "more than chance" if errors > CHANCE else "which may be chance"
-    documents = f"on {format_count(len(counted))} documents, {chance} ({errors:.1f} standard errors)"
-    return f"{sentence} {documents}.{'' if gain > 0 and errors > CHANCE else advice}"
+    better = (gain > 0) == larger_is_better
+    sentence = f"{'Better' if better else 'Worse'} than {name} by {abs(gain):.4f} of {title}{evidence}."
+    return sentence if better and certain else sentence + advice
