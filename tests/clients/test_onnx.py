@@ -42,7 +42,8 @@ def test_a_lexical_head_counts_the_same_words(config, tokenizer, tmp_path):
     head.counts_as[:2] = NOTHING
     tokens = torch.arange(len(head.counts_as)).repeat(8)[:4000]
     following = (tokens * 7 + torch.arange(len(tokens)) // 50) % len(head.counts_as)
-    head.pairs[head.buckets(tokens, following)[0]] = head.codes(tokens, following)
+    pairs = head.codes(tokens, following)
+    head.pairs[head.buckets(pairs)[0]] = pairs
     for tensor in (head.weight, head.bias, head.idf):
         tensor.uniform_(0.1, 2.0)
     model.save_pretrained(tmp_path / "model")

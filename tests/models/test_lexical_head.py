@@ -26,8 +26,8 @@ def fill(head):
         head.counts_as.copy_(torch.arange(len(head.counts_as)))
         head.counts_as[:4], head.counts_as[20] = NOTHING, 5
         for number, (one, other) in enumerate(PAIRS if len(head.pairs) else ()):
-            pair = torch.tensor(one), torch.tensor(other)
-            head.pairs[head.buckets(*pair)[number == 2]] = head.codes(*pair)
+            pair = head.codes(torch.tensor(one), torch.tensor(other))
+            head.pairs[head.buckets(pair)[number == 2]] = pair
     return head
 
 

@@ -166,7 +166,7 @@ def embed_files(
 
 def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool) -> list[int]:
     """The number of vectors of each part that is there."""
-    wanted = json.loads(json.dumps(dataclasses.asdict(settings)))
+    wanted = {**dataclasses.asdict(settings), "files": list(settings.files)}  # as JSON has them
     file = parts / SETTINGS
     if not file.exists():
         write_json(file, wanted)

@@ -85,7 +85,8 @@ class LexicalHead(nn.Module):
             return tokens, real
         # Rolled, not sliced, so that an exported program makes no exception of rows of one or two tokens.
         following, last = tokens.roll(-1, dims=1), torch.arange(tokens.shape[1], device=tokens.device) + 1
-        pairs, (first, second) = self.codes(tokens, following), self.buckets(tokens, following)
+        pairs = self.codes(tokens, following)
+        first, second = self.buckets(pairs)
         bucket = torch.where(self.pairs[first] == pairs, first, second)
         known = (self.pairs[bucket] == pairs) & real & real.roll(-1, dims=1) & (last < tokens.shape[1])
         return torch.cat([tokens, len(self.counts_as) + bucket], dim=1), torch.cat([real, known], dim=1)
@@ -95,9 +96,9 @@ class LexicalHead(nn.Module):
         """A number for each pair, which no other pair has."""
         return tokens * 2**32 + following
 
-    def buckets(self, tokens: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    def buckets(self, codes: Tensor) -> tuple[Tensor, Tensor]:
         """The two buckets in which a pair may be."""
-        one, other = _MULTIPLIERS
+        (one, other), tokens, following = _MULTIPLIERS, codes // 2**32, codes % 2**32
         hashes = (tokens * one + following * other, tokens * other + following * one)
         first, second = (number % _PRIME % len(self.pairs) for number in hashes)
         return first, second

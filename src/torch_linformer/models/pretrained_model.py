@@ -11,7 +11,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.lexical_head import NOTHING, LexicalHead
+from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.resizing import check_maps
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
@@ -58,10 +58,7 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
             init.copy_(module.log_time, module.first_log_time().expand_as(module.log_time))
             init.constant_(module.score_bias, FIRST_SCORE)
         if isinstance(module, LexicalHead):
-            for tensor in (module.weight, module.bias, module.idf):
-                init.zeros_(tensor)
-            for tensor in (module.counts_as, module.pairs):
-                init.constant_(tensor, NOTHING)
+            module.reset_parameters()
         if isinstance(module, Attention):
             for name, parameter in module.named_parameters(recurse=False):
                 if name in SLOT_PARAMETERS:

@@ -96,7 +96,7 @@ def _fill(head: LexicalHead, documents: Sequence[np.ndarray]) -> None:
     least = 2 if len(documents) >= MANY_DOCUMENTS else 1
     order = np.argsort(-having, kind="stable")[: min(np.count_nonzero(having >= least), 2 * len(head.pairs))]
     chosen = torch.from_numpy(pairs[order])
-    places = torch.stack(head.buckets(chosen // 2**32, chosen % 2**32), dim=1).tolist()
+    places = torch.stack(head.buckets(chosen), dim=1).tolist()
     table: dict[int, int] = {}
     for pair, (one, other) in zip(chosen.tolist(), places, strict=True):
         if (bucket := one if one not in table else other) not in table:

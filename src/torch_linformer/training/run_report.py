@@ -170,9 +170,9 @@ def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
     task = outcome.task
     model = "full attention" if outcome.full_attention else "Linformer"
+    if outcome.lexical is not None and outcome.lexical.kept:
+        model += " with its lexical head"
     scores = {model: outcome.scores}
-    if outcome.lexical is not None:
-        scores = {f"{model} with its lexical head" if outcome.lexical.kept else model: outcome.scores}
     scores |= {PARTS[part]: found for part, found in outcome.parts.items()}
     scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
     rows = [
