@@ -1,13 +1,20 @@
+import json
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from torch.nn import functional as F
 
+from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models import LinformerModel
+from torch_linformer.training.retrieval_trainer import contrastive_loss
+from torch_linformer.training.train import train
+from torch_linformer.training.train_settings import TrainSettings
 
 
 def likeness(embedder, texts, labels):
@@ -49,3 +56,33 @@ def test_a_linformer_as_the_transformer_of_an_embedder(config, tokenizer, texts,
     embedder.save_pretrained(str(tmp_path / "saved"))
     loaded = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert np.allclose(loaded.encode(texts[0]), embedder.encode(texts[0]), atol=1e-5)
+
+
+def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp_path):
+    """The vectors that it gives are those of ``linformer embed``."""
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"query": f"what is {label}", "document": text} for text, label in zip(*texts, strict=True)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"max_length": 24, "tokenizer": "bpe:300", "max_steps": 2, "floor": False, "probe": False, "seed": 1}
+    train(TrainSettings(task="embed", data=str(pairs), output=str(tmp_path / "run"), precision="fp32", **options))
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[0]))
+    settings = EmbedSettings(model=str(tmp_path / "run"), files=(str(documents),), precision="fp32")
+    embed_files(settings, tmp_path / "vectors.npy", device="cpu")
+    embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    assert embedder.max_seq_length == 24
+    assert np.allclose(embedder.encode(texts[0]), np.load(tmp_path / "vectors.npy"), atol=1e-5)
+
+
+def test_the_loss_is_that_of_sentence_transformers():
+    """With one query a document; its gradients too, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(6, 8, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    queries, documents = (F.normalize(each, dim=-1) for each in vectors)
+    loss = MultipleNegativesRankingLoss(torch.nn.Identity())
+    theirs = loss.compute_loss_from_embeddings([queries, documents], torch.arange(6))
+    ours = contrastive_loss(queries, documents, torch.arange(6), torch.arange(6))
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-12)
+    gradients = (torch.autograd.grad(each, vectors, retain_graph=True) for each in (theirs, ours))
+    for wanted, found in zip(*gradients, strict=True):
+        assert torch.allclose(wanted, found, rtol=1e-10, atol=1e-14)

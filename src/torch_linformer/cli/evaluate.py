@@ -16,6 +16,10 @@ def evaluate(
     question_column: options.QuestionColumn = None,
     source_column: options.SourceColumn = None,
     target_column: options.TargetColumn = None,
+    documents: options.Documents = None,
+    query_column: options.QueryColumn = None,
+    document_column: options.DocumentColumn = None,
+    max_length: Annotated[int | None, typer.Option(min=4, help="tokens read at once  [all the model reads]")] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
     output: Annotated[Path | None, typer.Option(help="file for the scores  [MODEL/evaluation.json]")] = None,
@@ -39,7 +43,11 @@ def evaluate(
     task, scores = score(
         model,
         data,
-        named=NamedColumns(text_column, label_column, question_column, source_column, target_column),
+        documents=documents,
+        named=NamedColumns(
+            text_column, label_column, question_column, source_column, target_column, query_column, document_column
+        ),
+        max_length=max_length,
         overflow=overflow,
         stride=stride,
         batch_size=batch_size,

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
-from torch_linformer.data.reading.documents import check_labels, load_documents
+from torch_linformer.data.reading.documents import check_labels
+from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.retrieval_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 
@@ -19,7 +20,9 @@ def evaluate(
     folder: str,
     data: str,
     *,
+    documents: str | None = None,
     named: NamedColumns = NOT_NAMED,
+    max_length: int | None = None,
     overflow: str = "cut",
     stride: int | None = None,
     batch_size: int = 16,
@@ -28,21 +31,28 @@ def evaluate(
     seed: int = 0,
     screen: Screen | None = None,
 ) -> tuple[Task, dict[str, Any]]:
-    """Score the model in ``folder`` on ``data``, all labels of which it must know; returns its task and the scores."""
+    """Score the model in ``folder`` on ``data``, all labels of which it must know; returns its task and the scores.
+
+    ``documents`` is the table in which an embedder's queries search, and ``max_length`` the tokens read of a document,
+    all that the model reads if None.
+    """
     screen = screen or Screen()
     device = resolve_device(device)
     precision = resolve_precision(precision, device)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     task = task_of(model, tokenizer, seed)
-    documents = load_documents(data, task.record, named=named)
-    for note in documents.notes:
+    read = task.load(data, documents, named)
+    for note in read.notes:
         screen.say(note)
     if task.names:
-        check_labels(task.names, documents.dataset, data)
-    encoder = task.encoder(reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride)
+        check_labels(task.names, read.dataset, data)
+    longest = reader_config(model.config).max_position_embeddings
+    if max_length is not None and max_length > longest:
+        raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
+    encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
-        trainer = DocumentTrainer(model=model, args=arguments, task=task)
-        scores = trainer.scores_of(task.examples(documents.dataset, encoder))
+        trainer = trainer_for(task)(model=model, args=arguments, task=task)
+        scores = trainer.scores_of(task.examples(read.dataset, encoder))
     scores.pop("tally", None)  # of each document
-    return task, {**scores, "documents": len(documents.dataset)}
+    return task, {**scores, "documents": len(read.dataset)}

@@ -1,10 +1,12 @@
 """How a folder of sentence-transformers makes embeddings of hidden states."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.pretrained import model_file
+from torch_linformer.reporting.files import write_json
 
 POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
@@ -43,6 +45,20 @@ def sentence_pooling(path: str) -> str | None:
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
     return ways[0]
+
+
+def write_sentence_modules(config: Any, folder: Path) -> None:
+    """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1."""
+    names = ("", "1_Pooling", "2_Normalize")
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, (kind, path) in enumerate(zip(MODULES, names, strict=True))
+    ]
+    ways = {way: pooling == config.pooling for way, pooling in POOLINGS.items()}
+    (folder / names[1]).mkdir(exist_ok=True)
+    write_json(folder / names[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})
+    write_json(folder / "modules.json", modules)
 
 
 def _ways(config: dict[str, Any]) -> list[str]:

@@ -18,9 +18,24 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
 from torch_linformer.tasks.tallies import tally
 
+FLOORS = {  # what they are called in a report
+    "tfidf": "TF-IDF + logistic regression",
+    "tfidf_ridge": "TF-IDF + ridge regression",
+    "majority": "majority class",
+    "mean": "mean of the training values",
+    "frequent_tag": "most frequent tag of each word",
+    "bzip2": "bzip2 after training documents",
+    "beginning": "beginning of the source",
+    "tfidf_search": "TF-IDF",
+    "bm25": "BM25",
+    "beginning_vector": "the embedder's first 512 tokens",
+    "chunk_mean": "the mean of its chunks",
+    "best_chunk": "its best chunk, a vector each",
+}
+
 # Words and the parts of snake_case names; a Chinese or Japanese character is a word, as nothing divides them.
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
-_WORD = rf"[{_CJK}]|[^\W_{_CJK}]+"
+WORD = rf"[{_CJK}]|[^\W_{_CJK}]+"
 MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
 MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps some twenty arrays of this size
 _BIGRAM_CHARACTERS = 4_000  # documents longer than this on average are classified by single words only
@@ -187,7 +202,7 @@ def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:
     """TF-IDF matrices of both splits, for one model with this many outputs; zeros if no word is left."""
     known, scored = drawn.texts, drawn.test_texts
     vectorizer = TfidfVectorizer(
-        token_pattern=_WORD,
+        token_pattern=WORD,
         ngram_range=(1, 2 if pairs_tell(known) else 1),
         min_df=2 if len(known) >= MANY_DOCUMENTS else 1,
         max_features=min(_MAX_FEATURES, MAX_COEFFICIENTS // outputs),

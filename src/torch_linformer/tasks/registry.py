@@ -7,6 +7,7 @@ from torch_linformer.models import LinformerForSequenceClassification, Linformer
 from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.masking import MaskedLanguageModeling
 from torch_linformer.tasks.next_token import CausalLanguageModeling
+from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.tagging import Tagging
 from torch_linformer.tasks.task import Task
@@ -16,6 +17,7 @@ TASKS: dict[str, type[Task]] = {
     "classify": Classification,
     "multilabel": MultiLabel,
     "regress": Regression,
+    "embed": Retrieval,
     "token-classify": Tagging,
     "qa": Answering,
     "mlm": MaskedLanguageModeling,
@@ -45,4 +47,6 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
         return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
     if isinstance(model, Tagging.model_class):
         return Tagging(tokenizer, model.config.label_names)
+    if isinstance(model, Retrieval.model_class) and model.config.pooling in POOLINGS and not model.config.causal:
+        return Retrieval(tokenizer, model.config.pooling)
     raise InputError(f"a {type(model).__name__} answers nothing: train it on a --task, with --from")

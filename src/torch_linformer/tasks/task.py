@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.packing import PackedText
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 
 ColumnLists = Mapping[str, Sequence[Any]]  # a Dataset, or the same as plain lists
@@ -48,6 +51,7 @@ class Task(ABC):
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
         instead: what to do with a model of the task where ``linformer predict`` has no use for it.
+        counted: what is scored, in words.
         usage: lines of Python for the model card that use ``tokenizer`` and ``model``.
 
     Args:
@@ -66,6 +70,7 @@ class Task(ABC):
     least_labels: ClassVar[int] = 0
     pipeline_tag: ClassVar[str] = "text-classification"
     instead: ClassVar[str] = "train a model on another --task"
+    counted: ClassVar[str] = "documents"
     usage: ClassVar[str] = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 outputs = model(**inputs)"""
@@ -73,6 +78,16 @@ outputs = model(**inputs)"""
     def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = (), *, lexical: bool = False) -> None:
         self.tokenizer, self.names, self.lexical = tokenizer, list(names), lexical
         self.pad = DataCollatorWithPadding(tokenizer)
+
+    @classmethod
+    def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
+        """The documents of a source, see :func:`~torch_linformer.data.reading.documents.load_documents`.
+
+        ``documents`` names a second table, which only a search has.
+        """
+        if documents is not None:
+            raise InputError("--documents is for --task embed, whose queries may have documents in another table")
+        return load_documents(source, cls.record, named=named)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -97,6 +112,10 @@ outputs = model(**inputs)"""
         windows = tokenize_documents(documents, encoder)
         _, first = np.unique(windows["document"][:], return_index=True)
         return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
+
+    def training_rows(self, examples: Examples) -> Any:
+        """What the Trainer draws its batches from, a row each."""
+        return examples.windows
 
     def label(self, windows: Dataset, documents: Dataset) -> Dataset:
         """The windows with the targets that :meth:`collate` reads."""

@@ -11,6 +11,7 @@ from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.masking import MaskedLanguageModeling
 from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.tasks.registry import TASKS
+from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Regression
@@ -27,6 +28,9 @@ def new_task(
         return MaskedLanguageModeling(tokenizer, settings.seed, **options)
     if kind is CausalLanguageModeling:
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
+    if kind is Retrieval:
+        known = None if settings.from_model is None else reader_config(load_config(settings.from_model)).pooling
+        return Retrieval(tokenizer, known if known in POOLINGS else "mean")
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:

@@ -15,6 +15,7 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import reader_config
 from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.sentence_pooling import write_sentence_modules
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.markdown import markdown_table
@@ -29,6 +30,8 @@ from torch_linformer.reporting.tables import (
     format_score,
 )
 from torch_linformer.reporting.templates import render_template
+from torch_linformer.tasks.floors import FLOORS
+from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.lexical import Weighing
 from torch_linformer.training.splits import Splits
@@ -39,15 +42,6 @@ from torch_linformer.training.verdict import verdict
 
 MANY_CUT = 0.05  # a share of the documents
 PARTS = {"lexical": "lexical head alone", "rest": "without the lexical head"}
-FLOORS = {
-    "tfidf": "TF-IDF + logistic regression",
-    "tfidf_ridge": "TF-IDF + ridge regression",
-    "majority": "majority class",
-    "mean": "mean of the training values",
-    "frequent_tag": "most frequent tag of each word",
-    "bzip2": "bzip2 after training documents",
-    "beginning": "beginning of the source",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +81,8 @@ class Outcome:
     def verdict(self) -> str:
         """Whether the model is better than what it must beat."""
         floors = {FLOORS[floor]: found for floor, found in self.floors.items()}
-        return verdict(self.task.headline, self.task.larger_is_better, self.scores, floors, _advice(self))
+        task = self.task
+        return verdict(task.headline, task.larger_is_better, self.scores, floors, _advice(self), task.counted)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -134,6 +129,8 @@ class Outcome:
 def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
     write_model(outcome.model, outcome.tokenizer, output)
+    if isinstance(outcome.task, Retrieval):
+        write_sentence_modules(outcome.model.config, output)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", render_html(outcome.report))
     write_json(output / "metrics.json", outcome.metrics)

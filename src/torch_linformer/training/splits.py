@@ -11,7 +11,6 @@ from torch_linformer.data.reading.documents import (
     check_labels,
     check_repeated,
     label_names,
-    load_documents,
     parse_part,
     split_documents,
 )
@@ -58,16 +57,15 @@ def load_splits(settings: TrainSettings) -> Splits:
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:
-    names = ("text", "label", "question", "source", "target")
-    named = NamedColumns(**{name: getattr(settings, f"{name}_column") for name in names})
-    return load_documents(source, TASKS[settings.task].record, named=named)
+    named = NamedColumns(**{name: getattr(settings, f"{name}_column") for name in NamedColumns._fields})
+    return TASKS[settings.task].load(source, settings.documents, named)
 
 
 def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:
     """``train`` without the part ``name``, and the part; a part from a file of its own takes nothing from ``train``."""
     source = parse_part(getattr(settings, name))
     if isinstance(source, float):
-        return split_documents(train, source, settings.seed, stratified=settings.task == "classify")
+        return split_documents(train, source, settings.seed, stratified=settings.task in ("classify", "embed"))
     documents = _load(settings, source)
     notes.extend(f"{name}: {note}" for note in documents.notes)
     return train, documents.dataset

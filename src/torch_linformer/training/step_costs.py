@@ -69,7 +69,9 @@ def build_step(**fields: Any) -> Callable[[], None]:
 
     def train() -> None:
         with autocast(step.device, step.precision):
-            loss = model(**batch).loss
+            outputs = model(**batch)
+            # The vectors that a loss compares are made of an encoder's hidden states.
+            loss = outputs.loss if "loss" in outputs else outputs.last_hidden_state.square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -102,6 +104,8 @@ def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, torc
     """Targets of the shape that the model expects."""
     first = torch.zeros_like(ids[:, 0])
     match model_class:
+        case "LinformerModel":
+            return {}
         case "LinformerForMaskedLM" | "LinformerForCausalLM":
             return {"labels": ids}
         case "LinformerForTokenClassification":

@@ -23,19 +23,22 @@ from torch_linformer.opening.checkpoints import remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
 from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
-from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
-from torch_linformer.reporting.tables import format_count, format_percent
+from torch_linformer.reporting.tables import format_count
+from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.tasks.whole_documents import WholeDocuments
+from torch_linformer.training.describing import describe_data, describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.embedder_floors import embedder_floors
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
 from torch_linformer.training.new_task import new_task
+from torch_linformer.training.retrieval_trainer import trainer_for
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention
-from torch_linformer.training.train_settings import FINE_TUNING, OF_TEXT, TrainSettings, size_of_width
+from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings, size_of_width
 from torch_linformer.training.trainer import fit, run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -104,7 +107,7 @@ def _trained(
     model = build_model(settings, data.task, data.tokenizer, data.splits)
     if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has its embeddings
         add_latent_semantics(model, data.train.windows, settings)
-    _describe_model(model, settings, device, precision, screen)
+    describe_model(model, settings, device, precision, screen)
     if settings.minutes is not None:
         after = [f"scoring {format_count(len(data.splits.test))} documents held out"]
         after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe
@@ -131,7 +134,7 @@ def _trained(
         task=data.task,
         scores=scores,
         lexical=lexical,
-        floors=data.task.floors(data.splits.train, data.splits.test, settings.seed) if settings.floor else {},
+        floors=_floors(settings, data, device, precision) if settings.floor else {},
         costs=measure_beside_full_attention(step) if settings.probe else None,
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
@@ -139,6 +142,14 @@ def _trained(
         device=device,
         precision=precision,
     )
+
+
+def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:
+    """What the model must beat, which of an embedder is also what it was before."""
+    floors = data.task.floors(data.splits.train, data.splits.test, settings.seed)
+    if isinstance(data.task, Retrieval) and settings.from_model is not None:
+        floors |= embedder_floors(settings.from_model, data.splits.test, device, precision)
+    return floors
 
 
 def _weigh_lexical_head(
@@ -187,7 +198,7 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingS
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
     test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
-    _describe_data(splits, train, settings, screen)
+    describe_data(splits, train, settings, screen)
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 
@@ -212,53 +223,13 @@ def _texts(documents: Dataset, seed: int) -> Iterator[str]:
             return
 
 
-def _describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
-    tokens = train.num_tokens
-    long = tokens > settings.length
-    screen.say(
-        f"{format_count(len(splits.train))} documents to train on, {format_count(len(splits.validation))} for "
-        f"validation, {format_count(len(splits.test))} held out"
-    )
-    if splits.names:
-        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
-        screen.say(f"{len(splits.names)} labels: {labels}")
-    low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
-    lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
-    fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
-    if settings.overflow == "windows" or settings.task in OF_TEXT:
-        fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
-    screen.say(
-        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
-    )
-    if settings.task == "seq2seq":
-        tokens = np.asarray(train.windows["target_tokens"][:])
-        long = tokens > settings.target_length
-        screen.say(
-            f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
-            f"--max-target-length {settings.target_length}"
-        )
-
-
-def _describe_model(
-    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
-) -> None:
-    if settings.from_model:
-        name = f"from {settings.from_model}"
-        first = "nothing of it new" if settings.task == "seq2seq" else "only its head is new"
-    else:
-        name = settings.size
-        first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
-    size = f"{format_count(model.num_parameters())} parameters"
-    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
-
-
 def _trainer(
     settings: TrainSettings, output: Path, data: Prepared, model: LinformerPreTrainedModel, device: str, precision: str
 ) -> DocumentTrainer:
-    task = data.task
+    task, rows = data.task, data.task.training_rows(data.train)
     arguments = run_arguments(
         output,
-        steps=settings.steps(len(data.train.windows)),
+        steps=settings.steps(len(rows)),
         batch_size=settings.batch_size,
         learning_rate=settings.peak_rate,
         seed=settings.seed,
@@ -270,11 +241,11 @@ def _trainer(
         weight_decay=0.05,
         label_smoothing_factor=settings.label_smoothing,
     )
-    return DocumentTrainer(
+    return trainer_for(task)(
         model=model,
         args=arguments,
         task=task,
-        train_dataset=data.train.windows,
+        train_dataset=rows,
         validation=data.validation,
         processing_class=data.tokenizer,
         minutes=settings.minutes,

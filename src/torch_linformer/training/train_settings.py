@@ -48,6 +48,7 @@ FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
 _OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
 _OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
+    **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
     "question_column": ("qa",),
     "source_column": ("seq2seq",),
     "target_column": ("seq2seq",),
@@ -72,7 +73,11 @@ _OF_NEW_MODELS = {
     "size",
 }
 _READS_ALL = "which reads all of every document anyway"
-_NO_WINDOWS = {"mlm": _READS_ALL, "clm": _READS_ALL, "seq2seq": "which writes one target for a document"}
+_NO_WINDOWS = {
+    **dict.fromkeys(OF_TEXT, _READS_ALL),
+    "seq2seq": "which writes one target for a document",
+    "embed": "which makes one vector of what it reads of a document",
+}
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -86,6 +91,9 @@ class TrainSettings:
     question_column: str | None = option(None, "column that holds the question")
     source_column: str | None = option(None, "seq2seq: column that holds the source")
     target_column: str | None = option(None, "seq2seq: column that holds the target")
+    documents: str | None = option(None, "embed: table of the documents by name; --data then has queries and names")
+    query_column: str | None = option(None, "embed: column that holds the query")
+    document_column: str | None = option(None, "embed: column of its document; with --documents of its name, in both")
     validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", TASKS)

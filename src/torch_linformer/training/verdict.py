@@ -17,6 +17,7 @@ def verdict(
     model: Mapping[str, Any],
     floors: Mapping[str, Mapping[str, Any]],
     advice: str,
+    counted: str = "documents",
 ) -> str:
     """Whether a model is better than what it must beat, by how much, and whether that is more than chance.
 
@@ -26,6 +27,7 @@ def verdict(
         model: its scores; with a ``tally``, what each document adds to the first.
         floors: the same by the name of each method; its tally has the number of each document first.
         advice: what to try where the model is not clearly better.
+        counted: what a tally has a row of, in words.
     """
     score = next((name for name in headline if any(name in found for found in floors.values())), None)
     if score is None:
@@ -35,12 +37,12 @@ def verdict(
     floor = known[name]
     gain, evidence, certain = model[score] - floor[score], "", True
     if "tally" in floor and "tally" in model:  # of the same documents, of which the floor may have drawn some
-        counted = np.asarray(floor["tally"], dtype=np.float64)
-        gain, error = paired_difference(np.asarray(model["tally"])[counted[:, 0].astype(int)], counted[:, 1:])
+        rows = np.asarray(floor["tally"], dtype=np.float64)
+        gain, error = paired_difference(np.asarray(model["tally"])[rows[:, 0].astype(int)], rows[:, 1:])
         errors = abs(gain) / error if error else 0.0
         certain = errors > CHANCE
         chance = "more than chance" if certain else "which may be chance"
-        evidence = f" on {format_count(len(counted))} documents, {chance} ({errors:.1f} standard errors)"
+        evidence = f" on {format_count(len(rows))} {counted}, {chance} ({errors:.1f} standard errors)"
     title = score.replace("_", "-")
     if not gain:
         return f"As good as {name} by {title}.{advice}"

@@ -12,6 +12,9 @@ TEXT_COLUMNS = (
 )
 LABEL_COLUMNS = ("label", "labels", "target", "class", "category", "sentiment")
 SOURCE_COLUMNS = ("source", "input", "document", "article", "text", "report", "dialogue", "question", "content", "body")
+DOCUMENT_COLUMNS = ("document", "passage", "positive", "context", *TEXT_COLUMNS[:2], *TEXT_COLUMNS[3:])
+QUERY_COLUMNS = ("query", "queries", "question", "anchor")
+ID_COLUMNS = ("document_id", "doc_id", "corpus_id", "corpus-id", "document", "_id", "id")
 TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "translation", "answer", "response")
 
 
@@ -32,6 +35,8 @@ class NamedColumns(NamedTuple):
     question: str | None = None
     source: str | None = None
     target: str | None = None
+    query: str | None = None
+    document: str | None = None
 
 
 class UsualNames(NamedTuple):
@@ -78,7 +83,7 @@ def find_columns(
         text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what=one)
     if label is None and needs_label:
         label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what=two)
-    columns = zip((f"{one}s", f"{two}s", "questions"), (text, label, question), reasons, strict=True)
+    columns = zip((_several(one), _several(two), "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
     return ChosenColumns(text, label, question, reason)
 
@@ -89,7 +94,7 @@ def read_text(row: Row, column: str, called: str = "text") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise bad_cell(row, column, value, f", not text; name the {called}s with --{called}-column")
+        raise bad_cell(row, column, value, f", not text; name the {_several(called)} with --{called}-column")
     return "" if value.isspace() else value
 
 
@@ -134,7 +139,7 @@ def is_number(value: object) -> bool:
 
 def _check_named(names: list[str], source: str, named: NamedColumns, usual: UsualNames, several_labels: bool) -> None:
     one, two = usual.called
-    for other in ("text", "label", "source", "target"):
+    for other in ("text", "label", "source", "target", "query", "document"):
         if other not in usual.called and getattr(named, other) is not None:
             raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
     text, label = getattr(named, one), getattr(named, two)
@@ -171,6 +176,10 @@ def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
 def _is_text(rows: Sequence[Row], name: str) -> bool:
     values = [row.values[name] for row in rows if row.values.get(name) is not None]
     return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
+
+
+def _several(word: str) -> str:
+    return "queries" if word == "query" else f"{word}s"
 
 
 def _list(names: list[str]) -> str:

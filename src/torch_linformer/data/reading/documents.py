@@ -69,7 +69,8 @@ def load_documents(
     if not sample:
         raise InputError(f"{source}: holds no rows")
     if origin.note and record.usual.called != USUAL.called:
-        raise InputError(f"{source}: holds only texts; give a table with a source and a target column")
+        one, two = record.usual.called
+        raise InputError(f"{source}: holds only texts; give a table with a {one} and a {two} column")
     if origin.note and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
     columns = find_columns(

@@ -89,6 +89,24 @@ def _paired(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     return {"text": text, "target": target}
 
 
+def _searched(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+    text, query = read_text(row, columns.text, "document"), read_text(row, columns.label or "", "query")
+    if text and not query:
+        raise empty_cell(row, "query", columns.label)
+    return {"text": text, "query": query}
+
+
+def _judged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+    """A query, and the name of its document; empty cells of both leave the row out."""
+    query = read_text(row, columns.text, "query")
+    return {"text": query, "id": read_label(row, columns.label) if query else ""}
+
+
+def _named(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+    text = read_text(row, columns.text, "document")
+    return {"text": text, "id": read_label(row, columns.label) if text else ""}
+
+
 TEXT = Record({}, _text)
 LABELED = Record({"label": Value("string")}, _labeled)
 SCORED = Record({"label": Value("float64")}, _scored, UsualNames(label=("label", "score", "target", "value", "rating")))
@@ -107,6 +125,23 @@ PAIRED = Record(
     {"target": Value("string")},
     _paired,
     UsualNames(names.SOURCE_COLUMNS, names.TARGET_COLUMNS, called=("source", "target")),
+)
+
+SEARCHED = Record(
+    {"query": Value("string")},
+    _searched,
+    UsualNames(names.DOCUMENT_COLUMNS, names.QUERY_COLUMNS, called=("document", "query")),
+)
+# Of a collection in two tables: the queries with the names of their documents, and the documents with theirs.
+JUDGED = Record(
+    {"id": Value("string")},
+    _judged,
+    UsualNames((*names.QUERY_COLUMNS, "text"), names.ID_COLUMNS, called=("query", "document")),
+)
+NAMED = Record(
+    {"id": Value("string")},
+    _named,
+    UsualNames(names.DOCUMENT_COLUMNS[1:], names.ID_COLUMNS, called=("text", "document")),
 )
 
 

@@ -1,0 +1,173 @@
+"""Vectors of documents by which queries find them, or by which documents with the same label find each other."""
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset, Value, concatenate_datasets
+from datasets import Sequence as ListOf
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.collection import load_collection
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import Documents
+from torch_linformer.data.reading.records import SEARCHED
+from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerModel
+from torch_linformer.models.pooling import pool
+from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
+from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
+from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
+
+POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has
+
+
+class Retrieval(Task):
+    """A vector a document and a query, of length 1; the documents nearest to a query should be its own.
+
+    The windows are those of the documents, then those of their queries, each cut to what a model reads. Documents with
+    a label have no queries: each of them is one, and should find the others with its label.
+
+    Args:
+        tokenizer: pads batches.
+        pooling: of the last hidden states.
+    """
+
+    record = SEARCHED
+    model_class = LinformerModel
+    best_metric, headline = "ndcg_at_10", HEADLINES["embed"]
+    pipeline_tag = "sentence-similarity"
+    instead = "linformer embed writes the vectors of documents"
+    counted = "queries"
+    usage = """\
+from torch.nn.functional import normalize
+
+from torch_linformer.models.pooling import pool
+
+texts = ["a query", "a document"]
+inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+hidden = model(**inputs).last_hidden_state
+vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling), dim=-1)
+# The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER").encode(texts)"""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
+        super().__init__(tokenizer)
+        self.pooling = pooling
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"pooling": self.pooling}
+
+    @classmethod
+    def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
+        return load_collection(source, documents, named=named)
+
+    def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
+        judgments = judgments_of(documents)
+        if not judgments.wanted.any():
+            raise InputError(
+                f"of {len(documents)} documents no two have the same label, so none can be found: give more documents "
+                "of each label, or a larger --validation or --test"
+            )
+        windows = tokenize_documents(documents, encoder)
+        tokens = np.asarray(windows["num_tokens"][:])
+        if queries := queries_of(documents):
+            windows = concatenate_datasets([windows, tokenize_documents(Dataset.from_dict({"text": queries}), encoder)])
+        return Examples(documents, windows, tokens)
+
+    def training_rows(self, examples: Examples) -> Dataset:
+        """A row a document: its ids, those of its queries, and the number of its group.
+
+        Documents with a label go round in a circle of their own, each the query of the next.
+        """
+        documents, windows = examples.documents, examples.windows
+        groups = _groups(documents)
+        rows = cast(Dataset, windows).select(range(len(documents)))
+        ids = windows["input_ids"][len(documents) :]
+        if "label" in documents.column_names:
+            there = rows["input_ids"][:]
+            queries = [[there[other]] if other != own else [] for own, other in enumerate(_circles(groups))]
+        else:
+            ends = np.cumsum(list(map(len, documents["queries"])))
+            queries = [ids[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+        rows = rows.add_column("group", groups)
+        return rows.add_column("queries", queries, feature=ListOf(ListOf(Value("int32"))))
+
+    def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], Batch]:
+        return self.collate_queries if training else self.collate
+
+    def collate_queries(self, rows: list[dict[str, Any]]) -> Batch:
+        """Documents and their queries, each padded by themselves; ``query_of`` is the row of a query's document."""
+        queries = [{"input_ids": ids} for row in rows for ids in row["queries"]]
+        asked = self.pad(queries) if queries else {name: torch.zeros(0, 1) for name in ("input_ids", "attention_mask")}
+        return {
+            **self.collate(rows),
+            "query_ids": asked["input_ids"].long(),
+            "query_mask": asked["attention_mask"].long(),
+            "query_of": torch.tensor([number for number, row in enumerate(rows) for _ in row["queries"]]).long(),
+            "group": torch.tensor([row["group"] for row in rows]),
+        }
+
+    def reduce(self, logits: Tensor, labels: Any) -> Tensor:
+        return logits
+
+    def respond(self, model: nn.Module, batch: Batch) -> Tensor:
+        hidden = model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        return nn.functional.normalize(pool(hidden.float(), batch["attention_mask"], self.pooling), dim=-1)
+
+    def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
+        return np.asarray(reduced)
+
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        there = answers[: len(documents)]
+        asked = there if "label" in documents.column_names else answers[len(documents) :]
+        return retrieval_metrics(lambda begin, end: asked[begin:end] @ there.T, judgments_of(documents))
+
+    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+        texts, judgments = test["text"][:], judgments_of(test)
+        queries = queries_of(test) or texts
+        return {
+            "tfidf_search": numbered(tfidf_search(texts, queries, judgments)),
+            "bm25": numbered(bm25_search(texts, queries, judgments)),
+        }
+
+
+def judgments_of(documents: Dataset) -> Judgments:
+    """Which documents each query of a collection should find."""
+    groups = _groups(documents)
+    if "label" in documents.column_names:
+        return Judgments(groups, groups, np.arange(len(groups)))
+    owners = np.repeat(groups, list(map(len, documents["queries"])))
+    return Judgments(groups, owners, np.full(len(owners), -1))
+
+
+def numbered(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores of what is to be beaten, whose tally begins with the number of each query."""
+    tally = scores["tally"]
+    return {**scores, "tally": np.concatenate([np.arange(len(tally))[:, None], tally], axis=1)}
+
+
+def queries_of(documents: Dataset) -> list[str]:
+    """The queries of all documents, in their order; none where documents have labels."""
+    return list(chain.from_iterable(documents["queries"])) if "queries" in documents.column_names else []
+
+
+def _groups(documents: Dataset) -> np.ndarray:
+    """A number for each document, the same for those with the same label."""
+    if "label" in documents.column_names:
+        return np.unique(documents["label"][:], return_inverse=True)[1]
+    return np.arange(len(documents))
+
+
+def _circles(groups: np.ndarray) -> np.ndarray:
+    """For each document the next one of its group, after the last the first."""
+    order = np.argsort(groups, kind="stable")
+    following = np.empty_like(order)
+    for circle in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        following[circle] = np.roll(circle, -1)
+    return following

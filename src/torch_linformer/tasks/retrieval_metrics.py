@@ -1,0 +1,75 @@
+"""How well queries find their documents."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+DEPTH = 10  # places of the ranking that count
+_SIMILARITIES = 50_000_000  # at once
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """Which documents each query should find: those of its group, without itself.
+
+    Attributes:
+        documents: the group of each document.
+        queries: the group of each query.
+        itself: the number of the document that a query is, −1 for one that is none.
+    """
+
+    documents: np.ndarray
+    queries: np.ndarray
+    itself: np.ndarray
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """How many documents each query should find."""
+        sizes = np.bincount(self.documents, minlength=int(self.queries.max(initial=-1)) + 1)
+        counted: np.ndarray = sizes[self.queries] - (self.itself >= 0)
+        return counted
+
+
+def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgments) -> dict[str, Any]:
+    r"""nDCG, recall and mean reciprocal rank of the ten documents that are most similar to each query.
+
+    .. math:: \mathrm{nDCG} = \sum_{r \le 10} \frac{[d_r \text{ relevant}]}{\log_2(1 + r)} \Big/
+        \sum_{r \le \min(10, R)} \frac{1}{\log_2(1 + r)}
+
+    with R relevant documents. Of equal similarities the earlier document is first. Queries without a document to find
+    do not count.
+
+    Args:
+        similarities: those of the queries from a number to another, ``(queries, documents)``.
+        judgments: what should be found.
+
+    Returns:
+        ``ndcg_at_10``, ``recall_at_10``, ``mrr_at_10``, ``queries`` (that counted), and the ``tally`` of each: its
+        nDCG, and 1.
+    """
+    wanted = judgments.wanted
+    asked = np.flatnonzero(wanted > 0)
+    discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
+    ideal = np.concatenate([[0.0], np.cumsum(discounts)])
+    gains = np.zeros((len(judgments.queries), DEPTH))
+    step = max(1, _SIMILARITIES // max(1, len(judgments.documents)))
+    for begin in range(0, len(judgments.queries), step):
+        end = min(begin + step, len(judgments.queries))
+        scores = np.array(similarities(begin, end), dtype=np.float32)
+        itself = judgments.itself[begin:end]
+        scores[np.flatnonzero(itself >= 0), itself[itself >= 0]] = -np.inf
+        ranking = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
+        relevant = judgments.documents[ranking] == judgments.queries[begin:end, None]
+        gains[begin:end, : ranking.shape[1]] = relevant & np.isfinite(np.take_along_axis(scores, ranking, axis=1))
+    gains, wanted = gains[asked], wanted[asked]
+    ndcg = gains @ discounts / ideal[np.minimum(wanted, DEPTH)]
+    first = np.where(gains.any(axis=1), 1 / (1 + gains.argmax(axis=1)), 0.0)
+    return {
+        "ndcg_at_10": float(ndcg.mean()),
+        "recall_at_10": float((gains.sum(axis=1) / wanted).mean()),
+        "mrr_at_10": float(first.mean()),
+        "queries": len(asked),
+        "tally": np.stack([ndcg, np.ones(len(asked))], axis=1),
+    }

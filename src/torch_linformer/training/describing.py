@@ -1,0 +1,57 @@
+"""What a run says of its data and its model before it trains."""
+
+import numpy as np
+
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.opening.summary import attention_of
+from torch_linformer.reporting.tables import format_count, format_percent
+from torch_linformer.tasks.retrieval import queries_of
+from torch_linformer.tasks.task import Examples
+from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
+from torch_linformer.training.training_screen import TrainingScreen
+
+
+def describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
+    tokens = train.num_tokens
+    long = tokens > settings.length
+    screen.say(
+        f"{format_count(len(splits.train))} documents to train on, {format_count(len(splits.validation))} for "
+        f"validation, {format_count(len(splits.test))} held out"
+    )
+    if "queries" in splits.train.column_names:
+        train_queries, validation_queries, test_queries = (
+            format_count(len(queries_of(part))) for part in (splits.train, splits.validation, splits.test)
+        )
+        screen.say(f"{train_queries} queries to train on, {validation_queries} for validation, {test_queries} held out")
+    if splits.names:
+        labels = ", ".join(splits.names[:20]) + (", …" if len(splits.names) > 20 else "")
+        screen.say(f"{len(splits.names)} labels: {labels}")
+    low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
+    lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
+    fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
+    if settings.overflow == "windows" or settings.task in OF_TEXT:
+        fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
+    screen.say(
+        f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
+    )
+    if settings.task == "seq2seq":
+        tokens = np.asarray(train.windows["target_tokens"][:])
+        long = tokens > settings.target_length
+        screen.say(
+            f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
+            f"--max-target-length {settings.target_length}"
+        )
+
+
+def describe_model(
+    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
+) -> None:
+    if settings.from_model:
+        name = f"from {settings.from_model}"
+        first = "nothing of it new" if settings.task in ("embed", "seq2seq") else "only its head is new"
+    else:
+        name = settings.size
+        first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
+    size = f"{format_count(model.num_parameters())} parameters"
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")

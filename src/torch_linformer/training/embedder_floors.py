@@ -1,0 +1,86 @@
+"""What a pretrained embedder does with long documents by itself: the beginning, the mean of chunks, the best chunk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModel, DataCollatorWithPadding
+
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.models.pooling import pool
+from torch_linformer.opening.devices import autocast
+from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.tasks.retrieval import judgments_of, numbered, queries_of
+from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
+
+BEGINNING, CHUNK = 512, 256  # tokens
+_AT_ONCE = 32  # windows
+
+
+def embedder_floors(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
+    """Scores of the embedder that ``start`` was adapted from, if its folder is still there, or of ``start`` itself.
+
+    None where ``start`` is no embedder. Chunks are those of a search index: 256 tokens, one after the other; the vector
+    of a document is that of its beginning or the mean of its chunks, or each chunk counts, the best for each query.
+    """
+    source = original_of(start)
+    pooling = sentence_pooling(source)
+    if pooling is None:
+        return {}
+    reader = _Reader(source, pooling, device, precision)
+    texts, queries = documents["text"][:], queries_of(documents)
+    beginnings = reader.vectors(texts, BEGINNING, "cut")[0]
+    chunks, owners = reader.vectors(texts, CHUNK, "windows")
+    means = np.stack([chunk.mean(axis=0) for chunk in np.split(chunks, np.flatnonzero(np.diff(owners)) + 1)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    first = np.flatnonzero(np.diff(owners, prepend=-1))
+    asked = reader.vectors(queries, BEGINNING, "cut")[0] if queries else None
+    by_beginning, by_mean = (beginnings, means) if asked is None else (asked, asked)
+    judgments = judgments_of(documents)
+    ways = {
+        "beginning_vector": lambda begin, end: by_beginning[begin:end] @ beginnings.T,
+        "chunk_mean": lambda begin, end: by_mean[begin:end] @ means.T,
+        "best_chunk": lambda begin, end: np.maximum.reduceat(by_mean[begin:end] @ chunks.T, first, axis=1),
+    }
+    return {name: numbered(retrieval_metrics(similarities, judgments)) for name, similarities in ways.items()}
+
+
+def original_of(start: str) -> str:
+    """The folder or name that a model was adapted from, if it can be found; otherwise the model's own."""
+    told = Path(start) / "adaptation.json"
+    if not told.exists():
+        return start
+    source = str(json.loads(told.read_text(encoding="utf-8"))["source"])
+    return source if Path(source).is_dir() else start
+
+
+class _Reader:
+    """An embedder as transformers opens it."""
+
+    def __init__(self, path: str, pooling: str, device: str, precision: str) -> None:
+        self.model: nn.Module = AutoModel.from_pretrained(path).to(device).eval()
+        self.pooling = pooling
+        self.tokenizer = load_tokenizer(path)
+        self.pad = DataCollatorWithPadding(self.tokenizer)
+        self.device, self.precision = device, precision
+
+    @torch.inference_mode()
+    def vectors(self, texts: list[str], tokens: int, overflow: str) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors of length 1 of the windows of texts, and the number of the text of each."""
+        tokens = min(tokens, self.tokenizer.model_max_length)
+        windows = DocumentEncoder(self.tokenizer, tokens, overflow=overflow, stride=0)(texts)
+        order = np.argsort(windows["length"], kind="stable")[::-1]
+        found: list[Tensor] = []
+        for begin in range(0, len(order), _AT_ONCE):
+            rows = [{"input_ids": windows["input_ids"][number]} for number in order[begin : begin + _AT_ONCE]]
+            batch = {name: ids.to(self.device) for name, ids in self.pad(rows).items()}
+            with autocast(self.device, self.precision):
+                hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+            found.append(F.normalize(pool(hidden.float(), batch["attention_mask"], self.pooling), dim=-1).cpu())
+        return torch.cat(found).numpy()[np.argsort(order)], np.asarray(windows["document"])

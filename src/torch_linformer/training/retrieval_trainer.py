@@ -1,0 +1,80 @@
+"""A Trainer whose queries learn to find their documents, in batches of any number of long ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.document_trainer import DocumentTrainer
+
+SCALE = 20.0  # of a cosine; the usual one of sentence-transformers
+TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn, each part a second time for its gradients
+
+
+def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, group: Tensor) -> Tensor:
+    r"""How surprising it is that each query finds its document among those of the batch, in nats.
+
+    .. math:: -\frac{1}{Q} \sum_i \ln \frac{e^{s\, q_i \cdot d_{p(i)}}}{\sum_j e^{s\, q_i \cdot d_j}}
+
+    with s = 20, over the documents j of other groups and the query's own. (van den Oord et al. 2018,
+    `InfoNCE <https://arxiv.org/abs/1807.03748>`_; Henderson et al. 2017, arXiv 1705.00652, for batches.)
+
+    Args:
+        queries: ``(Q, C)`` of length 1.
+        documents: ``(B, C)`` of length 1.
+        query_of: ``(Q,)``, the number p of each query's document.
+        group: ``(B,)``; documents of a query's group other than its own are no negatives.
+    """
+    if not len(queries):
+        return documents.sum() * 0.0
+    scores = SCALE * queries @ documents.T
+    own = F.one_hot(query_of, len(documents)).bool()
+    return F.cross_entropy(scores.masked_fill((group[query_of, None] == group) & ~own, float("-inf")), query_of)
+
+
+def in_turn(embed: Callable[[Tensor, Tensor], Tensor], ids: Tensor, mask: Tensor, tokens: int) -> Tensor:
+    """``embed`` of rows, so many tokens at once, longest rows first.
+
+    Only the vectors of a part are kept: what its backward pass needs is computed again, so that memory does not grow
+    with the batch (Gao et al. 2021, `gradient cache <https://arxiv.org/abs/2101.06983>`_, by recomputation).
+    """
+    order = torch.argsort(mask.sum(dim=1), descending=True, stable=True)
+    parts = []
+    for rows in torch.split(order, max(1, tokens // ids.shape[1])):
+        real = mask[rows].any(dim=0)
+        parts.append((ids[rows][:, real], mask[rows][:, real]))
+    if len(parts) == 1:
+        return embed(*parts[0])[torch.argsort(order)]
+    vectors: list[Any] = [checkpoint(embed, *part, use_reentrant=False) for part in parts]
+    return torch.cat(vectors)[torch.argsort(order)]
+
+
+def trainer_for(task: Task) -> type[DocumentTrainer]:
+    """The Trainer that learns a task."""
+    return RetrievalTrainer if isinstance(task, Retrieval) else DocumentTrainer
+
+
+class RetrievalTrainer(DocumentTrainer):
+    """A run's Trainer whose loss is that of queries and documents, and whose answers are vectors."""
+
+    task: Retrieval
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        def embed(ids: Tensor, mask: Tensor) -> Tensor:
+            return self.task.respond(model, {"input_ids": ids, "attention_mask": mask})
+
+        documents = in_turn(embed, inputs["input_ids"], inputs["attention_mask"], TOKENS_AT_ONCE)
+        queries = documents[:0]
+        if len(inputs["query_ids"]):
+            queries = in_turn(embed, inputs["query_ids"], inputs["query_mask"], TOKENS_AT_ONCE)
+        return contrastive_loss(queries, documents, inputs["query_of"], inputs["group"])
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad(), self.compute_loss_context_manager():
+            vectors = self.task.respond(model, self._prepare_inputs(inputs))
+        return None, vectors, torch.zeros(len(vectors))  # without labels a Trainer computes no scores

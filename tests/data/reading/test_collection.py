@@ -1,0 +1,72 @@
+import pytest
+
+from torch_linformer.data.reading.collection import load_collection
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.errors import InputError
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function: a CSV file of rows, its path."""
+
+    def write(name, *rows):
+        path = tmp_path / name
+        path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+        return str(path)
+
+    return write
+
+
+def rows_of(documents):
+    return [(row["text"], row["queries"]) for row in documents.dataset]
+
+
+def test_pairs_become_documents_each_once_with_its_queries(table):
+    pairs = table("p.csv", ("query", "document"), ("a", "one"), ("b", "two"), ("c", "one"), ("a", "one"))
+    found = load_collection(pairs, named=NOT_NAMED)
+    assert rows_of(found) == [("one", ["a", "c"]), ("two", ["b"])] and found.name == "p"
+    assert found.notes == ["documents from column 'document' (by its name), queries from column 'query' (by its name)"]
+
+
+def test_two_tables_are_joined_by_the_names_of_documents(table):
+    queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("b", 9), ("c", 7))
+    documents = table("d.csv", ("_id", "text"), (7, "one"), (8, "nobody asks for it"), (9, "two"))
+    found = load_collection(queries, documents, named=NOT_NAMED)
+    assert rows_of(found) == [("one", ["a", "c"]), ("two", ["b"])]
+    assert found.notes[1].startswith("documents: texts from column 'text'")
+
+
+def test_columns_may_be_named(table):
+    queries = table("q.csv", ("asked", "meeting", "kind"), ("a", "m1", "x"), ("b", "m2", "y"))
+    documents = table("d.csv", ("meeting", "said", "place"), ("m1", "one", "here"), ("m2", "two", "there"))
+    named = NamedColumns(query="asked", document="meeting", text="said")
+    assert rows_of(load_collection(queries, documents, named=named)) == [("one", ["a"]), ("two", ["b"])]
+
+
+def test_texts_with_labels(table):
+    texts = table("t.csv", ("text", "label"), ("one", "a"), ("two", "b"))
+    for named in (NOT_NAMED, NamedColumns(label="label")):
+        found = load_collection(texts, named=named).dataset
+        assert found["label"][:] == ["a", "b"] and "queries" not in found.column_names
+
+
+def test_a_table_with_queries_and_labels_is_one_of_pairs(table):
+    both = table("b.csv", ("query", "document", "label"), ("a", "one", "x"), ("b", "two", "x"))
+    assert rows_of(load_collection(both, named=NOT_NAMED)) == [("one", ["a"]), ("two", ["b"])]
+
+
+def test_what_does_not_fit_is_refused(table):
+    queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("where is it", 9))
+    documents = table("d.csv", ("doc_id", "text"), (7, "one"), (8, "two"))
+    with pytest.raises(InputError, match=r"q\.csv: the query 'where is it' asks for '9', not in .*d\.csv"):
+        load_collection(queries, documents, named=NOT_NAMED)
+    twice = table("e.csv", ("doc_id", "text"), (7, "one"), (7, "two"), (9, "three"))
+    with pytest.raises(InputError, match="two documents are called '7'; give each a name of its own"):
+        load_collection(queries, twice, named=NOT_NAMED)
+    with pytest.raises(InputError, match="--label-column is for one table"):
+        load_collection(queries, documents, named=NamedColumns(label="doc_id"))
+    without = table("w.csv", ("query", "document"), ("", "one"))
+    with pytest.raises(InputError, match="no query in column 'query'"):
+        load_collection(without, named=NOT_NAMED)
+    with pytest.raises(InputError, match="--text-column is for another task"):
+        load_collection(without, named=NamedColumns(text="document"))

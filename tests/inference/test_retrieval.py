@@ -1,0 +1,199 @@
+"""From queries and documents to vectors by which the first find the second."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.checkpoint import checkpoint
+
+from torch_linformer.data.reading.collection import load_collection
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.errors import InputError
+from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.evaluate import evaluate
+from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
+from torch_linformer.training import embedder_floors as floors_module
+from torch_linformer.training import retrieval_trainer as trainer_module
+
+SAME = {"device": "cpu", "precision": "fp32"}
+# A query and its document share no word: what finds the document has to be learned.
+TOPICS = {"beach": ["warm", "sand", "sea"], "storm": ["wet", "grey", "mud"], "frost": ["ice", "cold", "white"]}
+
+
+def written(path, columns, rows):
+    path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
+    return str(path)
+
+
+def vectors_of(run, texts, path):
+    """What `linformer embed` writes of some texts."""
+    file = written(path.with_suffix(".jsonl"), ("text",), [(text,) for text in texts])
+    embed_files(EmbedSettings(model=str(run.folder), files=(file,)), path.with_suffix(".npy"), device="cpu")
+    return np.load(path.with_suffix(".npy"))
+
+
+@pytest.fixture(scope="module")
+def run(train_quickly, tmp_path_factory):
+    """A finished run, its options, and the files of queries and documents. Not to be changed."""
+    folder, draw = tmp_path_factory.mktemp("search"), random.Random(0)
+    documents, queries = [], {"train": [], "test": []}
+    for number in range(90):
+        first, second = draw.sample(sorted(TOPICS), 2)
+        words = draw.choices(TOPICS[first], k=12) + draw.choices(TOPICS[second], k=4) + [f"n{number}"]
+        documents.append((number, " ".join(draw.sample(words, len(words)))))
+        part = "train" if number < 80 else "test"
+        queries[part] += [(f"{first} then {second}", number), (f"{first} with some {second}", number)]
+    files = {part: written(folder / f"{part}.jsonl", ("query", "document_id"), rows) for part, rows in queries.items()}
+    options = {
+        "task": "embed",
+        "data": files["train"],
+        "test": files["test"],
+        "documents": written(folder / "documents.jsonl", ("id", "text"), documents),
+        "max_length": 32,
+        "max_steps": 80,
+        "learning_rate": 0.01,
+        "projection": "mean",
+        "batch_size": 16,
+    }
+    shown = train_quickly(folder / "run", moments=folder / "moments", **options)
+    metrics = json.loads((folder / "run" / "metrics.json").read_text())
+    return SimpleNamespace(
+        folder=folder / "run",
+        moments=folder / "moments",
+        options=options,
+        shown=shown,
+        metrics=metrics,
+        queries=queries,
+    )
+
+
+def test_it_learns_what_no_shared_word_tells(run):
+    assert run.metrics["ndcg_at_10"] > run.metrics["tfidf_search_ndcg_at_10"] + 0.2
+    assert run.metrics["ndcg_at_10"] > run.metrics["bm25_ndcg_at_10"] + 0.2
+    assert run.metrics["verdict"].startswith("Better than ") and "on 20 queries, more than chance" in run.shown
+    assert run.metrics["documents"]["test"] == 10
+    assert "128 queries to train on, 32 for validation, 20 held out" in run.shown
+
+
+def test_evaluation_gives_the_same_scores(run):
+    data, documents = run.options["test"], run.options["documents"]
+    task, scores = evaluate(str(run.folder), data, documents=documents, batch_size=7, **SAME)
+    assert task.headline == ("ndcg_at_10", "recall_at_10") and "tally" not in scores
+    assert scores["ndcg_at_10"] == pytest.approx(run.metrics["ndcg_at_10"], rel=1e-4)
+    _, of_beginnings = evaluate(str(run.folder), data, documents=documents, max_length=4, **SAME)
+    assert of_beginnings["ndcg_at_10"] < scores["ndcg_at_10"] - 0.1
+    with pytest.raises(InputError, match=r"--max-length 33: .* reads 32 tokens at most"):
+        evaluate(str(run.folder), data, documents=documents, max_length=33, **SAME)
+
+
+def test_other_tasks_have_no_table_of_documents(classifier_run, quick):
+    with pytest.raises(InputError, match="--documents is for --task embed"):
+        evaluate(str(classifier_run.folder), quick["data"], documents=quick["data"], **SAME)
+
+
+def test_the_vectors_that_embed_writes_are_those_that_were_scored(run, tmp_path):
+    rows = [json.loads(line) for line in Path(run.options["documents"]).read_text().splitlines()][80:]
+    documents = vectors_of(run, [row["text"] for row in rows], tmp_path / "documents")
+    queries = vectors_of(run, [query for query, _ in run.queries["test"]], tmp_path / "queries")
+    assert np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
+    own = np.array([number - 80 for _, number in run.queries["test"]])
+    judgments = Judgments(np.arange(10), own, np.full(20, -1))
+    scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
+    assert scores["ndcg_at_10"] == pytest.approx(run.metrics["ndcg_at_10"], rel=1e-3)
+
+
+def test_the_folder_is_one_of_sentence_transformers(run):
+    modules = json.loads((run.folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
+    pooling = json.loads((run.folder / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_mean_tokens"] is True and pooling["word_embedding_dimension"] == 128
+    assert json.loads((run.folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 32
+
+
+def test_its_card_runs(run, run_card):
+    ran = run_card(run.folder)
+    assert ran.returncode == 0, ran.stderr
+    assert "pipeline_tag: sentence-similarity" in (run.folder / "README.md").read_text()
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been(run, train_quickly, tmp_path):
+    for moment in ("40", "trained"):
+        output = tmp_path / moment
+        shutil.copytree(run.moments / moment, output)
+        train_quickly(output, resume=True, **run.options)
+        whole, resumed = (load_file(folder / "model.safetensors") for folder in (run.folder, output))
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_long_batches_are_learned_in_turn(run, train_quickly, tmp_path, monkeypatch):
+    """Two documents of 32 tokens at once; then the two queries of each of the batch."""
+    parts = []
+
+    def counting(embed, ids, mask, **options):
+        parts.append(len(ids))
+        return checkpoint(embed, ids, mask, **options)
+
+    monkeypatch.setattr(trainer_module, "TOKENS_AT_ONCE", 64)
+    monkeypatch.setattr(trainer_module, "checkpoint", counting)
+    train_quickly(tmp_path / "run", **{**run.options, "max_steps": 1, "floor": False})
+    assert parts[:8] == [2] * 8 and sum(parts[8:]) == 32
+
+
+def test_a_start_that_is_an_embedder_is_to_be_beaten_too(run, train_quickly, tmp_path):
+    options = {**run.options, "max_steps": 1, "from_model": str(run.folder), "learning_rate": 1e-9}
+    options |= {"tokenizer": "bpe:8192", "k": None, "max_length": None}
+    shown = train_quickly(tmp_path / "run", **options)
+    assert "nothing of it new" in shown and "the embedder's first 512 tokens" in shown
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    # Nothing was learned and nothing is longer than a chunk: all four are the same vectors.
+    for way in ("beginning_vector", "chunk_mean", "best_chunk"):
+        assert metrics[f"{way}_ndcg_at_10"] == pytest.approx(metrics["ndcg_at_10"], abs=1e-6)
+
+
+def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
+    """Beside the same from vectors of all chunks as texts of their own."""
+    monkeypatch.setattr(floors_module, "CHUNK", 4)
+    monkeypatch.setattr(floors_module, "BEGINNING", 8)
+    words = ["warm sand sea mud", "wet grey mud ice", "ice cold white sea"]
+    texts = [" ".join(words[number] for number in order) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])]
+    queries = ["storm then frost", "frost then beach", "beach then frost"]
+    pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
+    found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, named=NOT_NAMED).dataset, **SAME)
+
+    chunks, wanted = vectors_of(run, words, tmp_path / "words"), vectors_of(run, queries, tmp_path / "queries")
+    best = [(wanted @ chunks[order].T).max(axis=1) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])]
+    means = np.stack([chunks[order].mean(axis=0) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    judgments = Judgments(np.arange(3), np.arange(3), np.full(3, -1))
+    for way, scores in (("best_chunk", np.stack(best, axis=1)), ("chunk_mean", wanted @ means.T)):
+        by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
+        assert found[way]["tally"][:, 1:].tolist() == by_hand["tally"].tolist()
+        assert found[way]["tally"][:, 0].tolist() == [0, 1, 2]
+
+
+def test_a_classifier_is_no_embedder(classifier_run):
+    assert floors_module.embedder_floors(str(classifier_run.folder), None, **SAME) == {}
+
+
+def test_the_original_of_an_adapted_model(tmp_path):
+    (tmp_path / "adapted").mkdir()
+    (tmp_path / "adapted" / "adaptation.json").write_text(json.dumps({"source": str(tmp_path / "original")}))
+    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it is gone
+    (tmp_path / "original").mkdir()
+    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "original")
+
+
+def test_texts_with_labels(weather, write_csv, train_quickly, tmp_path):
+    data = write_csv(tmp_path / "t.csv", weather(60, seed=4))
+    shown = train_quickly(tmp_path / "run", task="embed", data=data, test="0.3", max_steps=30, learning_rate=0.01)
+    assert "labels from column 'label'" in shown and "on 18 queries" in shown
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["ndcg_at_10"] > 0.5  # by chance 0.35
+    _, scores = evaluate(str(tmp_path / "run"), data, named=NamedColumns(label="label"), **SAME)
+    assert scores["queries"] == 60

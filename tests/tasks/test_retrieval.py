@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.errors import InputError
+from torch_linformer.tasks.retrieval import Retrieval, relevance_of
+from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
+
+PAIRS = {
+    "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],
+    "queries": [["sand"], ["mud rain", "wet"], ["ice", "cold snow"]],
+}
+LABELED = {"text": ["sun", "rain", "sand", "mud", "sea", "ice"], "label": ["dry", "wet", "dry", "wet", "dry", "cold"]}
+WORDS = ["[PAD]", "[UNK]", "sun", "sand", "rain", "mud", "wet", "snow", "ice", "cold", "sea"]
+
+
+@pytest.fixture
+def task():
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return Retrieval(PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]"))
+
+
+def words(ids):
+    return " ".join(WORDS[number] for number in ids)
+
+
+def test_windows_are_those_of_documents_then_of_queries(task):
+    found = task.examples(Dataset.from_dict(PAIRS), task.encoder(4))
+    cut = ["sun sun sand", "rain mud", "snow ice cold ice", "sand", "mud rain", "wet", "ice", "cold snow"]
+    assert [words(ids) for ids in found.windows["input_ids"][:]] == cut
+    assert found.num_tokens.tolist() == [3, 2, 5]  # of documents
+
+
+def test_a_batch_has_documents_and_the_queries_of_each(task):
+    rows = task.training_rows(task.examples(Dataset.from_dict(PAIRS), task.encoder(4)))
+    assert rows["length"][:] == [3, 2, 4]
+    batch = task.collator(training=True)([rows[2], rows[1]])
+    assert [words(ids) for ids in batch["query_ids"]] == ["ice [PAD]", "cold snow", "mud rain", "wet [PAD]"]
+    assert batch["query_of"].tolist() == [0, 0, 1, 1] and batch["group"].tolist() == [2, 1]
+    assert batch["query_mask"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
+    assert words(batch["input_ids"][1]) == "rain mud [PAD] [PAD]"
+
+
+def test_documents_with_a_label_are_queries_of_each_other(task):
+    documents = Dataset.from_dict(LABELED)
+    rows = task.training_rows(task.examples(documents, task.encoder(4)))
+    queries = [[words(ids) for ids in row] for row in rows["queries"]]
+    assert queries == [["sand"], ["mud"], ["sea"], ["rain"], ["sun"], []]  # each label in a circle; ice is alone
+    groups = rows["group"][:]
+    assert groups[0] == groups[2] == groups[4] and len(set(groups)) == 3
+    batch = task.collator(training=True)([rows[5]])
+    assert len(batch["query_ids"]) == len(batch["query_of"]) == 0
+    assert relevance_of(documents).wanted.tolist() == [2, 1, 2, 1, 2, 0]
+
+
+def test_scores_are_those_of_the_vectors(task):
+    vectors = np.eye(3)[[0, 1, 2, 0, 1, 1, 0, 2]]  # the query "ice" points to the first document
+    found = task.scores(vectors, Dataset.from_dict(PAIRS))
+    assert found["mrr_at_10"] == pytest.approx((4 + 1 / 3) / 5)
+    labeled = task.scores(np.eye(6)[[0, 1, 0, 1, 0, 2]], Dataset.from_dict(LABELED))
+    assert labeled["ndcg_at_10"] == 1 and labeled["queries"] == 5
+
+
+def test_labels_of_which_none_comes_twice_are_refused(task):
+    documents = Dataset.from_dict({"text": ["sun", "rain"], "label": ["dry", "wet"]})
+    with pytest.raises(InputError, match="of 2 documents no two have the same label"):
+        task.examples(documents, task.encoder(4))
+
+
+@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+def test_searches_by_words(search):
+    texts = [*PAIRS["text"], "no word of any query"]
+    documents = Dataset.from_dict({"text": texts, "queries": [*PAIRS["queries"], ["unheard"]]})
+    found = search(texts, [query for each in documents["queries"] for query in each], relevance_of(documents))
+    # "wet" and "unheard" stand in no document: the first one is first for them.
+    assert found["tally"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
+
+
+def test_floors_have_the_number_of_each_query(task):
+    for found in task.floors(Dataset.from_dict(PAIRS), Dataset.from_dict(PAIRS), 0).values():
+        assert [row[0] for row in found["tally"]] == [0, 1, 2, 3, 4]
+    labeled = task.floors(Dataset.from_dict(LABELED), Dataset.from_dict(LABELED), 0)
+    assert set(labeled) == {"tfidf_search", "bm25"}
