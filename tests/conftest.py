@@ -1,22 +1,25 @@
 """What the tests of several folders share: documents, runs that take seconds, and a reader of pages."""
 
+import os
+
+# Before any import that starts threads, and for the processes that tests start: on a busy machine tiny models wait for
+# a second thread all the time, and sums of floats depend on how many there are.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import csv
 import io
 import json
-import os
 import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
 import torch
-from threadpoolctl import threadpool_limits
 
 PYTHON = sys.executable  # which `no_fresh_process` hides
 MODULES = [
@@ -38,22 +41,6 @@ def datasets_cache(tmp_path_factory):
         patch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
         patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
         yield cache
-
-
-@contextmanager
-def single_thread():
-    """One thread for torch and for BLAS: on a busy machine tiny models wait for a second one all the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    with single_thread():
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -236,8 +223,7 @@ def train_quickly(datasets_cache, quick, watching_screen):
     def run(output, *, resume=False, command="", moments=None, **changed):
         settings = TrainSettings(**{**quick, **changed, "output": str(output)})
         screen = watching_screen(output, moments)
-        with single_thread():
-            train(settings, resume=resume, command=command, screen=screen)
+        train(settings, resume=resume, command=command, screen=screen)
         return screen.shown
 
     return run
@@ -326,7 +312,6 @@ def start_command(datasets_cache):
         **os.environ,
         "HF_DATASETS_CACHE": str(datasets_cache),
         "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",  # as in the process of the tests: sums of floats depend on it
     }
     started = []
 

@@ -11,8 +11,8 @@ LONGEST = 10
 
 
 @pytest.fixture(autouse=True, scope="module")
-def surroundings(datasets_cache, one_thread):
-    """Caches of the session's own, the hub switched off, and one thread."""
+def surroundings(datasets_cache):
+    """Caches of the session's own, and the hub switched off."""
 
 
 @pytest.fixture(scope="session")

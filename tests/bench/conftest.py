@@ -14,8 +14,8 @@ if HERE not in sys.path:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def surroundings(one_thread):
-    """One thread, and a garbage collector, called after each contender, that passes over all earlier tests' objects."""
+def surroundings():
+    """A garbage collector, called after each contender, that passes over all earlier tests' objects."""
     gc.freeze()
     yield
     gc.unfreeze()

@@ -131,7 +131,6 @@ def interrupted(tmp_path):
         (tmp_path / "gate").touch()
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(tmp_path)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -27,20 +27,17 @@ def test_contenders_take_turns_after_all_are_warm(tmp_path, step):
         assert 0 < lower <= row.seconds <= upper
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("NaN", "ValueError: the output is not finite"),
-        ("shape", "ValueError: the output's shape is (2, 6, 6), expected (2, 7, 6)"),
-        ("wrong", "ValueError: the output is 1.0e-03 off, relative to the largest; 1e-04 is allowed"),
-        ("raising", "ValueError: no such thing"),
-        ("refusing", "NotImplementedError: not for length 7"),
-    ],
-)
-def test_one_that_fails_has_no_time_and_the_others_have_theirs(name, error):
-    first, failed, last = rows_of("right", name, "checked")
-    assert (failed.contender, failed.error) == (name, error)
-    assert (failed.seconds, failed.spread, failed.repeats) == (None, None, 0)
+def test_one_that_fails_has_no_time_and_the_others_have_theirs():
+    errors = {
+        "NaN": "ValueError: the output is not finite",
+        "shape": "ValueError: the output's shape is (2, 6, 6), expected (2, 7, 6)",
+        "wrong": "ValueError: the output is 1.0e-03 off, relative to the largest; 1e-04 is allowed",
+        "raising": "ValueError: no such thing",
+        "refusing": "NotImplementedError: not for length 7",
+    }
+    first, *failed, last = rows_of("right", *errors, "checked")
+    assert {row.contender: row.error for row in failed} == errors
+    assert {(row.seconds, row.spread, row.repeats) for row in failed} == {(None, None, 0)}
     assert first.repeats == last.repeats == 2
 
 

@@ -25,8 +25,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def surroundings(datasets_cache, one_thread):
-    """Caches of the session's own, the hub switched off, and one thread."""
+def surroundings(datasets_cache):
+    """Caches of the session's own, and the hub switched off."""
 
 
 def test_without_models_it_writes_the_tables(data, tmp_path):

@@ -6,8 +6,8 @@ from torch_linformer.cli.app import run
 
 
 @pytest.fixture(autouse=True, scope="module")
-def surroundings(datasets_cache, one_thread):
-    """Caches of the session's own, the hub switched off, and one thread."""
+def surroundings(datasets_cache):
+    """Caches of the session's own, and the hub switched off."""
 
 
 @pytest.fixture

@@ -224,6 +224,7 @@ def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path,
     assert found.config.label_names == ["rain", "snow", "sun"]
     assert found.config.problem_type == "single_label_classification"
     assert (found.config.pooling, found.config.classifier_hidden_act) == ("cls", "tanh")
+    assert first.config.attention_probs_dropout_prob == 0.1 and found.config.attention_probs_dropout_prob == 0
     before, after = first.state_dict(), found.state_dict()
     assert before.keys() == after.keys()
     carried = {name for name in before if before[name].shape == after[name].shape and before[name].any()}

@@ -15,11 +15,6 @@ if HERE not in sys.path:
     sys.path.insert(0, HERE)  # what tests of this folder share
 
 
-@pytest.fixture(autouse=True, scope="module")
-def surroundings(one_thread):
-    """Tensors this small gain nothing from threads."""
-
-
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

@@ -57,8 +57,6 @@ def padding(trailing_padding, batch, length):
     ("projection", "sharing", "rows"),
     [
         ("linear", "headwise", "padded"),
-        ("linear", "none", "padded"),
-        ("random", "layerwise", "padded"),
         ("conv", "none", "padded"),
         ("dynamic", "kv", "padded"),
         ("dynamic", "kv_per_head", "whole"),
@@ -138,12 +136,11 @@ def test_default_backend_gives_the_same(gradients, trailing_padding):
         assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
-@pytest.mark.parametrize("padded", [True, False], ids=["padded", "whole"])
 @pytest.mark.parametrize(
-    ("projection", "sharing"),
+    ("projection", "sharing", "padded"),
     [
-        *((projection, "headwise") for projection in PROJECTIONS),
-        *((kind, "none") for kind in ("linear", "conv")),
+        *((projection, "headwise", True) for projection in PROJECTIONS),
+        *((kind, "none", False) for kind in ("linear", "conv", "dynamic")),
     ],
 )
 def test_exported_program_serves_every_batch_and_length(trailing_padding, projection, sharing, padded):

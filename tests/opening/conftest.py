@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def surroundings(datasets_cache, one_thread):
-    """Caches of the session's own, the hub switched off, and one thread."""
+def surroundings(datasets_cache):
+    """Caches of the session's own, and the hub switched off."""

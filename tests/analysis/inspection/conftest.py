@@ -22,11 +22,6 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def surroundings(one_thread):
-    """One thread."""
-
-
 @pytest.fixture(scope="session")
 def words():
     """A tokenizer of whole words, with a special token at both ends."""

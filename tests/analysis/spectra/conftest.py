@@ -61,11 +61,6 @@ MODELS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def surroundings(one_thread):
-    """One thread."""
-
-
 def lively(model):
     """The model with weights so large that its heads attend to something."""
     torch.manual_seed(0)

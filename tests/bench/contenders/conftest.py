@@ -5,5 +5,5 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def surroundings(one_thread):
+def surroundings():
     torch.manual_seed(0)

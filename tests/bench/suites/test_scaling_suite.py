@@ -33,7 +33,7 @@ def test_each_case_has_one_contender():
 
 
 @pytest.mark.parametrize("name", [ATTENTION, ENCODER, REVERSIBLE])
-def test_every_contender_runs(name, one_thread):
+def test_every_contender_runs(name):
     step = "training" if name == REVERSIBLE else "forward"
     sizes = {} if name == ATTENTION else {"layers": 2, "feedforward": 48}
     case = Case(step=step, length=96, k=16, batch=1, width=24, heads=3, **sizes)

@@ -4,11 +4,6 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="module")
-def surroundings(one_thread):
-    """One thread."""
-
-
 @pytest.fixture(scope="session")
 def randomize():
     """Function: moves every parameter of a module from its first value, so that no bias is 0 and no norm 1."""
