@@ -8,7 +8,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
 from torch_linformer.functional import dynamic, reference
-from torch_linformer.functional.dynamic import SegmentPrior, pool, pooling_weights
+from torch_linformer.functional.dynamic import pool, pooling_weights
+from torch_linformer.functional.segment_prior import SegmentPrior
 
 DOUBLE = {"dtype": torch.float64}
 MAX_LEN = 7

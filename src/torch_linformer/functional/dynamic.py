@@ -9,54 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torch_linformer.functional.segment_prior import LEAST, Reach, SegmentPrior
 from torch_linformer.functional.torch_state import is_transformed
 
-STEEPNESS = 2.0  # of the prior at first: −2 at a distance of one segment
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
-LEAST = -50.0  # nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow
 MOST = 256  # that the weights of a block sum to, times a value within what float16 holds
 TINY = 1e-30  # the sum of no weights
 SCORES = 2**20  # at a time on a CPU, whose caches hold them: 2**18 and 2**22 take half as long again (docs/log.md)
 GPU_SCORES = 2**27  # on other devices; not measured
-
-
-class SegmentPrior(NamedTuple):
-    r"""Where in its row each slot looks at first: :math:`p_{ij} = -2 e^{a_j} (t_i - c_j - d_j)^2`.
-
-    :math:`t_i = (i + ½) K / n` is the place of the i-th of a row's n real tokens, counted in segments, and
-    :math:`c_j = j + ½` the center of segment j.
-
-    Attributes:
-        shift: d, ``(K,)``, in segments.
-        log_steepness: a, ``(K,)``.
-    """
-
-    shift: Tensor
-    log_steepness: Tensor
-
-    def distances(self, positions: slice, tokens: Tensor) -> Tensor:
-        """:math:`t_i - c_j - d_j`, ``(B or 1, K, m)``, for rows of ``tokens`` ``(B or 1,)`` real tokens."""
-        num_slots, device = self.shift.shape[0], tokens.device
-        dtype = torch.promote_types(self.shift.dtype, torch.float32)
-        index = torch.arange(positions.start, positions.stop, device=device, dtype=dtype)
-        places_Bm = (index + 0.5) * (num_slots / tokens.clamp(min=1).to(dtype).unsqueeze(-1))
-        centers_K = torch.arange(num_slots, device=device, dtype=dtype) + 0.5 + self.shift.to(dtype)
-        return places_Bm.unsqueeze(1) - centers_K.unsqueeze(-1)
-
-    @property
-    def steepness(self) -> Tensor:
-        """``(K, 1)``."""
-        exponents = self.log_steepness.to(torch.promote_types(self.log_steepness.dtype, torch.float32))
-        return STEEPNESS * exponents.exp().unsqueeze(-1)
-
-    def scores(self, distances: Tensor) -> Tensor:
-        """p, ``(B or 1, K, m)``."""
-        return -self.steepness * distances.square()
-
-    def gradients(self, of_scores: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of d and a, from those of p ``(B, K, m)``."""
-        of_shift = (of_scores * distances).sum(dim=(0, 2)) * 2 * self.steepness.squeeze(-1)
-        return of_shift, (of_scores * self.scores(distances)).sum(dim=(0, 2))
 
 
 class Pooled(NamedTuple):
@@ -67,6 +27,10 @@ class Pooled(NamedTuple):
 
     slots: tuple[Tensor, ...]
     log_mass: Tensor
+
+    def part(self, rows: slice, slots: slice) -> "Pooled":
+        """A view of some of them."""
+        return Pooled(tuple(x[rows, :, slots] for x in self.slots), self.log_mass[rows, :, slots])
 
     def joined(self, other: "Pooled") -> "Pooled":
         """Slots of the positions of both."""
@@ -88,7 +52,8 @@ def pool(
     r"""K slots :math:`P^\top X` of M positions, :math:`P_{ij} = \mathrm{softmax}_i(w_j \cdot k_i + p_{ij})`, unchecked.
 
     It is one attention of K learned queries to the positions. Scores are computed in blocks, and again in the backward
-    pass, for which nothing else is kept than inputs and result. There is no gradient of the sums of weights, and, as
+    pass, for which nothing else is kept than inputs and result; on a CPU a block leaves out the slots that are so far
+    away that they have no weight in it, whatever is scored there. There is no gradient of the sums of weights, and, as
     for SDPA, none of the gradient; compiled graphs and the transforms of ``torch.func`` compute all scores at once.
 
     Args:
@@ -115,7 +80,8 @@ def pool(
             scores = _scores(queries, prior, scored, place)
             weights = _softmax(scores, place)
             return Pooled(tuple(_mix(weights, x) for x in pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
-        *slots, log_mass = _Pool.apply(queries, *prior, scored, place, *pooled)  # type: ignore[no-untyped-call]
+        of_prior = prior.shift, prior.log_steepness
+        *slots, log_mass = _Pool.apply(queries, *of_prior, scored, place, *pooled)  # type: ignore[no-untyped-call]
     return Pooled(tuple(slots), log_mass)
 
 
@@ -173,11 +139,15 @@ class _Block(NamedTuple):
         return sequence[self.rows, :, self.positions]
 
 
+def _positions_at_once(queries: Tensor, scored: Tensor) -> int:
+    at_once = SCORES if scored.device.type == "cpu" else GPU_SCORES
+    return max(1, at_once // (scored.shape[1] * queries.shape[1]))
+
+
 def _blocks(queries: Tensor, scored: Tensor) -> Iterator[_Block]:
     """Rows at once whose scores the caches hold, or else positions of one row."""
     batch, _, length, _ = scored.shape
-    at_once = SCORES if scored.device.type == "cpu" else GPU_SCORES
-    size = max(1, at_once // (scored.shape[1] * queries.shape[1]))
+    size = _positions_at_once(queries, scored)
     rows = max(1, size // max(length, 1))
     for row in range(0, batch, rows):
         for position in range(0, length, size):
@@ -197,24 +167,22 @@ class _Pool(torch.autograd.Function):
         place: _Place,
         *pooled: Tensor,
     ) -> tuple[Tensor, ...]:
-        prior, parts = SegmentPrior(shift, log_steepness), dict[int, Pooled]()
+        prior, whole = SegmentPrior(shift, log_steepness), _no_slots(queries, scored, pooled)
+        reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
         for block in _blocks(queries, scored):
-            there = place.part(*block)
-            scores = _scores_in_place(queries, prior, block.of(scored), there)
+            near, there = reach.of(*block), place.part(*block)
+            if near.start == near.stop:
+                continue
+            scores = _scores_in_place(queries[:, near], prior.part(near), block.of(scored), there)
             peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / MOST)))
             weights = there.hide_(scores.sub_(peaks).clamp_(min=LEAST).exp_(), 0.0)
             mass = weights.sum(dim=-1, keepdim=True).clamp_(min=TINY)
-            part = Pooled(tuple(_mix(weights, block.of(x)).div_(mass) for x in pooled), mass.log_().add_(peaks))
-            row = block.rows.start
-            parts[row] = parts[row].joined(part) if row in parts else part
-        if not parts:
-            whole = _no_slots(queries, scored, pooled)
-        elif len(parts) == 1:
-            whole = next(iter(parts.values()))
-        else:
-            of_rows = [*zip(*(part.slots for part in parts.values()), strict=True)]
-            log_mass = torch.cat([part.log_mass for part in parts.values()])
-            whole = Pooled(tuple(torch.cat(each) for each in of_rows), log_mass)
+            found = Pooled(tuple(_mix(weights, block.of(x)).div_(mass) for x in pooled), mass.log_().add_(peaks))
+            known = whole.part(block.rows, near)
+            if block.positions.start > 0:
+                found = known.joined(found)
+            for sequence, of_slots in zip((*known.slots, known.log_mass), (*found.slots, found.log_mass), strict=True):
+                sequence.copy_(of_slots)
         ctx.place = place
         ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled, *whole.slots, whole.log_mass)
         ctx.mark_non_differentiable(whole.log_mass)
@@ -233,22 +201,24 @@ class _Pool(torch.autograd.Function):
         of_queries = torch.zeros(queries.shape, **sums)
         of_shift, of_steepness = torch.zeros(shift.shape, **sums), torch.zeros(shift.shape, **sums)
         of_scored, of_pooled = torch.empty_like(scored), [torch.empty_like(x) for x in pooled]
+        reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
         for block in _blocks(queries, scored):
-            keys, there = block.of(scored), place.part(*block)
-            scores = _scores_in_place(queries, prior, keys, there)
-            weights = there.hide_(scores.sub_(log_mass[block.rows]).clamp_(min=LEAST).exp_(), 0.0)
-            of_weights = -mean[block.rows]
+            near, keys, there = reach.of(*block), block.of(scored), place.part(*block)
+            some, asked = prior.part(near), queries[:, near]
+            scores = _scores_in_place(asked, some, keys, there)
+            weights = there.hide_(scores.sub_(log_mass[block.rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)
+            of_weights = -mean[block.rows, :, near]
             for sequence, of_sequence, of_slot in zip(pooled, of_pooled, of_slots, strict=True):
-                of_slot = of_slot[block.rows]
+                of_slot = of_slot[block.rows, :, near]
                 of_weights = (of_slot @ block.of(sequence).mT).to(weights.dtype).add_(of_weights)
                 block.of(of_sequence).copy_(weights.mT.to(of_slot.dtype) @ of_slot)
             of_scores = of_weights.mul_(weights)
-            shifts, steepnesses = prior.gradients(of_scores.sum(dim=1), there.distances(prior, keys.shape[2]))
-            of_shift += shifts
-            of_steepness += steepnesses
+            shifts, steepnesses = some.gradients(of_scores.sum(dim=1), there.distances(some, keys.shape[2]))
+            of_shift[near] += shifts
+            of_steepness[near] += steepnesses
             of_scores = of_scores.to(keys.dtype)
-            of_queries += (of_scores @ keys).sum(dim=0)
-            block.of(of_scored).copy_(of_scores.mT @ queries)
+            of_queries[:, near] += (of_scores @ keys).sum(dim=0)
+            block.of(of_scored).copy_(of_scores.mT @ asked)
         found = (of_queries, queries), (of_shift, shift), (of_steepness, log_steepness)
         return (*(gradient.to(x.dtype) for gradient, x in found), of_scored, None, *of_pooled)
 

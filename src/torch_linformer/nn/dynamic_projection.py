@@ -6,9 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.dynamic import Pooled, SegmentPrior, pool, pooling_weights
+from torch_linformer.functional.dynamic import Pooled, pool, pooling_weights
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
+from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.nn.options import check_k, check_new_length
 
 STD = 0.02  # of the learned queries at first, so that slots begin close to means of segments

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from torch_linformer.analysis.spectra.observing import ObservedHead
-from torch_linformer.functional.dynamic import SegmentPrior, pool
+from torch_linformer.functional.dynamic import pool
+from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.functional.window import attend_with_window
 
 WINDOW = 64  # tokens

@@ -1,0 +1,103 @@
+"""Slots that are too far away to have a weight are left out, and nobody can tell."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.functional import dynamic
+from torch_linformer.functional.dynamic import pool
+from torch_linformer.functional.segment_prior import SegmentPrior
+
+LENGTH, SLOTS, HEADS, WIDTH = 1200, 60, 2, 4
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """How many scores were computed."""
+    counts, compute = [], dynamic._scores_in_place
+
+    def counting(*arguments):
+        scores = compute(*arguments)
+        counts.append(scores.numel())
+        return scores
+
+    monkeypatch.setattr(dynamic, "_scores_in_place", counting)
+    return counts
+
+
+def inputs(scale=0.3, steepness=0.0):
+    """Learned queries, d, a, and what is scored and pooled."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape, factor=1.0):
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return (factor * drawn).requires_grad_()
+
+    a = (steepness + 0.2 * torch.randn(SLOTS, generator=generator, dtype=torch.float64)).requires_grad_()
+    of_queries = random(HEADS, SLOTS, WIDTH, factor=scale), random(SLOTS, factor=0.3), a
+    return [*of_queries, random(3, HEADS, LENGTH, WIDTH), random(3, HEADS, LENGTH, 5)]
+
+
+def found(monkeypatch, gradients, given, at_once, tokens=None):
+    """Slots and gradients, so many scores at a time."""
+    monkeypatch.setattr(dynamic, "SCORES", at_once)
+    queries, shift, log_steepness, scored, sequence = given
+    number = torch.tensor([LENGTH] if tokens is None else tokens)
+    mask = None if tokens is None else torch.arange(LENGTH) >= number[:, None]
+    (slots,) = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], number, padding_mask=mask).slots
+    return [slots, *gradients(slots, given)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "most"), [(None, 0.5), ([1200, 31, 500], 0.35), ([0, 1200, 1], 0.35)], ids=["whole", "padded", "empty"]
+)
+def test_slots_far_away_are_left_out(monkeypatch, gradients, computed, tokens, most):
+    given = inputs()
+    some = found(monkeypatch, gradients, given, 2**13, tokens)
+    share = sum(computed) / 2 / (3 * HEADS * SLOTS * LENGTH)  # forward and backward
+    assert 0.05 < share < most
+    computed.clear()
+    everything = found(monkeypatch, gradients, given, 2**30, tokens)
+    assert sum(computed) / 2 == 3 * HEADS * SLOTS * LENGTH
+    assert_close(some, everything, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("scale", "steepness"), [(1000.0, 0.0), (0.3, -12.0)], ids=["strong scores", "a flat prior"])
+def test_none_is_left_out_that_might_have_a_weight(monkeypatch, gradients, computed, scale, steepness):
+    given = inputs(scale, steepness)
+    some = found(monkeypatch, gradients, given, 2**13)
+    assert sum(computed) / 2 == 3 * HEADS * SLOTS * LENGTH
+    assert_close(some, found(monkeypatch, gradients, given, 2**30), rtol=1e-6, atol=1e-8)
+
+
+def test_centers_outside_of_the_row(monkeypatch, gradients):
+    """What is nearest to them are its first and its last tokens."""
+    given = inputs()
+    with torch.no_grad():
+        given[1][:3], given[1][-3:] = -6.0, 6.0
+    some, everything = (found(monkeypatch, gradients, given, at_once) for at_once in (2**13, 2**30))
+    assert_close(some, everything, rtol=1e-9, atol=1e-12)
+    assert some[0].isfinite().all()
+
+
+@torch.no_grad()
+def test_parts_of_rows_are_joined(monkeypatch):
+    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    queries, shift, log_steepness, scored, sequence = inputs()
+    prior, number = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH])
+    whole, joined = pool(queries, prior, scored, [sequence], number), None
+    for start in range(0, LENGTH, 500):
+        there = slice(start, start + 500)
+        part = pool(queries, prior, scored[:, :, there], [sequence[:, :, there]], number, first=start)
+        joined = part if joined is None else joined.joined(part)
+    assert_close(joined.slots[0], whole.slots[0])
+    assert_close(joined.log_mass, whole.log_mass)
+
+
+@torch.no_grad()
+def test_what_is_no_number_stays_in_sight(monkeypatch):
+    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    queries, shift, log_steepness, scored, sequence = inputs()
+    log_steepness[7] = float("nan")
+    slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
+    assert slots[:, :, 7].isnan().all() and slots[:, :, 30].isfinite().all()
