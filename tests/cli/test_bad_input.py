@@ -112,6 +112,26 @@ def test_too_few_documents_to_split(refused, write_csv):
     assert of_training(refused, "few.csv") == "cannot split 2 documents: give more, or a file for each part"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "texts.csv"}, "texts.csv: no query column found; name it with --query-column; columns: 'a'"),
+        ({"data": "pairs.csv", "text_column": "query"}, "--text-column is for another task; this one reads a document"),
+        ({"data": "pairs.csv", "overflow": "windows"}, "--overflow windows is not for --task embed, which makes one"),
+        ({"data": "pairs.csv", "documents": "gone.csv"}, "gone.csv: no such file or folder"),
+        ({"data": "pairs.csv", "documents": "pairs.csv", "label_column": "a"}, "--label-column is for one table of"),
+        ({"data": "good.csv", "task": "classify", "documents": "good.csv"}, "--documents goes with --task embed, not"),
+        ({"data": "once.csv"}, "cannot split 10 documents: give more, or a file for each part"),
+    ],
+    ids=str,
+)
+def test_a_search_without_its_tables(refused, write_csv, options, message):
+    write_csv("pairs.csv", [(f"q {i}", f"wet mud {i}") for i in range(20)], header=("query", "document"))
+    write_csv("texts.csv", [(text,) for text, _ in ROWS], header=("a",))
+    write_csv("once.csv", [(f"wet mud {i}", f"label {i}") for i in range(10)])
+    assert of_training(refused, **{"task": "embed", **options}).startswith(message)
+
+
 def test_a_malformed_json_line(refused, workplace):
     lines = [json.dumps({"text": text, "label": label}) for text, label in ROWS]
     (workplace / "a.jsonl").write_text("\n".join([*lines, '{"text": "cut of']))

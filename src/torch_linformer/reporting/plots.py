@@ -30,7 +30,7 @@ def learning_curve(
     """
     losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
     scores = _series(history, metric or "")
-    name = (metric or "").removeprefix("eval_").replace("_", " ").replace("f1", "F1")
+    name = (metric or "").removeprefix("eval_").replace("_at_", "@").replace("_", " ").replace("f1", "F1")
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2 if len(scores) else 1, squeeze=False)[0]

@@ -26,8 +26,13 @@ def format_score(value: float) -> str:
 
 
 def format_scores(scores: Mapping[str, float]) -> dict[str, str]:
-    """Scores as they are shown, their names with hyphens."""
-    return {name.replace("_", "-"): format_score(value) for name, value in scores.items()}
+    """Scores as they are shown, by their titles."""
+    return {score_title(name): format_score(value) for name, value in scores.items()}
+
+
+def score_title(name: str) -> str:
+    """A score's name as it is shown: ``macro-f1``, ``ndcg@10``."""
+    return name.replace("_at_", "@").replace("_", "-")
 
 
 def format_percent(share: float) -> str:

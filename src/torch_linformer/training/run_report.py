@@ -28,6 +28,7 @@ from torch_linformer.reporting.tables import (
     format_duration,
     format_percent,
     format_score,
+    score_title,
 )
 from torch_linformer.reporting.templates import render_template
 from torch_linformer.tasks.floors import FLOORS
@@ -151,16 +152,12 @@ def _headlines(outcome: Outcome) -> list[Headline]:
     for key in outcome.task.headline:
         floors = {FLOORS[floor]: scores[key] for floor, scores in outcome.floors.items() if key in scores}
         note = "\n".join(f"{floor} {format_score(score)}" for floor, score in floors.items())
-        headlines.append(Headline(_title(key), format_score(outcome.scores[key]), note))
+        headlines.append(Headline(score_title(key), format_score(outcome.scores[key]), note))
     ours, full = outcome.costs or (None, None)
     if ours:
         beside = f"full attention {format_count(full.tokens_per_second)}" if full else "full attention failed"
         headlines.append(Headline("tokens/s", format_count(ours.tokens_per_second), beside))
     return headlines
-
-
-def _title(score: str) -> str:
-    return score.replace("_", "-")
 
 
 def _scores(outcome: Outcome) -> Section:
@@ -179,7 +176,7 @@ def _scores(outcome: Outcome) -> Section:
     return Section(
         "Held-out documents, scored once",
         verdict=outcome.verdict,
-        columns=("", *map(_title, task.headline)),
+        columns=("", *map(score_title, task.headline)),
         rows=rows,
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_linformer.reporting.tables import format_count
+from torch_linformer.reporting.tables import format_count, score_title
 from torch_linformer.tasks.tallies import paired_difference
 
 CHANCE = 2.0  # standard errors, which chance alone exceeds one time in twenty
@@ -43,7 +43,7 @@ def verdict(
         certain = errors > CHANCE
         chance = "more than chance" if certain else "which may be chance"
         evidence = f" on {format_count(len(rows))} {counted}, {chance} ({errors:.1f} standard errors)"
-    title = score.replace("_", "-")
+    title = score_title(score)
     if not gain:
         return f"As good as {name} by {title}.{advice}"
     better = (gain > 0) == larger_is_better
