@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
-from torch_linformer.tasks.retrieval import Retrieval, relevance_of
+from torch_linformer.tasks.retrieval import Retrieval, judgments_of
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 
 PAIRS = {
@@ -36,7 +36,7 @@ def test_windows_are_those_of_documents_then_of_queries(task):
 
 def test_a_batch_has_documents_and_the_queries_of_each(task):
     rows = task.training_rows(task.examples(Dataset.from_dict(PAIRS), task.encoder(4)))
-    assert rows["length"][:] == [3, 2, 4]
+    assert rows["length"] == [3, 2, 4] and len(rows) == 3
     batch = task.collator(training=True)([rows[2], rows[1]])
     assert [words(ids) for ids in batch["query_ids"]] == ["ice [PAD]", "cold snow", "mud rain", "wet [PAD]"]
     assert batch["query_of"].tolist() == [0, 0, 1, 1] and batch["group"].tolist() == [2, 1]
@@ -47,13 +47,13 @@ def test_a_batch_has_documents_and_the_queries_of_each(task):
 def test_documents_with_a_label_are_queries_of_each_other(task):
     documents = Dataset.from_dict(LABELED)
     rows = task.training_rows(task.examples(documents, task.encoder(4)))
-    queries = [[words(ids) for ids in row] for row in rows["queries"]]
+    queries = [[words(ids) for ids in rows[number]["queries"]] for number in range(len(rows))]
     assert queries == [["sand"], ["mud"], ["sea"], ["rain"], ["sun"], []]  # each label in a circle; ice is alone
-    groups = rows["group"][:]
+    groups = [rows[number]["group"] for number in range(len(rows))]
     assert groups[0] == groups[2] == groups[4] and len(set(groups)) == 3
     batch = task.collator(training=True)([rows[5]])
     assert len(batch["query_ids"]) == len(batch["query_of"]) == 0
-    assert relevance_of(documents).wanted.tolist() == [2, 1, 2, 1, 2, 0]
+    assert judgments_of(documents).wanted.tolist() == [2, 1, 2, 1, 2, 0]
 
 
 def test_scores_are_those_of_the_vectors(task):
@@ -74,7 +74,7 @@ def test_labels_of_which_none_comes_twice_are_refused(task):
 def test_searches_by_words(search):
     texts = [*PAIRS["text"], "no word of any query"]
     documents = Dataset.from_dict({"text": texts, "queries": [*PAIRS["queries"], ["unheard"]]})
-    found = search(texts, [query for each in documents["queries"] for query in each], relevance_of(documents))
+    found = search(texts, [query for each in documents["queries"] for query in each], judgments_of(documents))
     # "wet" and "unheard" stand in no document: the first one is first for them.
     assert found["tally"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
 

@@ -1,13 +1,12 @@
 """Vectors of documents by which queries find them, or by which documents with the same label find each other."""
 
 from collections.abc import Callable, Mapping
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import numpy as np
 import torch
-from datasets import Dataset, Value, concatenate_datasets
-from datasets import Sequence as ListOf
+from datasets import Dataset, concatenate_datasets
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
@@ -61,7 +60,8 @@ vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling)
 
     @property
     def config(self) -> dict[str, Any]:
-        return {"pooling": self.pooling}
+        # Drawing random numbers takes a third of a step on a CPU (docs/log.md).
+        return {"pooling": self.pooling, "hidden_dropout_prob": 0.0}
 
     @classmethod
     def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
@@ -80,23 +80,8 @@ vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling)
             windows = concatenate_datasets([windows, tokenize_documents(Dataset.from_dict({"text": queries}), encoder)])
         return Examples(documents, windows, tokens)
 
-    def training_rows(self, examples: Examples) -> Dataset:
-        """A row a document: its ids, those of its queries, and the number of its group.
-
-        Documents with a label go round in a circle of their own, each the query of the next.
-        """
-        documents, windows = examples.documents, examples.windows
-        groups = _groups(documents)
-        rows = cast(Dataset, windows).select(range(len(documents)))
-        ids = windows["input_ids"][len(documents) :]
-        if "label" in documents.column_names:
-            there = rows["input_ids"][:]
-            queries = [[there[other]] if other != own else [] for own, other in enumerate(_circles(groups))]
-        else:
-            ends = np.cumsum(list(map(len, documents["queries"])))
-            queries = [ids[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-        rows = rows.add_column("group", groups)
-        return rows.add_column("queries", queries, feature=ListOf(ListOf(Value("int32"))))
+    def training_rows(self, examples: Examples) -> "SearchedDocuments":
+        return SearchedDocuments(cast(Dataset, examples.windows), examples.documents)
 
     def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], Batch]:
         return self.collate_queries if training else self.collate
@@ -135,6 +120,36 @@ vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling)
             "tfidf_search": numbered(tfidf_search(texts, queries, judgments)),
             "bm25": numbered(bm25_search(texts, queries, judgments)),
         }
+
+
+class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
+    """A row a document: its window, the ids of its queries, and the number of its group.
+
+    Documents with a label go round in a circle of their own, each the query of the next; one by itself has none.
+
+    Args:
+        windows: those of the documents, then those of their queries.
+        documents: of which each has queries or a label.
+    """
+
+    def __init__(self, windows: Dataset, documents: Dataset) -> None:
+        self.windows, self.groups = windows, _groups(documents)
+        if "label" in documents.column_names:
+            numbers = enumerate(_circles(self.groups).tolist())
+            self.queries = [range(before, before + (before != own)) for own, before in numbers]
+        else:
+            ends = len(documents) + np.cumsum([0, *map(len, documents["queries"])])
+            self.queries = [range(*pair) for pair in pairwise(ends.tolist())]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __getitem__(self, row: int | str) -> Any:
+        """A row; or, as of a ``Dataset``, a column of the documents' windows."""
+        if isinstance(row, str):
+            return self.windows[row][: len(self)]
+        queries = [self.windows[number]["input_ids"] for number in self.queries[row]]
+        return {**self.windows[int(row)], "queries": queries, "group": int(self.groups[row])}
 
 
 def judgments_of(documents: Dataset) -> Judgments:

@@ -13,6 +13,7 @@ from torch_linformer.training.training_screen import TrainingScreen
 
 
 def describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
+    """How many documents there are for what, their labels and lengths, and what of them is not read."""
     tokens = train.num_tokens
     long = tokens > settings.length
     screen.say(
@@ -47,6 +48,7 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
 def describe_model(
     model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
 ) -> None:
+    """What the training begins with, and what it computes on."""
     if settings.from_model:
         name = f"from {settings.from_model}"
         first = "nothing of it new" if settings.task in ("embed", "seq2seq") else "only its head is new"

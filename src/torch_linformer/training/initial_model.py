@@ -82,6 +82,8 @@ def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
         wrong = "is an encoder-decoder, which only learns --task seq2seq; begin with another model, or with a new one"
     elif settings.task == "clm" and not config.causal:
         wrong = "its tokens see those after them; --task clm begins with a model of --task clm, or with a new one"
+    elif settings.task == "embed" and config.causal:
+        wrong = "its tokens do not see those after them; --task embed begins with another model, or with a new one"
     elif settings.task == "mlm" and config.causal:
         wrong = (
             "its tokens do not see those after them, as --task mlm needs; take --task clm, or begin with a new model"
