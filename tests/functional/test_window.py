@@ -45,6 +45,10 @@ def assert_is_the_definition(inputs, reach, gradients, **options):
         assert_close(mine, theirs)
         if expected_gradients is not None:
             assert_close(gradients(mine, inputs), expected_gradients)
+    with torch.no_grad():  # by two softmaxes, where values are as wide as keys
+        inferred, _ = attend_with_window(*inputs, reach, **options)
+    assert inferred.isfinite().all()
+    assert_close(inferred.transpose(1, 2)[seen], theirs)
     num_slots = inputs[1].shape[2]
     assert weights.shape == (*actual.shape[:3], num_slots + 2 * reach + 1)
     assert_close(weights.sum(dim=-1), torch.ones(actual.shape[:3], **DOUBLE))
@@ -201,3 +205,55 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
         rounding = torch.finfo(dtype).eps * truth.abs().max()
         assert actual.dtype == dtype
         assert (actual - truth).abs().max() <= 2 * (naive - truth).abs().max() + rounding
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """How often two softmaxes were joined."""
+    calls, join = [], window._joined
+
+    def counting(*arguments):
+        calls.append(arguments)
+        return join(*arguments)
+
+    monkeypatch.setattr(window, "_joined", counting)
+    return calls
+
+
+@pytest.mark.parametrize("length", [5, 64, 200])
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
+def test_in_inference_two_softmaxes_are_joined(joined, length, padded, biased):
+    """Over one block, a whole one, and several with a piece; rows of which nothing is left stay finite."""
+    inputs = [x.detach() for x in draw_inputs(0, 3, 4, length, length, 9, 8, 8)]
+    options = {"slot_bias": torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9)} if biased else {}
+    real = torch.ones(3, length, dtype=torch.bool)
+    if padded:
+        real = torch.arange(length) < torch.tensor([length, length // 3, 0])[:, None]
+        options |= {"slot_padding": torch.arange(9) >= torch.tensor([9, 4, 0])[:, None], "key_padding": ~real}
+    actual, _ = attend_with_window(*inputs, 5, **options)
+    assert len(joined) == 1 and actual.isfinite().all()
+    expected, _ = attend_with_window(*inputs, 5, need_weights=True, **options)  # one softmax, by its definition
+    assert len(joined) == 1
+    assert_close(actual.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
+    inputs = [x.detach() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
+    bias = torch.linspace(-3, 3, 27, **DOUBLE).view(1, 3, 9)
+    expected, _ = attend_with_window(*inputs, 5, slot_bias=bias, need_weights=True)
+    low = [x.to(dtype) for x in inputs]
+    by_one = attend_with_window(*[x.requires_grad_() for x in low], 5, slot_bias=bias.to(dtype))[0].detach()
+    assert not joined  # with a gradient
+    by_two = attend_with_window(*[x.detach() for x in low], 5, slot_bias=bias.to(dtype))[0]
+    assert joined and by_two.dtype == dtype
+    errors = [(found.double() - expected).square().mean() for found in (by_one, by_two)]
+    assert errors[1] <= 1.5 * errors[0]
+
+
+def test_under_autocast_they_are_joined_in_its_type(joined):
+    inputs = [x.detach().float() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = attend_with_window(*inputs, 5)[0]
+    assert joined and actual.dtype == torch.bfloat16

@@ -79,7 +79,7 @@ def pool(
         if torch.compiler.is_compiling() or is_transformed():
             scores = _scores(queries, prior, scored, place)
             weights = _softmax(scores, place)
-            return Pooled(tuple(_mix(weights, x) for x in pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
+            return Pooled(_mix(weights, pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
         of_prior = prior.shift, prior.log_steepness
         *slots, log_mass = _Pool.apply(queries, *of_prior, scored, place, *pooled)  # type: ignore[no-untyped-call]
     return Pooled(tuple(slots), log_mass)
@@ -100,9 +100,9 @@ class _Place(NamedTuple):
     first: int
     padding: Tensor | None
 
-    def part(self, rows: slice, positions: slice) -> "_Place":
+    def part(self, rows: slice, positions: slice, is_real: bool) -> "_Place":
         tokens = self.tokens if len(self.tokens) == 1 else self.tokens[rows]
-        padding = None if self.padding is None else self.padding[rows, positions]
+        padding = None if self.padding is None or is_real else self.padding[rows, positions]
         return _Place(tokens, self.first + positions.start, padding)
 
     def hide_(self, scores: Tensor, value: float) -> Tensor:
@@ -127,8 +127,9 @@ def _softmax(scores: Tensor, place: _Place) -> Tensor:
     return weights if place.padding is None else weights.masked_fill(place.padding[:, None, None, :], 0.0)
 
 
-def _mix(weights: Tensor, sequence: Tensor) -> Tensor:
-    return (weights.to(sequence.dtype) @ sequence).to(weights.dtype)
+def _mix(weights: Tensor, sequences: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    rounded = {x.dtype: weights.to(x.dtype) for x in sequences}  # once for all of a kind
+    return tuple((rounded[x.dtype] @ x).to(weights.dtype) for x in sequences)
 
 
 class _Block(NamedTuple):
@@ -170,14 +171,15 @@ class _Pool(torch.autograd.Function):
         prior, whole = SegmentPrior(shift, log_steepness), _no_slots(queries, scored, pooled)
         reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
         for block in _blocks(queries, scored):
-            near, there = reach.of(*block), place.part(*block)
+            near, there = reach.of(*block), place.part(*block, reach.is_real(*block))
             if near.start == near.stop:
                 continue
             scores = _scores_in_place(queries[:, near], prior.part(near), block.of(scored), there)
             peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / MOST)))
             weights = there.hide_(scores.sub_(peaks).clamp_(min=LEAST).exp_(), 0.0)
             mass = weights.sum(dim=-1, keepdim=True).clamp_(min=TINY)
-            found = Pooled(tuple(_mix(weights, block.of(x)).div_(mass) for x in pooled), mass.log_().add_(peaks))
+            mixed = _mix(weights, [block.of(x) for x in pooled])
+            found = Pooled(tuple(x.div_(mass) for x in mixed), mass.log_().add_(peaks))
             known = whole.part(block.rows, near)
             if block.positions.start > 0:
                 found = known.joined(found)
@@ -203,7 +205,7 @@ class _Pool(torch.autograd.Function):
         of_scored, of_pooled = torch.empty_like(scored), [torch.empty_like(x) for x in pooled]
         reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
         for block in _blocks(queries, scored):
-            near, keys, there = reach.of(*block), block.of(scored), place.part(*block)
+            near, keys, there = reach.of(*block), block.of(scored), place.part(*block, reach.is_real(*block))
             some, asked = prior.part(near), queries[:, near]
             scores = _scores_in_place(asked, some, keys, there)
             weights = there.hide_(scores.sub_(log_mass[block.rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)

@@ -5,11 +5,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask, bias_as_channel, repeat_heads
-from torch_linformer.functional.implementations import SCORES, WINDOWED_ATTENTION, choose
+from torch_linformer.functional.implementations import (
+    SCORES,
+    WINDOWED_ATTENTION,
+    autocast_dtype,
+    choose,
+    needs_graph,
+)
+from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
 
 BLOCK = 64  # queries whose windows are computed together
 
@@ -42,8 +49,14 @@ def attend_with_window(
     """
     length, width = query.shape[2], value.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
     if slot_bias is not None:
         slot_bias = repeat_heads(slot_bias, query.shape[1])
+    if by_sdpa and _can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
+        query, slots_k, slots_v, key, value = (x.to(autocast_dtype(x)) for x in (query, slots_k, slots_v, key, value))
+        near = _Near(key, value, key_padding, reach, offset)
+        return _joined(query, _Slots(slots_k, slots_v, slot_padding), slot_bias, near, scale), None
+    if slot_bias is not None:
         query, slots_k, slots_v = bias_as_channel(query, slots_k, slots_v, slot_bias, scale)
         key, value = F.pad(key, (0, 1)), F.pad(value, (0, 1))
     slots = _Slots(slots_k, slots_v, slot_padding)
@@ -52,7 +65,6 @@ def attend_with_window(
         # A row that is all padding would have nothing to attend to.
         nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
         blocks = blocks._replace(visible=blocks.visible | nothing.unsqueeze(-1))
-    by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
     outputs: list[Tensor] = []
     weights: list[Tensor] = []
     for part in _split(blocks, slots):
@@ -77,10 +89,72 @@ class _Blocks(NamedTuple):
     visible: Tensor
 
 
+class _Near(NamedTuple):
+    """Keys and values ``(B, H, M, ·)``, which are padding, the reach of a window, and the position of query 0."""
+
+    key: Tensor
+    value: Tensor
+    padding: Tensor | None
+    reach: int
+    offset: int
+
+    def sides(self, queries: int) -> tuple[int, int]:
+        """Positions that the first query sees before key 0, and the last one after key M − 1."""
+        return self.reach - self.offset, self.offset + queries + self.reach - self.key.shape[2]
+
+
 class _Slots(NamedTuple):
     keys: Tensor
     values: Tensor
     padding: Tensor | None
+
+
+def _can_be_joined(*tensors: Tensor | None) -> bool:
+    """Whether :func:`_joined` can compute it: in inference, on a CPU, by operations that run at once."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    at_once = not records_a_graph() and not is_transformed() and not is_watched() and not needs_graph(*given)
+    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" for tensor in given)
+    slots, value = given[1], given[4]
+    return at_once and plain and given[0].shape[2] > 0 and slots.shape[2] > 0 and slots.shape[3] == value.shape[3]
+
+
+def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near, scale: float) -> Tensor:
+    r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
+
+    .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
+
+    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
+    operator below SDPA gives these logarithms, without a gradient.
+    """
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    hidden = torch.finfo(query.dtype).min / 2  # a sum of nothing but −∞ would be NaN
+    bias = None if slot_bias is None else slot_bias.to(query.dtype).unsqueeze(2)
+    if slots.padding is not None:
+        there = query.new_zeros(1, 1, 1, slots.keys.shape[2]) if bias is None else bias
+        bias = torch.where(slots.padding[:, None, None, :], hidden, there)
+    length = query.shape[2]
+    number = blocks_of(length, BLOCK)
+    fill = number * BLOCK - length
+    query = F.pad(query, (0, 0, 0, fill)) if fill else query
+    output: Tensor
+    output, of_slots = flash(query, slots.keys, slots.values, attn_mask=bias, scale=scale)
+
+    span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
+    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (near.key, near.value)]
+    real = torch.ones_like(near.key[:1, 0, :, 0], dtype=torch.bool) if near.padding is None else ~near.padding
+    within = local_mask(BLOCK, near.reach, near.reach, query.device)
+    visible = F.pad(real, sides).unfold(1, span, BLOCK).unsqueeze(2) & within
+    allowed = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
+
+    def in_blocks(x_HNX: Tensor) -> Tensor:
+        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
+
+    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
+        keys, values = (x[row].transpose(0, 1) for x in spans)
+        found, of_window = flash(in_blocks(query[row]), keys, values, attn_mask=mask.unsqueeze(1), scale=scale)
+        share = torch.sigmoid(of_window - in_blocks(of_slots[row]))
+        in_blocks(output[row]).lerp_(found, share.unsqueeze(-1).to(found.dtype))
+    return output[:, :, :length]
 
 
 def _cut_into_blocks(
