@@ -223,9 +223,11 @@ def joined(monkeypatch):
 @pytest.mark.parametrize("length", [5, 64, 200])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
-def test_in_inference_two_softmaxes_are_joined(joined, length, padded, biased):
+@pytest.mark.parametrize("laid", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)], ids=["rows", "heads inside", "columns"])
+def test_in_inference_two_softmaxes_are_joined(joined, length, padded, biased, laid):
     """Over one block, a whole one, and several with a piece; rows of which nothing is left stay finite."""
     inputs = [x.detach() for x in draw_inputs(0, 3, 4, length, length, 9, 8, 8)]
+    inputs = [x.permute(laid).contiguous().permute(laid) for x in inputs]
     options = {"slot_bias": torch.linspace(-3, 3, 36, **DOUBLE).view(1, 4, 9)} if biased else {}
     real = torch.ones(3, length, dtype=torch.bool)
     if padded:

@@ -126,7 +126,10 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
     No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
     operator below SDPA gives these logarithms, without a gradient.
     """
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # reads rows of channels: checked above it only
+    query, slots_k, slots_v, key, value = (
+        x if x.stride(-1) == 1 else x.contiguous() for x in (query, slots.keys, slots.values, near.key, near.value)
+    )
     hidden = torch.finfo(query.dtype).min / 2  # a sum of nothing but −∞ would be NaN
     bias = None if slot_bias is None else slot_bias.to(query.dtype).unsqueeze(2)
     if slots.padding is not None:
@@ -137,11 +140,11 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
     fill = number * BLOCK - length
     query = F.pad(query, (0, 0, 0, fill)) if fill else query
     output: Tensor
-    output, of_slots = flash(query, slots.keys, slots.values, attn_mask=bias, scale=scale)
+    output, of_slots = flash(query, slots_k, slots_v, attn_mask=bias, scale=scale)
 
     span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
-    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (near.key, near.value)]
-    real = torch.ones_like(near.key[:1, 0, :, 0], dtype=torch.bool) if near.padding is None else ~near.padding
+    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (key, value)]
+    real = torch.ones_like(key[:1, 0, :, 0], dtype=torch.bool) if near.padding is None else ~near.padding
     within = local_mask(BLOCK, near.reach, near.reach, query.device)
     visible = F.pad(real, sides).unfold(1, span, BLOCK).unsqueeze(2) & within
     allowed = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
