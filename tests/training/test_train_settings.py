@@ -48,7 +48,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"size": "huge"}, "--size must be one of tiny, small, base, large, got 'huge'"),
         (
             {"task": "translate"},
-            "--task must be one of classify, multilabel, regress, token-classify, qa, mlm, clm, seq2seq, got 'trans",
+            "--task must be one of classify, multilabel, regress, embed, token-classify, qa, mlm, clm, seq2seq, got",
         ),
         ({"class_weights": "heavy"}, "--class-weights must be one of none, balanced, got 'heavy'"),
         ({"max_length": 3, "k": "1"}, "--max-length must be at least 4, got 3"),
@@ -183,6 +183,9 @@ VALUES = {
     "validation": ("0.25", "0.25"),
     "test": ('"test.csv"', "test.csv"),
     "question_column": ('"asked"', "asked"),
+    "documents": ('"meetings.parquet"', "meetings.parquet"),
+    "query_column": ('"asked"', "asked"),
+    "document_column": ('"meeting"', "meeting"),
     "task": ('"mlm"', "mlm"),
     "from": ('"models/first"', "models/first"),
     "overflow": ('"windows"', "windows"),

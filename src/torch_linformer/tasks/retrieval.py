@@ -72,7 +72,7 @@ vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling)
         if not judgments.wanted.any():
             raise InputError(
                 f"of {len(documents)} documents no two have the same label, so none can be found: give more documents "
-                "of each label, or a larger --validation or --test"
+                "of each label"
             )
         windows = tokenize_documents(documents, encoder)
         tokens = np.asarray(windows["num_tokens"][:])
