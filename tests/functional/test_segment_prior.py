@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from torch_linformer.functional import dynamic
@@ -101,3 +102,14 @@ def test_what_is_no_number_stays_in_sight(monkeypatch):
     log_steepness[7] = float("nan")
     slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
     assert slots[:, :, 7].isnan().all() and slots[:, :, 30].isfinite().all()
+
+
+@torch.no_grad()
+def test_tensors_without_numbers(monkeypatch):
+    """Of shapes alone, as memory is estimated by: no slot is left out."""
+    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    with FakeTensorMode():
+        queries, scored = torch.empty(HEADS, SLOTS, WIDTH), torch.empty(1, HEADS, LENGTH, WIDTH)
+        prior = SegmentPrior(torch.empty(SLOTS), torch.empty(SLOTS))
+        found = pool(queries, prior, scored, [scored], torch.full((1,), LENGTH))
+    assert found.slots[0].shape == (1, HEADS, SLOTS, WIDTH)

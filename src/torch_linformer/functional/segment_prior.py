@@ -83,7 +83,8 @@ class Reach:
         self, queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, first: int, at_once: int
     ) -> None:
         self.num_slots, self.first = queries.shape[1], first
-        self.leaves_out = scored.device.type == "cpu" and scored.shape[2] > at_once
+        plain = type(scored) is Tensor and scored.device.type == "cpu"  # a fake tensor has no numbers
+        self.leaves_out = plain and scored.shape[2] > at_once
         if self.leaves_out:
             norms = torch.linalg.vector_norm(queries, dim=-1).amax(dim=0).double()
             bounds = norms * torch.linalg.vector_norm(scored, dim=-1).max().double() * ROUNDED

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from itertools import islice
-from typing import Any
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
@@ -37,17 +36,17 @@ def load_collection(queries: str, documents: str | None = None, *, named: NamedC
     if documents is None:
         pairs = load_documents(queries, SEARCHED, named=named)
         found = defaultdict[str, dict[str, None]](dict)  # a query that stands there twice counts once
-        for row in _rows(pairs.dataset):
+        for row in pairs.dataset:
             found[row["text"]][row["query"]] = None
         return Documents(_collection(found), pairs.name, pairs.notes)
     asked = load_documents(queries, JUDGED, named=NamedColumns(query=named.query, document=named.document))
     there = load_documents(documents, NAMED, named=NamedColumns(text=named.text, document=named.document))
     texts: dict[str, str] = {}
-    for row in _rows(there.dataset):
+    for row in there.dataset:
         if texts.setdefault(row["id"], row["text"]) != row["text"]:
             raise InputError(f"{documents}: two documents are called {row['id']!r}; give each a name of its own")
     found = defaultdict(dict)
-    for row in _rows(asked.dataset):
+    for row in asked.dataset:
         if row["id"] not in texts:
             raise InputError(f"{queries}: the query {row['text']!r:.60} asks for {row['id']!r}, not in {documents}")
         found[texts[row["id"]]][row["text"]] = None
@@ -59,11 +58,6 @@ def _has_labels(source: str) -> bool:
     rows = islice(find_source(source, "train").rows(ReadReport()), SAMPLE_ROWS)
     names = {name.strip().lower() for row in rows for name in row.values}
     return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
-
-
-def _rows(dataset: Dataset) -> Any:
-    """All rows, which are dictionaries."""
-    return dataset
 
 
 def _collection(found: dict[str, dict[str, None]]) -> Dataset:
