@@ -1,7 +1,8 @@
 """Which of 70 meetings was a question asked about? One vector a meeting, by the tokens that it is made of.
 
     python benchmarks/meetings.py --data folder --output meetings
-    linformer adapt all-MiniLM-L6-v2 --data meetings/texts.parquet --max-length 16384 --output adapted ...
+    linformer adapt all-MiniLM-L6-v2 --data meetings/texts.parquet --test meetings/held_out_texts.parquet \\
+        --max-length 16384 --output adapted ...
     linformer train --task embed --from adapted --data meetings/known.parquet --documents meetings/documents.parquet \\
         --test meetings/held_out.parquet --output trained ...
     python benchmarks/meetings.py --data folder --output meetings --models adapted,trained
@@ -79,7 +80,9 @@ def write_tables(data: Path, output: Path) -> None:
     queries = pd.read_parquet(data / "qmsum_queries.parquet").query("kind == 'specific'")
     known = queries.split == "train"
     meetings[["meeting", "text"]].to_parquet(output / "documents.parquet")
-    meetings[meetings.split == "train"][["text"]].to_parquet(output / "texts.parquet")
+    learned = meetings.split == "train"
+    meetings[learned][["text"]].to_parquet(output / "texts.parquet")
+    meetings[~learned][["text"]].to_parquet(output / "held_out_texts.parquet")
     queries[known][["query", "meeting"]].to_parquet(output / "known.parquet")
     queries[~known][["query", "meeting"]].to_parquet(output / "held_out.parquet")
 

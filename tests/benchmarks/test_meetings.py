@@ -35,6 +35,7 @@ def test_without_models_it_writes_the_tables(data, tmp_path):
     assert {name: (len(table), *table.columns) for name, table in tables.items()} == {
         "documents": (5, "meeting", "text"),
         "texts": (2, "text"),
+        "held_out_texts": (3, "text"),
         "known": (2, "query", "meeting"),
         "held_out": (3, "query", "meeting"),
     }
