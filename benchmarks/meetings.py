@@ -114,9 +114,7 @@ def read_and_score(
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=4, device=device, precision=precision)
         trainer = trainer_for(task)(model=model, args=arguments, task=task)
-        examples = task.examples(
-            documents, task.encoder(min(length, reader_config(model.config).longest_input or length))
-        )
+        examples = task.examples(documents, task.encoder(length))
         begin = time.perf_counter()
         found = trainer.scores_of(examples)
         seconds = (time.perf_counter() - begin) / len(documents)

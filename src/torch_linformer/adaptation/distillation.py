@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from torch_linformer.adaptation.objectives import Embeddings, embed
+from torch_linformer.adaptation.objectives import Embeddings
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.trainer import RunTrainer, precision_of

@@ -17,7 +17,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
 )
 from torch_linformer.models.heads import LabeledModel
-from torch_linformer.models.pooling import pool
+from torch_linformer.models.pooling import embed
 from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import IGNORED
@@ -25,11 +25,6 @@ from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 
 Outputs = dict[str, Tensor]  # what is compared of a model, by name, with a row for each text
 Batch = dict[str, Tensor]
-
-
-def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Embeddings ``(B, C)`` of length 1, in float32."""
-    return F.normalize(pool(hidden.float(), attention_mask, pooling), dim=-1)
 
 
 class Embeddings:

@@ -60,7 +60,7 @@ def attend_with_window(
         query, slots_k, slots_v = bias_as_channel(query, slots_k, slots_v, slot_bias, scale)
         key, value = F.pad(key, (0, 1)), F.pad(value, (0, 1))
     slots = _Slots(slots_k, slots_v, slot_padding)
-    blocks = _cut_into_blocks(query, key, value, reach, offset, key_padding)
+    blocks = _cut_into_blocks(query, _Near(key, value, key_padding, reach, offset))
     if slot_padding is not None:
         # A row that is all padding would have nothing to attend to.
         nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
@@ -97,6 +97,13 @@ class _Near(NamedTuple):
     padding: Tensor | None
     reach: int
     offset: int
+
+    @property
+    def real(self) -> Tensor:
+        """Bool ``(B or 1, M)``, False at padding."""
+        if self.padding is None:
+            return self.key.new_ones(1, self.key.shape[2], dtype=torch.bool)
+        return ~self.padding
 
     def sides(self, queries: int) -> tuple[int, int]:
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
@@ -144,9 +151,8 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
 
     span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
     spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (key, value)]
-    real = torch.ones_like(key[:1, 0, :, 0], dtype=torch.bool) if near.padding is None else ~near.padding
     within = local_mask(BLOCK, near.reach, near.reach, query.device)
-    visible = F.pad(real, sides).unfold(1, span, BLOCK).unsqueeze(2) & within
+    visible = F.pad(near.real, sides).unfold(1, span, BLOCK).unsqueeze(2) & within
     allowed = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
 
     def in_blocks(x_HNX: Tensor) -> Tensor:
@@ -160,21 +166,20 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
     return output[:, :, :length]
 
 
-def _cut_into_blocks(
-    query: Tensor, key: Tensor, value: Tensor, reach: int, offset: int, key_padding: Tensor | None
-) -> _Blocks:
+def _cut_into_blocks(query: Tensor, near: _Near) -> _Blocks:
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
     number = blocks_of(length, block)
     fill = number * block - length
     queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], number, block, query.shape[-1])
-    # Positions that the first query sees before key 0, and the last one after key M − 1.
-    sides = reach - offset, offset + length + fill + reach - key.shape[2]
-    keys, values = (local_blocks(F.pad(x, (0, 0, *sides)), block, reach, reach) for x in (key, value))
-    real = key.new_ones(1, key.shape[2], dtype=torch.bool) if key_padding is None else ~key_padding
-    real = local_blocks(F.pad(real, sides).unsqueeze(-1), block, reach, reach).squeeze(-1)
-    return _Blocks(queries, keys, values, real.unsqueeze(-2) & local_mask(block, reach, reach, query.device))
+    sides = near.sides(length + fill)
+    keys, values = (
+        local_blocks(F.pad(x, (0, 0, *sides)), block, near.reach, near.reach) for x in (near.key, near.value)
+    )
+    real = local_blocks(F.pad(near.real, sides).unsqueeze(-1), block, near.reach, near.reach).squeeze(-1)
+    within = local_mask(block, near.reach, near.reach, query.device)
+    return _Blocks(queries, keys, values, real.unsqueeze(-2) & within)
 
 
 def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:

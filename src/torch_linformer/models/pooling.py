@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
 from torch_linformer.models.configuration import LinformerConfig
@@ -30,6 +31,11 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     accurate = torch.promote_types(hidden.dtype, torch.float32)
     total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
     return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
+
+
+def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+    """Embeddings ``(B, C)`` of length 1, in float32, of ``(B, N, C)``; see :func:`pool`."""
+    return F.normalize(pool(hidden.float(), attention_mask, pooling), dim=-1)
 
 
 class Pooler(nn.Module):

@@ -17,7 +17,7 @@ from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.pooling import pool
+from torch_linformer.models.pooling import embed
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
@@ -44,14 +44,11 @@ class Retrieval(Task):
     instead = "linformer embed writes the vectors of documents"
     counted = "queries"
     usage = """\
-from torch.nn.functional import normalize
-
-from torch_linformer.models.pooling import pool
+from torch_linformer.models.pooling import embed
 
 texts = ["a query", "a document"]
 inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-hidden = model(**inputs).last_hidden_state
-vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling), dim=-1)
+vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], model.config.pooling)
 # The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER").encode(texts)"""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
@@ -103,7 +100,7 @@ vectors = normalize(pool(hidden, inputs["attention_mask"], model.config.pooling)
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
         hidden = model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-        return nn.functional.normalize(pool(hidden.float(), batch["attention_mask"], self.pooling), dim=-1)
+        return embed(hidden, batch["attention_mask"], self.pooling)
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AutoModel, DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.models.pooling import pool
+from torch_linformer.models.pooling import embed
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.sentence_pooling import sentence_pooling
@@ -82,5 +81,5 @@ class _Reader:
             batch = {name: ids.to(self.device) for name, ids in self.pad(rows).items()}
             with autocast(self.device, self.precision):
                 hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-            found.append(F.normalize(pool(hidden.float(), batch["attention_mask"], self.pooling), dim=-1).cpu())
+            found.append(embed(hidden, batch["attention_mask"], self.pooling).cpu())
         return torch.cat(found).numpy()[np.argsort(order)], np.asarray(windows["document"])
