@@ -70,6 +70,12 @@ def test_labels_of_which_none_comes_twice_are_refused(task):
         task.examples(documents, task.encoder(4))
 
 
+def test_windows_are_refused(task):
+    """Several vectors of a document would be taken for those of the next ones."""
+    with pytest.raises(InputError, match="--overflow windows: an embedder makes one vector"):
+        task.examples(Dataset.from_dict(PAIRS), task.encoder(4, overflow="windows"))
+
+
 @pytest.mark.parametrize("search", [tfidf_search, bm25_search])
 def test_searches_by_words(search):
     texts = [*PAIRS["text"], "no word of any query"]

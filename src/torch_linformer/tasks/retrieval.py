@@ -65,8 +65,9 @@ vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], mod
         return load_collection(source, documents, named=named)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
-        judgments = judgments_of(documents)
-        if not judgments.wanted.any():
+        if encoder.overflow == "windows":
+            raise InputError("--overflow windows: an embedder makes one vector of what it reads of a document")
+        if not judgments_of(documents).wanted.any():
             raise InputError(
                 f"of {len(documents)} documents no two have the same label, so none can be found: give more documents "
                 "of each label"

@@ -82,29 +82,26 @@ def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     return {"text": text, "question": question, "name": str(row.values.get("id") or row.where), **answers}
 
 
-def _paired(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text, target = read_text(row, columns.text, "source"), read_text(row, columns.label or "", "target")
-    if text and not target:
-        raise empty_cell(row, "target", columns.label)
-    return {"text": text, "target": target}
+def _two_texts(one: str, other: str) -> Callable[[Row, ChosenColumns], dict[str, Any]]:
+    """How a text and another that belongs to it are read; what they are called is said in errors."""
+
+    def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+        text, second = read_text(row, columns.text, one), read_text(row, columns.label or "", other)
+        if text and not second:
+            raise empty_cell(row, other, columns.label)
+        return {"text": text, other: second}
+
+    return read
 
 
-def _searched(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text, query = read_text(row, columns.text, "document"), read_text(row, columns.label or "", "query")
-    if text and not query:
-        raise empty_cell(row, "query", columns.label)
-    return {"text": text, "query": query}
+def _with_name(called: str) -> Callable[[Row, ChosenColumns], dict[str, Any]]:
+    """How a text and the name of a document are read."""
 
+    def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
+        text = read_text(row, columns.text, called)
+        return {"text": text, "id": read_label(row, columns.label) if text else ""}
 
-def _judged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    """A query, and the name of its document; empty cells of both leave the row out."""
-    query = read_text(row, columns.text, "query")
-    return {"text": query, "id": read_label(row, columns.label) if query else ""}
-
-
-def _named(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text = read_text(row, columns.text, "document")
-    return {"text": text, "id": read_label(row, columns.label) if text else ""}
+    return read
 
 
 TEXT = Record({}, _text)
@@ -123,24 +120,24 @@ ASKED = Record(
 )
 PAIRED = Record(
     {"target": Value("string")},
-    _paired,
+    _two_texts("source", "target"),
     UsualNames(names.SOURCE_COLUMNS, names.TARGET_COLUMNS, called=("source", "target")),
 )
 
 SEARCHED = Record(
     {"query": Value("string")},
-    _searched,
+    _two_texts("document", "query"),
     UsualNames(names.DOCUMENT_COLUMNS, names.QUERY_COLUMNS, called=("document", "query")),
 )
 # Of a collection in two tables: the queries with the names of their documents, and the documents with theirs.
 JUDGED = Record(
     {"id": Value("string")},
-    _judged,
+    _with_name("query"),
     UsualNames((*names.QUERY_COLUMNS, "text"), names.ID_COLUMNS, called=("query", "document")),
 )
 NAMED = Record(
     {"id": Value("string")},
-    _named,
+    _with_name("text"),
     UsualNames(names.DOCUMENT_COLUMNS[1:], names.ID_COLUMNS, called=("text", "document")),
 )
 
