@@ -11,7 +11,7 @@ from torch_linformer.functional.padding import Padding, zero_padding
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 def test_justifying_keeps_the_order_and_restoring_undoes_it(mask):
     mask = torch.tensor(mask)
-    padding = Padding.of(mask)
+    padding = Padding(mask)
     columns = torch.arange(5).expand(mask.shape)
     justified = padding.justify(columns)
     for row in range(mask.shape[0]):
@@ -27,7 +27,7 @@ def test_justifying_keeps_the_order_and_restoring_undoes_it(mask):
 
 
 def test_what_is_moved_has_a_gradient_where_it_came_from():
-    padding = Padding.of(torch.tensor([[True, False, True, False]]))
+    padding = Padding(torch.tensor([[True, False, True, False]]))
     values = torch.tensor([[[float("nan")], [1.0], [float("inf")], [2.0]]], requires_grad=True)
     moved = padding.justify(values)
     assert moved.flatten().tolist() == [1.0, 2.0, 0.0, 0.0]

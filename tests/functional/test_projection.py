@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from torch_linformer.functional import project_sequence, reference
+from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import (
     average_windows,
     convolve_windows,
@@ -40,6 +41,10 @@ def trailing_padding(case):
     """The case with as much padding in each row, all of it behind the real tokens."""
     sequence, mask, max_len, num_slots = case
     return sequence, None if mask is None else mask.long().sort(dim=-1).values.bool(), max_len, num_slots
+
+
+def trailing(mask):
+    return None if mask is None else Padding(mask, in_order=True)
 
 
 def weights_like(sequence, per_head, *shape):
@@ -82,7 +87,7 @@ def test_dense_projection_is_the_weighted_sum_over_real_tokens(gradients, case, 
 def test_convolution_is_projection_by_the_banded_matrix(gradients, case, per_head):
     sequence, mask, max_len, num_slots = case
     kernel = weights_like(sequence, per_head, math.ceil(max_len / num_slots))
-    actual = convolve_windows(sequence, kernel, num_slots, key_padding_mask=mask)
+    actual = convolve_windows(sequence, kernel, num_slots, trailing(mask))
 
     def literal(x, head, real):
         matrix = reference.banded_matrix(kernel if kernel.dim() == 1 else kernel[head], max_len, num_slots)
@@ -100,7 +105,7 @@ def test_convolution_is_projection_by_the_banded_matrix(gradients, case, per_hea
 def test_pooling_takes_the_real_tokens_of_each_window(gradients, pool, kind, case):
     sequence, mask, max_len, num_slots = case
     window = math.ceil(max_len / num_slots)
-    actual = pool(sequence, window, num_slots, key_padding_mask=mask)
+    actual = pool(sequence, window, num_slots, trailing(mask))
     expected = row_by_row(sequence, mask, lambda x, head, real: reference.pool_row(x, window, num_slots, real, kind))
     assert_close(actual, expected)
     if mask is None or not mask.all():
@@ -112,7 +117,7 @@ def test_pooling_takes_the_real_tokens_of_each_window(gradients, pool, kind, cas
 def test_empty_windows_are_those_without_a_real_token(case):
     sequence, mask, max_len, num_slots = case
     window = math.ceil(max_len / num_slots)
-    empty = empty_windows(sequence, window, num_slots, key_padding_mask=mask)
+    empty = empty_windows(sequence, window, num_slots, trailing(mask))
     for row in range(sequence.shape[0]):
         filled = {position // window for position in reference.real_positions(mask, row, sequence.shape[-2])}
         expected = [slot not in filled for slot in range(num_slots)]
@@ -139,9 +144,9 @@ def test_no_positions_at_all_give_empty_slots(num_heads):
 
 MAPS = {
     "linear": lambda x, weight, mask: project_sequence(x, weight, key_padding_mask=mask),
-    "conv": lambda x, weight, mask: convolve_windows(x, weight[:3, 0], 5, key_padding_mask=mask),
-    "mean": lambda x, weight, mask: average_windows(x, 3, 5, key_padding_mask=mask) * weight.sum(),
-    "max": lambda x, weight, mask: max_windows(x, 3, 5, key_padding_mask=mask) * weight.sum(),
+    "conv": lambda x, weight, mask: convolve_windows(x, weight[:3, 0], 5, trailing(mask)),
+    "mean": lambda x, weight, mask: average_windows(x, 3, 5, trailing(mask)) * weight.sum(),
+    "max": lambda x, weight, mask: max_windows(x, 3, 5, trailing(mask)) * weight.sum(),
 }
 
 

@@ -66,9 +66,9 @@ def linformer_attention(
     for sequence, proj in ((key, proj_k), (value, proj_v)):
         check_dense(sequence, proj, key_padding_mask)
     check_implementation(impl)
-    (key, value), mask = justify(key_padding_mask, key, value)
-    slots_k = compress(key, proj_k, mask, length_scaling, impl=impl)
-    slots_v = compress(value, proj_v, mask, length_scaling, impl=impl)
+    (key, value), padding = justify(key_padding_mask, key, value)
+    slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)
+    slots_v = compress(value, proj_v, padding, length_scaling, impl=impl)
     return attend(query, slots_k, slots_v, dropout_p=dropout_p, scale=scale, impl=impl)[0]
 
 

@@ -19,10 +19,10 @@ from torch_linformer.functional.implementations import (
     check_implementation,
     choose,
 )
+from torch_linformer.functional.local_blocks import blocks_of, first_positions
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
 from torch_linformer.functional.torch_state import is_transformed
-from torch_linformer.functional.window import blocks_of, first_positions
 
 CHUNK = 64  # positions in a chunk
 SEGMENT = 512  # positions whose chunks are computed side by side; more do not fit a CPU's caches (docs/log.md)
@@ -96,7 +96,7 @@ def causal_linformer_attention(
     if key_padding_mask is not None:
         # Means count the real tokens themselves; a window counts positions, and so do the first tokens.
         is_ordered = window is not None or exact_first > 0
-        padding = Padding.of(key_padding_mask) if is_ordered else Padding.unmoved(key_padding_mask)
+        padding = Padding(key_padding_mask, in_order=not is_ordered)
         query, key, value = (padding.justify(x) for x in (query, key, value))
         proj_k = proj_k.reorder(padding.order)
         proj_v = None if proj_v is None else proj_v.reorder(padding.order)

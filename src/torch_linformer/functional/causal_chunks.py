@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask
 from torch_linformer.functional.causal_state import CausalInput, CausalState
+from torch_linformer.functional.local_blocks import join_weights, local_blocks, local_mask
 from torch_linformer.functional.padding import zero_padding
 from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
-from torch_linformer.functional.window import join_weights, local_blocks, local_mask
 
 
 def attend_segment(

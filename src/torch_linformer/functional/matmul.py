@@ -9,14 +9,13 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.implementations import (
     LINEAR,
-    NARROWEST,
     PROJECTION,
     Implementation,
     autocast_dtype,
     choose,
     why_not_onednn,
 )
-from torch_linformer.functional.torch_state import is_watched
+from torch_linformer.functional.torch_state import is_watched, records_a_graph
 
 PIECE = 1024  # positions compressed at a time
 
@@ -31,25 +30,41 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, impl: I
 
 
 def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "auto") -> Tensor:
-    """``Eᵀ X``: ``(M, K)`` and ``(B, M, C)`` to ``(B, K, C)``; or, with heads, ``(M, K)`` or ``(H, M, K)`` and
-    ``(B, H, M, D)`` to ``(B, H, K, D)``."""
+    """``Eᵀ X`` of ``(B, M, C)``, ``(B, K, C)``, or of heads ``(B, H, M, D)``, ``(B, H, K, D)``.
+
+    The mixture is ``(M, K)``; one a row, ``(B, M, K)`` or for heads ``(B, 1, M, K)``; or one a head, ``(H, M, K)``.
+    """
     by_torch = choose(PROJECTION, mixture, sequence, impl=impl) == "torch" or sequence.numel() == 0
     if sequence.dim() == 4:
+        if by_torch and mixture.dim() == 4:
+            return mixture.mT @ sequence
         if by_torch:
             return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
-        heads = zip(mixture.expand(sequence.shape[1], -1, -1), sequence.unbind(1), strict=True)
-        return torch.stack([_mix_in_pieces(mixture_MK, head_BMD) for mixture_MK, head_BMD in heads], dim=1)
+        num_heads = sequence.shape[1]
+        of_heads = mixture.expand(num_heads, -1, -1) if mixture.dim() < 4 else mixture.expand(-1, num_heads, -1, -1)
+        each = zip(of_heads.unbind(0 if mixture.dim() < 4 else 1), sequence.unbind(1), strict=True)
+        return torch.stack([_mix_in_pieces(mixture_MK, head_BMD) for mixture_MK, head_BMD in each], dim=1)
     if not by_torch:
         return _mix_in_pieces(mixture, sequence)
-    if sequence.shape[-1] < NARROWEST:
-        return (sequence.mT @ mixture).mT
-    return torch.einsum("mk,bmc->bkc", mixture, sequence)
+    of_rows = mixture.expand(sequence.shape[0], -1, -1)
+    if _goes_row_by_row(sequence):
+        return torch.stack([mixture_MK.mT @ row_MC for mixture_MK, row_MC in zip(of_rows, sequence, strict=True)])
+    return torch.bmm(of_rows.mT, sequence)
 
 
-def _mix_in_pieces(mixture_MK: Tensor, sequence_BMC: Tensor) -> Tensor:
+def _goes_row_by_row(sequence: Tensor) -> bool:
+    """Whether rows are multiplied one after the other: on a CPU in bfloat16.
+
+    There a batched product takes two to eight times as long as one for each row, whatever its size (docs/log.md).
+    """
+    at_once = sequence.device.type != "cpu" or records_a_graph() or sequence.numel() == 0
+    return not at_once and autocast_dtype(sequence) == torch.bfloat16
+
+
+def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
     """By oneDNN, which transposes its operands: in pieces, because that is cheap within the caches."""
     slots = []
-    for row_MC in sequence_BMC:
+    for mixture_MK, row_MC in zip(mixture.expand(len(sequence_BMC), -1, -1), sequence_BMC, strict=True):
         total_KC = torch.zeros(())
         for weights, positions in zip(torch.split(mixture_MK, PIECE), torch.split(row_MC, PIECE), strict=True):
             piece_KC = _multiply(weights.t(), positions.t())

@@ -4,48 +4,116 @@ Row i of E, the windows and the positions of causal attention belong to the i-th
 not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+Found = TypeVar("Found")
+Once = Callable[[Hashable, Callable[[], Tensor]], Tensor]  # as Padding.once
 
-class Padding(NamedTuple):
-    """The padding of a batch.
 
-    Attributes:
+def afresh(question: Hashable, find: Callable[[], Tensor]) -> Tensor:
+    """What ``find`` finds, where there is nobody to keep it."""
+    return find()
+
+
+class Padding:
+    """The padding of a batch, and what follows from it, worked out once for all layers that ask.
+
+    Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
-        trailing: bool ``(B, N)``, the same after the real tokens are moved to the front.
-        order: ``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to move,
-            because padding follows already or the order does not matter.
-        inverse: ``(B, N)``, the way back.
+        in_order: padding follows the real tokens already, or its place does not matter.
     """
 
-    mask: Tensor
-    trailing: Tensor
-    order: Tensor | None = None
-    inverse: Tensor | None = None
+    def __init__(self, mask: Tensor, in_order: bool = False) -> None:
+        self.mask, self.in_order = mask, in_order
+        self._found: dict[Hashable, Any] = {}
 
-    @classmethod
-    def of(cls, mask: Tensor) -> Self:
-        """Padding on any side and between real tokens: ``mask`` is bool ``(B, N)``."""
-        real = ~mask
-        tokens = real.sum(dim=-1, keepdim=True)
-        # Where each position goes: the real tokens keep their order, the padding follows. No sort: counting is linear.
-        inverse = torch.where(real, real.cumsum(dim=-1), tokens + mask.cumsum(dim=-1)) - 1
-        positions = torch.arange(mask.shape[1], device=mask.device).expand_as(inverse)
-        order = torch.empty_like(inverse).scatter(-1, inverse, positions)
-        return cls(mask, positions >= tokens, order, inverse)
+    def once(self, question: Hashable, find: Callable[[], Found]) -> Found:
+        """What ``find`` finds, kept under ``question``.
 
-    @classmethod
-    def unmoved(cls, mask: Tensor) -> Self:
-        """Padding that follows the real tokens, or whose place does not matter."""
-        return cls(mask, mask)
+        Not in a compiled graph: it finds equal steps itself, and may not write to what it is given.
+        """
+        if torch.compiler.is_compiling():
+            return find()
+        if question not in self._found:
+            self._found[question] = find()
+        found: Found = self._found[question]
+        return found
+
+    def about(self, subject: Hashable) -> Once:
+        """:meth:`once` for questions about one subject."""
+        return lambda question, find: self.once((subject, question), find)
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "Padding":
+        """The same on another device: hooks that spread a model over devices move what layers are given."""
+        mask = self.mask.to(device, non_blocking=non_blocking)
+        return self if mask is self.mask else Padding(mask, self.in_order)
 
     @property
-    def justified(self) -> Self:
+    def real(self) -> Tensor:
+        """Bool ``(B, N)``, the opposite of the mask."""
+        return self.once("real", lambda: ~self.mask)
+
+    @property
+    def tokens(self) -> Tensor:
+        """Real tokens of each row, ``(B, 1)``."""
+        if self.in_order or self.mask.shape[1] == 0:
+            return self.once("tokens", lambda: self.real.sum(dim=-1, keepdim=True))
+        return self._up_to[:, -1:]
+
+    @property
+    def ranks(self) -> Tensor:
+        """Real tokens before each position, ``(B, N)``: a real token's place among them."""
+        return self.once("ranks", lambda: torch.add(self._up_to, self.real, alpha=-1))
+
+    @property
+    def trailing(self) -> Tensor:
+        """Bool ``(B, N)``, the mask after the real tokens are moved to the front."""
+        return self.mask if self.in_order else self.once("trailing", lambda: self._positions >= self.tokens)
+
+    @property
+    def order(self) -> Tensor | None:
+        """``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to move."""
+        if self.in_order:
+            return None
+
+        def find() -> Tensor:
+            # No sort: counting is linear.
+            inverse = self._moved_to
+            return torch.empty_like(inverse).scatter(-1, inverse, self._positions.expand_as(inverse))
+
+        return self.once("order", find)
+
+    @property
+    def inverse(self) -> Tensor | None:
+        """``(B, N)``, the way back."""
+        return None if self.in_order else self._moved_to
+
+    @property
+    def justified(self) -> "Padding":
         """The padding of what :meth:`justify` returns."""
-        return type(self)(self.trailing, self.trailing)
+        if self.in_order:
+            return self
+
+        def find() -> Padding:
+            justified = Padding(self.trailing, in_order=True)
+            justified.once("tokens", lambda: self.tokens)
+            return justified
+
+        return self.once("justified", find)
+
+    def length_factor(self, max_len: int, dtype: torch.dtype) -> Tensor:
+        r""":math:`\sqrt{max\_len / \max(n, 1)}` for the n real tokens of each row, ``(B, 1)``."""
+
+        def find() -> Tensor:
+            # Not torch.promote_types, which is an operation of its own.
+            tokens = self.tokens.clamp(min=1).to(torch.float64 if dtype == torch.float64 else torch.float32)
+            return (tokens / max_len).rsqrt().to(dtype)
+
+        return self.once(("length factor", max_len, dtype), find)
 
     def clean(self, sequence: Tensor) -> Tensor:
         """``sequence`` in its own order, with zeros at padding."""
@@ -60,13 +128,32 @@ class Padding(NamedTuple):
         """``(B, N, C)`` or ``(B, H, N, K)`` in the original order."""
         return reorder(sequence, self.inverse, dim=sequence.dim() - 2)
 
+    @property
+    def _positions(self) -> Tensor:
+        return self.once("positions", lambda: torch.arange(self.mask.shape[1], device=self.mask.device))
 
-def justify(mask: Tensor | None, *sequences: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """``sequences`` with the real tokens of each row first, and the mask ``(B, M)`` of what follows these."""
+    @property
+    def _up_to(self) -> Tensor:
+        """Real tokens up to each position and with it."""
+        return self.once("up to", lambda: self.real.cumsum(dim=-1))
+
+    @property
+    def _moved_to(self) -> Tensor:
+        """Where each position goes: the real tokens keep their order, the padding follows."""
+
+        def find() -> Tensor:
+            ranks = self.ranks
+            return torch.where(self.real, ranks, self._positions + (self.tokens - ranks))
+
+        return self.once("moved to", find)
+
+
+def justify(mask: Tensor | None, *sequences: Tensor) -> tuple[list[Tensor], Padding | None]:
+    """``sequences`` with the real tokens of each row first, and the padding that follows these."""
     if mask is None:
         return list(sequences), None
-    padding = Padding.of(mask)
-    return [padding.justify(sequence) for sequence in sequences], padding.trailing
+    padding = Padding(mask)
+    return [padding.justify(sequence) for sequence in sequences], padding.justified
 
 
 def reorder(sequence: Tensor, order: Tensor | None, dim: int) -> Tensor:

@@ -5,13 +5,15 @@ Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as
 real tokens: see :class:`torch_linformer.functional.padding.Padding`.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.implementations import Implementation, check_implementation
 from torch_linformer.functional.matmul import mix_positions
-from torch_linformer.functional.padding import check_padding_mask, fill_padding, justify, zero_padding
+from torch_linformer.functional.padding import Padding, check_padding_mask, fill_padding, justify
 
 
 def project_sequence(
@@ -47,77 +49,141 @@ def project_sequence(
     """
     check_dense(sequence, proj, key_padding_mask)
     check_implementation(impl)
-    (sequence,), mask = justify(key_padding_mask, sequence)
-    return compress(sequence, proj, mask, length_scaling, impl=impl)
+    (sequence,), padding = justify(key_padding_mask, sequence)
+    return compress(sequence, proj, padding, length_scaling, impl=impl)
+
+
+class Sums(NamedTuple):
+    """Weighted sums of the positions of a sequence, and of as many ones.
+
+    Attributes:
+        slots: ``(B, K, C)``, or ``(B, H, K, D)``.
+        mass: what the weights of each slot add up to, ``(B or 1, K)``.
+    """
+
+    slots: Tensor
+    mass: Tensor
 
 
 def compress(
     sequence: Tensor,
     proj: Tensor,
-    key_padding_mask: Tensor | None,
+    padding: Padding | None,
     length_scaling: bool,
     *,
     impl: Implementation = "auto",
 ) -> Tensor:
-    """:func:`project_sequence`, unchecked, of rows whose padding follows their real tokens."""
+    """:func:`project_sequence`, unchecked, of a sequence with zeros at padding."""
+    if proj.dim() == 3 and padding is not None and not padding.in_order:
+        # The rows of every head would be more numbers than its keys.
+        sequence, padding = padding.justify(sequence), padding.justified
     max_len, length = proj.shape[-2], sequence.shape[-2]
-    sequence = zero_padding(sequence, key_padding_mask)
+    rows = _rows(proj, length, padding)
+    if sequence.dim() == 4 and rows.dim() > proj.dim():
+        rows = rows.unsqueeze(1)
+    slots = mix_positions(rows, sequence, impl=impl)
+    return scale_to_length(slots, max_len, length, padding) if length_scaling else slots
+
+
+def compress_with_mass(sequence: Tensor, proj: Tensor, padding: Padding | None, length_scaling: bool) -> Sums:
+    """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and of as many ones, which a bias is multiplied by."""
+    max_len, length = proj.shape[0], sequence.shape[1]
+    rows = _rows(proj, length, padding)
+    slots = mix_positions(rows, sequence)
+    slots = scale_to_length(slots, max_len, length, padding) if length_scaling else slots
+    if padding is None:
+        mass = rows.sum(dim=0, keepdim=True)
+        return Sums(slots, scale_to_length(mass, max_len, length, None) if length_scaling else mass)
+
+    def find() -> Tensor:
+        if not length_scaling:
+            return padding.real.to(rows.dtype)
+        return padding.length_factor(max_len, rows.dtype).expand_as(padding.mask).masked_fill(padding.mask, 0.0)
+
+    counts_BM = padding.once(("what a position counts", max_len, length_scaling, rows.dtype), find)
+    mass = counts_BM @ rows if rows.dim() == 2 else torch.bmm(counts_BM.unsqueeze(1), rows).squeeze(1)
+    return Sums(slots, mass)
+
+
+def _rows(proj: Tensor, length: int, padding: Padding | None) -> Tensor:
+    """The row of E of each position: ``(M, K)`` or ``(H, M, K)``; ``(B, M, K)`` where real tokens do not come first."""
+    if padding is not None and not padding.in_order:
+        return F.embedding(padding.ranks, proj)  # one matrix for all heads
     if proj.dim() == 3 and torch.compiler.is_compiling():
         # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
-        rows = proj.index_select(1, torch.arange(length, device=proj.device))
-    else:
-        rows = proj[..., :length, :]
-    slots = mix_positions(rows, sequence, impl=impl)
-    return scale_to_length(slots, max_len, length, key_padding_mask) if length_scaling else slots
+        return proj.index_select(1, torch.arange(length, device=proj.device))
+    return proj[..., :length, :]
 
 
-def scale_to_length(slots: Tensor, max_len: int, length: int, key_padding_mask: Tensor | None) -> Tensor:
+def scale_to_length(slots: Tensor, max_len: int, length: int, padding: Padding | None) -> Tensor:
     """``slots`` times s, the length factor of :func:`project_sequence`, for a sequence of ``length`` positions."""
-    if key_padding_mask is None:
+    if padding is None:
         factor: float = (max_len / max(length, 1)) ** 0.5  # math.sqrt would tie an exported graph to one length
-        return slots * factor
-    tokens = (~key_padding_mask).sum(dim=-1).clamp(min=1).to(torch.promote_types(slots.dtype, torch.float32))
-    scale = (max_len / tokens).sqrt().to(slots.dtype)
-    return slots * scale.view(-1, *[1] * (slots.dim() - 1))
+        # A comparison would tie it too.
+        return slots if not torch.compiler.is_compiling() and factor == 1 else slots * factor
+    return slots * padding.length_factor(max_len, slots.dtype).view(-1, *[1] * (slots.dim() - 1))
 
 
-def convolve_windows(
-    sequence: Tensor, kernel: Tensor, num_slots: int, *, key_padding_mask: Tensor | None = None
-) -> Tensor:
+def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: Padding | None = None) -> Tensor:
     r"""Slot j is :math:`\sum_i g_i x_{jw+i}` over its window of w positions: a banded E with one kernel g.
 
-    ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence. Returns ``(B, K, C)`` or ``(B, H, K, D)``; slots
-    without a real token are zero (see :func:`empty_windows`).
+    ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence; padding follows the real tokens. Returns ``(B, K, C)`` or
+    ``(B, H, K, D)``; slots without a real token are zero (see :func:`empty_windows`).
     """
-    windows = _windows(zero_padding(sequence, key_padding_mask), kernel.shape[-1], num_slots)
+    windows = _windows(_clean(sequence, padding), kernel.shape[-1], num_slots)
     if kernel.dim() == 2:
         kernel = kernel[:, None]
     return pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
 
 
-def average_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
     """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
-    totals = _windows(zero_padding(sequence, key_padding_mask), window, num_slots).sum(dim=-2)
-    tokens = tokens_per_window(sequence, window, num_slots, key_padding_mask)
-    return pad_slots(totals, num_slots) / _like_slots(tokens.clamp(min=1), sequence).to(totals.dtype)
+    totals = pad_slots(_windows(_clean(sequence, padding), window, num_slots).sum(dim=-2), num_slots)
+
+    def find() -> Tensor:
+        return tokens_per_window(sequence, window, num_slots, padding).clamp(min=1).to(totals.dtype)
+
+    question = "tokens to divide by", window, num_slots, totals.dtype
+    return totals / _like_slots(find() if padding is None else padding.once(question, find), sequence)
 
 
-def max_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
     """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
 
     In half precision a gradient goes to another position where the two largest of a window differ by less than their
     rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention. Where
     maxima are distinct they err at most twice as much, except for the digits lost where all slots have a common mean.
     """
-    filled = fill_padding(sequence, key_padding_mask, float("-inf"))
+    filled = fill_padding(sequence, None if padding is None else padding.mask, float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
-    empty = tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+    empty = empty_windows(sequence, window, num_slots, padding)
     return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
 
 
-def empty_windows(sequence: Tensor, window: int, num_slots: int, *, key_padding_mask: Tensor | None = None) -> Tensor:
+def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
     """Bool ``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
-    return tokens_per_window(sequence, window, num_slots, key_padding_mask) == 0
+
+    def find() -> Tensor:
+        return tokens_per_window(sequence, window, num_slots, padding) == 0
+
+    return find() if padding is None else padding.once(("empty windows", window, num_slots), find)
+
+
+def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None) -> Tensor:
+    """Real tokens in each slot's window, ``(B or 1, K)``."""
+    if padding is not None:
+
+        def find() -> Tensor:
+            of_windows = _windows(padding.real.unsqueeze(-1), window, num_slots).sum(dim=-2)
+            return pad_slots(of_windows, num_slots).squeeze(-1)
+
+        return padding.once(("tokens of windows", window, num_slots), find)
+    before = torch.arange(num_slots, device=sequence.device).unsqueeze(0) * window
+    return (sequence.shape[-2] - before).clamp(min=0, max=window)
+
+
+def _clean(sequence: Tensor, padding: Padding | None) -> Tensor:
+    return sequence if padding is None else padding.clean(sequence)
 
 
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
@@ -125,15 +191,8 @@ def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -
     length = sequence.shape[-2]
     # In a compiled graph for all lengths the number of windows must not depend on the length.
     count = num_slots if torch.compiler.is_compiling() else -(-length // window)
-    padded = F.pad(sequence, (0, 0, 0, count * window - length), value=fill)
+    padded = _extend(sequence, count * window - length, fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
-
-
-def tokens_per_window(sequence: Tensor, window: int, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
-    """Real tokens in each slot's window, ``(B or 1, K)``."""
-    real = sequence.new_ones(1, sequence.shape[-2], dtype=torch.bool) if key_padding_mask is None else ~key_padding_mask
-    real = real.long().unsqueeze(-1)
-    return pad_slots(_windows(real, window, num_slots).sum(dim=-2), num_slots).squeeze(-1)
 
 
 def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
@@ -143,7 +202,14 @@ def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
 
 def pad_slots(slots: Tensor, num_slots: int) -> Tensor:
     """``slots`` with zeros after them, ``num_slots`` in all."""
-    return F.pad(slots, (0, 0, 0, num_slots - slots.shape[-2]))
+    return _extend(slots, num_slots - slots.shape[-2], 0.0)
+
+
+def _extend(sequence: Tensor, number: int, fill: float) -> Tensor:
+    """``(…, M, C)`` with ``number`` more positions, which hold ``fill``; as it is where there are none to add."""
+    if not torch.compiler.is_compiling() and number == 0 and sequence.is_contiguous():
+        return sequence
+    return F.pad(sequence, (0, 0, 0, number), value=fill)
 
 
 def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.local_blocks import blocks_of, first_positions
 from torch_linformer.functional.padding import reorder
-from torch_linformer.functional.window import blocks_of, first_positions
 
 GROUP = 8  # chunks in a group, while compiling
 

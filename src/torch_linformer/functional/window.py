@@ -1,7 +1,7 @@
 """The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
 
 import math
-from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,15 @@ from torch_linformer.functional.implementations import (
     choose,
     needs_graph,
 )
+from torch_linformer.functional.local_blocks import (
+    blocks_of,
+    first_positions,
+    join_weights,
+    local_mask,
+    local_pieces,
+    put_around,
+)
+from torch_linformer.functional.padding import Once, afresh
 from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
 
 BLOCK = 64  # queries whose windows are computed together
@@ -36,13 +45,14 @@ def attend_with_window(
     dropout_p: float = 0.0,
     scale: float | None = None,
     need_weights: bool = False,
+    once: Once = afresh,
 ) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
     windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``
     ``(B or 1, H or 1, K)`` is added to their scores; ``key_padding`` is bool ``(B or 1, M)``, True at padding, where
-    keys and values are finite.
+    keys and values are finite. ``once`` keeps what is worked out from these two masks and the sizes, for the next call.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
     ``(B, H, N, K + 2 reach + 1)``, slots first.
@@ -55,21 +65,21 @@ def attend_with_window(
     if by_sdpa and _can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
         query, slots_k, slots_v, key, value = (x.to(autocast_dtype(x)) for x in (query, slots_k, slots_v, key, value))
         near = _Near(key, value, key_padding, reach, offset)
-        return _joined(query, _Slots(slots_k, slots_v, slot_padding), slot_bias, near, scale), None
+        return _joined(query, _Slots(slots_k, slots_v, slot_padding), slot_bias, near, scale, once), None
     if slot_bias is not None:
         query, slots_k, slots_v = bias_as_channel(query, slots_k, slots_v, slot_bias, scale)
         key, value = F.pad(key, (0, 1)), F.pad(value, (0, 1))
     slots = _Slots(slots_k, slots_v, slot_padding)
-    blocks = _cut_into_blocks(query, _Near(key, value, key_padding, reach, offset))
-    if slot_padding is not None:
-        # A row that is all padding would have nothing to attend to.
-        nothing = slot_padding.all(dim=-1)[:, None, None] & ~blocks.visible.any(dim=-1)
-        blocks = blocks._replace(visible=blocks.visible | nothing.unsqueeze(-1))
+    blocks = _cut_into_blocks(query, _Near(key, value, key_padding, reach, offset), slots, once)
+    parts = _split(blocks, slots)
     outputs: list[Tensor] = []
     weights: list[Tensor] = []
-    for part in _split(blocks, slots):
+    for part in parts:
         if by_sdpa:
-            output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), scale=scale)
+            allowed = partial(_allowed, part, slots)
+            # Parts of it are made where they are needed: all at once they are larger than the caches.
+            mask = once(("scores", length, offset, query.dtype), allowed) if len(parts) == 1 else allowed()
+            output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), attn_mask=mask, scale=scale)
             output = output.view(query.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
         else:
             output, softmax = _by_definition(part, slots, dropout_p, scale)
@@ -77,15 +87,23 @@ def attend_with_window(
                 weights.append(join_weights(softmax, slots_k.shape[2], reach, reach))
         outputs.append(output)
     joined = first_positions(torch.cat(weights, dim=2), length) if need_weights else None
-    return first_positions(torch.cat(outputs, dim=2).flatten(2, 3), length)[..., :width], joined
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return first_positions(output.flatten(2, 3), length)[..., :width], joined
 
 
 class _Blocks(NamedTuple):
-    """Queries ``(B, H, n, c, D)``, keys and values ``(B, H, n, s, ·)`` near them, and bool ``(B or 1, n, c, s)``."""
+    """Queries ``(B, H, n, c, D)``, and what is near them.
+
+    Attributes:
+        queries: n blocks of them.
+        keys: pieces ``(B, H, n, ·, D)`` of the span of positions of each block, one after the other.
+        values: likewise.
+        visible: bool ``(B or 1, n, c, s)``.
+    """
 
     queries: Tensor
-    keys: Tensor
-    values: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
     visible: Tensor
 
 
@@ -104,6 +122,13 @@ class _Near(NamedTuple):
         if self.padding is None:
             return self.key.new_ones(1, self.key.shape[2], dtype=torch.bool)
         return ~self.padding
+
+    def visible(self, block: int, queries: int) -> Tensor:
+        """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
+        if not torch.compiler.is_compiling() and queries == 0:
+            return self.real.new_ones(1, 0, block, block + 2 * self.reach)
+        spans = F.pad(self.real, self.sides(queries)).unfold(1, block + 2 * self.reach, block)
+        return spans.unsqueeze(2) & local_mask(block, self.reach, self.reach, self.key.device)
 
     def sides(self, queries: int) -> tuple[int, int]:
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
@@ -125,7 +150,7 @@ def _can_be_joined(*tensors: Tensor | None) -> bool:
     return at_once and plain and given[0].shape[2] > 0 and slots.shape[2] > 0 and slots.shape[3] == value.shape[3]
 
 
-def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near, scale: float) -> Tensor:
+def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near, scale: float, once: Once) -> Tensor:
     r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
 
     .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
@@ -151,9 +176,12 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
 
     span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
     spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (key, value)]
-    within = local_mask(BLOCK, near.reach, near.reach, query.device)
-    visible = F.pad(near.real, sides).unfold(1, span, BLOCK).unsqueeze(2) & within
-    allowed = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
+
+    def find() -> Tensor:
+        visible = near.visible(BLOCK, length + fill)
+        return torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
+
+    allowed = once(("scores of windows", length, near.offset, query.dtype), find)
 
     def in_blocks(x_HNX: Tensor) -> Tensor:
         return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
@@ -166,112 +194,82 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
     return output[:, :, :length]
 
 
-def _cut_into_blocks(query: Tensor, near: _Near) -> _Blocks:
+def _cut_into_blocks(query: Tensor, near: _Near, slots: _Slots, once: Once) -> _Blocks:
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
     number = blocks_of(length, block)
     fill = number * block - length
-    queries = F.pad(query, (0, 0, 0, fill)).reshape(*query.shape[:2], number, block, query.shape[-1])
-    sides = near.sides(length + fill)
-    keys, values = (
-        local_blocks(F.pad(x, (0, 0, *sides)), block, near.reach, near.reach) for x in (near.key, near.value)
-    )
-    real = local_blocks(F.pad(near.real, sides).unsqueeze(-1), block, near.reach, near.reach).squeeze(-1)
-    within = local_mask(block, near.reach, near.reach, query.device)
-    return _Blocks(queries, keys, values, real.unsqueeze(-2) & within)
+    queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
+    span, sides = block + 2 * near.reach, near.sides(length + fill)
+    keys, values = (local_pieces(x, block, span, sides) for x in (near.key, near.value))
+
+    def find() -> Tensor:
+        visible = near.visible(block, length + fill)
+        if slots.padding is None:
+            return visible
+        # A row that is all padding would have nothing to attend to.
+        nothing = slots.padding.all(dim=-1)[:, None, None] & ~visible.any(dim=-1)
+        return visible | nothing.unsqueeze(-1)
+
+    return _Blocks(queries, keys, values, once(("visible", length, near.offset), find))
 
 
-def _split(blocks: _Blocks, slots: _Slots) -> Iterator[_Blocks]:
+def _split(blocks: _Blocks, slots: _Slots) -> list[_Blocks]:
     """On a CPU as many blocks at a time as have their scores in the caches; elsewhere, and while compiling, all."""
     if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
-        return iter([blocks])
-    batch, heads, _, block, _ = blocks.queries.shape
-    scores = batch * heads * block * (slots.keys.shape[2] + blocks.keys.shape[3])
+        return [blocks]
+    batch, heads, number, block, _ = blocks.queries.shape
+    scores = batch * heads * block * (slots.keys.shape[2] + blocks.visible.shape[-1])
     at_once = max(1, SCORES // max(1, scores))
-    parts = [torch.split(x, at_once, dim=2) for x in (blocks.queries, blocks.keys, blocks.values)]
-    return (_Blocks(*part) for part in zip(*parts, torch.split(blocks.visible, at_once, dim=1), strict=True))
+    if at_once >= number:
+        return [blocks]
+
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    queries, visible = torch.split(blocks.queries, at_once, dim=2), torch.split(blocks.visible, at_once, dim=1)
+    keys, values = ([torch.split(x, at_once, dim=2) for x in each] for each in (blocks.keys, blocks.values))
+    return [
+        _Blocks(queries[part], [x[part] for x in keys], [x[part] for x in values], visible[part])
+        for part in range(len(queries))
+    ]
 
 
 def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
     """Output and softmax of the blocks."""
     queries_BHncD = blocks.queries * scale
     shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
+    keys_BHnsD, values_BHnsX = (torch.cat(pieces, dim=-2) for pieces in (blocks.keys, blocks.values))
     # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
     slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.mT).view(*shape, num_slots)
     if slots.padding is not None:
         allowed = additive_mask(~slots.padding[:, None, None, None, :], slot_scores_BHncK.dtype)
         slot_scores_BHncK = slot_scores_BHncK + allowed
-    scores_BHncs = queries_BHncD @ blocks.keys.mT
+    scores_BHncs = queries_BHncD @ keys_BHnsD.mT
     scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
     softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     # Split, not sliced: the gradient of a slice is as long as the whole.
-    to_slots, to_window = torch.split(kept, [num_slots, blocks.keys.shape[3]], dim=-1)
+    to_slots, to_window = torch.split(kept, [num_slots, keys_BHnsD.shape[3]], dim=-1)
     from_slots = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
-    return from_slots + to_window @ blocks.values, softmax
+    return from_slots + to_window @ values_BHnsX, softmax
 
 
-def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Query, key, value and mask: each block is a row of a batch, with a copy of the slots before what is near it."""
-    batch, _, number, block, _ = blocks.queries.shape
+def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value: each block is a row of a batch, with a copy of the slots before what is near it."""
+    number = blocks.queries.shape[2]
 
-    def with_slots(slots_BHKX: Tensor, near_BHnsX: Tensor) -> Tensor:
+    def with_slots(slots_BHKX: Tensor, near: list[Tensor]) -> Tensor:
         slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
-        return torch.cat([slots_BHnKX.transpose(1, 2), near_BHnsX.transpose(1, 2)], dim=-2).flatten(0, 1)
+        return torch.cat([x.transpose(1, 2) for x in (slots_BHnKX, *near)], dim=-2).flatten(0, 1)
 
+    queries = blocks.queries.transpose(1, 2).flatten(0, 1)
+    return queries, with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
+
+
+def _allowed(blocks: _Blocks, slots: _Slots) -> Tensor:
+    """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, 1, c, K + s)``."""
+    batch, _, number, block, _ = blocks.queries.shape
     seen = blocks.visible.new_ones(()) if slots.padding is None else ~slots.padding[:, None, None, :]
     seen = seen.expand(batch, number, block, slots.keys.shape[2])
     allowed = torch.cat([seen, blocks.visible.expand(batch, -1, -1, -1)], dim=-1)
-    queries = blocks.queries.transpose(1, 2).flatten(0, 1)
-    keys, values = with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
-    return queries, keys, values, allowed.flatten(0, 1).unsqueeze(1)
-
-
-def blocks_of(length: int, block: int) -> int:
-    """Blocks that hold ``length`` positions; while compiling, enough for one graph to serve every length."""
-    if torch.compiler.is_compiling():
-        # One block and several would be two graphs; so would filling up by no position and by some.
-        number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
-        return number
-    return -(-length // block)
-
-
-def first_positions(x: Tensor, length: int) -> Tensor:
-    """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
-    if torch.compiler.is_compiling():
-        # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
-        return x.index_select(2, torch.arange(length, device=x.device))
-    return x[:, :, :length]
-
-
-def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
-    """Every block with the positions around it: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
-
-    A span is ``before + block + after`` positions.
-    """
-    span = before + block + after
-    blocks = (sequence.shape[-2] - before - after) // block
-    if not torch.compiler.is_compiling() and blocks == 1:  # comparing a size would tie a graph to it
-        return sequence.unsqueeze(-3)
-    # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
-    sequence = F.pad(sequence, (0, 0, 0, -span % block))
-    shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
-    columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in range(0, span, block)]
-    return torch.cat(columns, dim=-2)[..., :span, :]
-
-
-def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
-    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
-    query = torch.arange(block, device=device).unsqueeze(-1) + before
-    position = torch.arange(before + block + after, device=device)
-    return (position >= query - before) & (position <= query + after)
-
-
-def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
-    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
-    query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
-    of_window = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
-    of_slots = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
-    index = torch.cat([of_slots, of_window], dim=-1)
-    return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)
+    return additive_mask(allowed.flatten(0, 1).unsqueeze(1), blocks.queries.dtype)

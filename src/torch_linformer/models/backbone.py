@@ -177,9 +177,10 @@ class LinformerBackbone(LinformerPreTrainedModel):
         if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             if position_ids is None:
-                past = None if cache is None else cache.pasts[0]
-                position_ids = positions_after(past, padding.mask, padding.mask.shape[1], padding.mask.device)
-                position_ids = position_ids.clamp(min=0)
+                position_ids = padding.ranks
+                if cache is not None:
+                    length, device = padding.mask.shape[1], padding.mask.device
+                    position_ids = positions_after(cache.pasts[0], padding.mask, length, device).clamp(min=0)
         start = None if cache is None else cache.tokens
         embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
         return embedded
@@ -288,4 +289,4 @@ class LinformerModel(LinformerBackbone):
 def read_attention_mask(config: LinformerConfig, attention_mask: Tensor) -> Padding:
     """The padding, and the order of the real tokens where the attention asks for one."""
     mask = attention_mask == 0
-    return Padding.unmoved(mask) if config.attention == "full" else Padding.of(mask)
+    return Padding(mask, in_order=config.attention == "full")

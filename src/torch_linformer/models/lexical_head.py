@@ -62,7 +62,7 @@ class LexicalHead(nn.Module):
         missing = tokens == NOTHING
         if attention_mask is not None:
             missing = missing | (attention_mask == 0)
-        rows = Padding.of(missing)
+        rows = Padding(missing)
         features, counted = self.features(rows.justify(tokens).clamp(min=0), ~rows.trailing)
         # Equal ones side by side, those that do not count last: no array has a column for every feature.
         features = features.masked_fill(~counted, len(self.idf)).sort(dim=1).values

@@ -26,7 +26,7 @@ class PackedRows:
     @property
     def justified(self) -> Padding:
         """The padding of what :meth:`justify` returns."""
-        return Padding.unmoved(self.key_padding_mask)
+        return Padding(self.key_padding_mask, in_order=True)
 
     @property
     def longest(self) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.dynamic import Pooled
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Padding, reorder, zero_padding
 from torch_linformer.functional.projection import check_length, scale_to_length
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
@@ -48,16 +48,18 @@ def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
 
 
 class Chunks:
-    """A sequence ``(B, N, C)``, padding after its real tokens, read ``size`` positions at a time with zeros there."""
+    """A sequence ``(B, N, C)``, read ``size`` positions at a time, its real tokens first and zeros at padding.
+
+    Attributes:
+        padding: of the sequence as it is read.
+        is_copy: its real tokens were moved, so that it is nobody else's and may be written over.
+    """
 
     def __init__(self, sequence: Tensor, padding: Padding | None, size: int) -> None:
-        self.sequence, self.padding, self.size = sequence, padding, size
-        self.length = sequence.shape[1]
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether its real tokens were moved, so that it is nobody else's and may be written over."""
-        return self.padding is not None and self.padding.order is not None
+        self.is_copy = padding is not None and not padding.in_order
+        self.sequence = sequence if padding is None else reorder(sequence, padding.order, dim=1)
+        self.padding = None if padding is None else padding.justified
+        self.size, self.length = size, sequence.shape[1]
 
     def cut_at(self, multiple: int) -> Iterator[slice]:
         """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
@@ -74,7 +76,7 @@ class Chunks:
         return piece if norm is None else cast(Tensor, norm(piece))
 
     def padding_of(self, chunk: slice) -> Padding | None:
-        return None if self.padding is None else Padding.unmoved(self.padding.trailing[:, chunk])
+        return None if self.padding is None else Padding(self.padding.mask[:, chunk], in_order=True)
 
 
 class SlotsOfChunks:
@@ -104,8 +106,8 @@ class SlotsOfChunks:
             return [torch.cat(each, dim=-2) for each in zip(*self._parts, strict=True)]
         slots = self._parts[0]
         if self.projection.length_scaling:
-            mask = None if self.chunks.padding is None else self.chunks.padding.trailing
-            slots = [scale_to_length(x, self.projection.max_len, self.chunks.length, mask) for x in slots]
+            max_len, length, padding = self.projection.max_len, self.chunks.length, self.chunks.padding
+            slots = [scale_to_length(x, max_len, length, padding) for x in slots]
         return [x.to(self._dtype) for x in slots]
 
 
@@ -118,7 +120,7 @@ class DynamicSlotsOfChunks:
     def __init__(self, projection: DynamicProjection, chunks: Chunks) -> None:
         check_length(chunks.length, projection.max_len)
         self.projection, self.chunks = projection, chunks
-        self.tokens = real_tokens(chunks.sequence, None if chunks.padding is None else chunks.padding.trailing)
+        self.tokens = real_tokens(chunks.sequence, chunks.padding)
         self._part: Pooled | None = None
 
     def add(self, chunk: slice, scored: Tensor, pooled: Sequence[Tensor]) -> None:

@@ -40,6 +40,8 @@ class DynamicProjection(nn.Module):
     its units, a row's own segments, are ours.
     """
 
+    projection = "dynamic"
+
     def __init__(
         self,
         max_len: int,
@@ -101,7 +103,7 @@ class DynamicProjection(nn.Module):
         Args:
             scored: ``(B, M, width)``, or ``(B, H, M, width)`` with ``num_heads``; real tokens stand first.
             pooled: sequences ``(B, M, C)`` or ``(B, H, M, D)``.
-            padding: of the M positions.
+            padding: of the M positions, after the real ones.
             chunk: the M positions are those of a longer sequence, with ``tokens`` real ones, ``(B or 1,)``; returned
                 is a part, to be joined with others.
 
@@ -109,8 +111,8 @@ class DynamicProjection(nn.Module):
             ``(B, K, C)`` or ``(B, H, K, D)`` for each sequence.
         """
         check_length(scored.shape[-2], self.max_len)
-        mask = None if padding is None else padding.trailing
-        tokens = real_tokens(scored, mask) if tokens is None else tokens
+        mask = None if padding is None else padding.mask
+        tokens = real_tokens(scored, padding) if tokens is None else tokens
         heads, first = [self._heads(x) for x in (scored, *pooled)], 0 if chunk is None else chunk.start
         part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
         return part if chunk is not None else self.slots_like(part, pooled)
@@ -124,7 +126,7 @@ class DynamicProjection(nn.Module):
 
     def tokens_of_slots(self, sequence: Tensor, padding: Padding | None) -> Tensor:
         """Real tokens that each slot stands for at first, ``(B or 1, K)``: the row's, divided evenly."""
-        tokens = real_tokens(sequence, None if padding is None else padding.trailing).clamp(min=1)
+        tokens = real_tokens(sequence, padding).clamp(min=1)
         tokens = tokens.to(torch.promote_types(sequence.dtype, torch.float32))
         return (tokens / self.k).unsqueeze(-1).expand(-1, self.k)
 
@@ -142,8 +144,8 @@ class DynamicProjection(nn.Module):
 
     def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
         """P for M positions, ``(B, H or 1, M, K)``."""
-        mask = None if padding is None else padding.trailing
-        return pooling_weights(self.weight, self.prior, self._heads(scored), real_tokens(scored, mask), mask).mT
+        mask, tokens = None if padding is None else padding.mask, real_tokens(scored, padding)
+        return pooling_weights(self.weight, self.prior, self._heads(scored), tokens, mask).mT
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""
@@ -166,8 +168,8 @@ class DynamicProjection(nn.Module):
         return flat.unsqueeze(1)
 
 
-def real_tokens(sequence: Tensor, mask: Tensor | None) -> Tensor:
+def real_tokens(sequence: Tensor, padding: Padding | None) -> Tensor:
     """Real tokens of each row, ``(B or 1,)``."""
-    if mask is None:
+    if padding is None:
         return torch.full((1,), sequence.shape[-2], device=sequence.device)
-    return (~mask).sum(dim=-1)
+    return padding.tokens.squeeze(-1)

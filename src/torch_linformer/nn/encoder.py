@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,10 @@ class Encoder(Stack):
             compiled_training = torch.compiler.is_compiling() and self.training and torch.is_grad_enabled()
             run = self._run_streams_uncompiled if compiled_training else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)
+        padding = options["src_key_padding_mask"]
+        if padding is not None and padding is not src_key_padding_mask:  # read here: nobody has looked at src yet
+            first = cast(SelfAttentionLayer, next(self.each_layer()))
+            src = src if first.can_chunk(mask, is_causal, need_weights) else first.clean(src, padding)
         overwrite = overwrite and ours
         for call, past in self.calls(pasts):
             src = call(src, overwrite=overwrite, past=past, **options)

@@ -92,7 +92,8 @@ class EncoderLayer(SelfAttentionLayer):
             src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
             src_mask: must be None; a causal layer takes the causal one with ``is_causal=True``.
             src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (0, and −1000 or less at padding), on any
-                side and between real tokens.
+                side and between real tokens. A stack, which reads it once, hands over what it read, and a sequence
+                that is finite there.
             is_causal: must be False, except in a causal layer.
             shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
             need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
@@ -106,7 +107,8 @@ class EncoderLayer(SelfAttentionLayer):
             read = partial(self.attends_of_chunks, shared_projection=shared_projection, past=past)
             return self.run_in_chunks(src, padding, read, overwrite)
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
-        return self.run(self.clean(src, padding), [attend])
+        src = src if padding is src_key_padding_mask else self.clean(src, padding)
+        return self.run(src, [attend])
 
 
 class ReversibleEncoderLayer(SelfAttentionLayer):
@@ -144,7 +146,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         if self.can_chunk(src_mask, is_causal, need_weights):
             first_chunks, second_chunks = self.cut(first, padding), self.cut(second, padding)
             attends_of = self.attends_of_chunks(second_chunks, shared_projection, past)
-            return self._run_chunks(first_chunks, second_chunks, attends_of, overwrite, first.dim() == 2)
+            return self._run_chunks(first_chunks, second_chunks, padding, attends_of, overwrite, first.dim() == 2)
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
         return self.couple(stream_of(first), stream_of(second), attend, reversal)
 
@@ -171,12 +173,13 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         self,
         first: Chunks,
         second: Chunks,
+        padding: Padding | None,
         attends_of: Callable[[slice], Sequence[Attend]],
         overwrite: bool,
         unbatched: bool,
     ) -> Streams:
         """:meth:`couple` chunk by chunk."""
-        attention, padding = self.self_attn, first.padding
+        attention = self.self_attn
         buffers = (None, *(x.sequence if overwrite or x.is_copy else None for x in (first, second)))
         outputs = [Gathered(first.length, 1, buffer) for buffer in buffers]
         for chunk in first.cut_at(1):

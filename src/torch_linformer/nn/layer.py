@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.padding import Padding, reorder
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks
@@ -130,9 +130,7 @@ class TransformerLayer(nn.Module):
     def cut(self, x: Tensor, padding: Padding | None) -> Chunks:
         """``x`` with its real tokens first, to be read in chunks."""
         assert self.chunk_size is not None
-        batched = self.self_attn.to_batch_first(x)
-        batched = batched if padding is None else reorder(batched, padding.order, dim=1)
-        return Chunks(batched, padding, self.chunk_size)
+        return Chunks(self.self_attn.to_batch_first(x), padding, self.chunk_size)
 
     def put_back(self, sequence: Tensor, padding: Padding | None, unbatched: bool) -> Tensor:
         """What :meth:`cut` made of it, as it was."""

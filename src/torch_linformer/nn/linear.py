@@ -1,6 +1,10 @@
 """The products of the linear maps."""
 
+from typing import cast
+
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules import module as registry
 
 from torch_linformer.functional.matmul import linear
@@ -12,13 +16,35 @@ def run_linear(module: nn.Module, x: Tensor) -> Tensor:
     The modules themselves are plain :class:`torch.nn.Linear`, which quantisation and adapters look for by their type.
     What these put in its place, and a map that somebody listens to, is called as it is.
     """
-    if x.device.type == "cpu" and type(module) is nn.Linear and not _is_watched(module):
-        return linear(x, module.weight, module.bias)
+    if x.device.type == "cpu" and _is_plain(module):
+        plain = cast(nn.Linear, module)
+        return linear(x, plain.weight, plain.bias)
     output: Tensor = module(x)
     return output
 
 
-def _is_watched(module: nn.Module) -> bool:
+def run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor:
+    """``X̄ Wᵀ + m bᵀ``: sums of what ``module`` makes of positions, from the sums of these ``(B, K, C)``.
+
+    ``mass`` ``(B or 1, K)`` is what the weights of each sum add up to.
+    """
+    if module.bias is None:
+        return run_linear(module, sums)
+    if _is_plain(module):
+        rows = sums.shape[0]
+        of_bias = mass.unsqueeze(-1).expand(rows, -1, -1), module.bias.expand(rows, 1, -1)
+        return torch.baddbmm(linear(sums, module.weight), *of_bias)
+    # What it makes of a zero is its bias, whatever has been put in its place or around it.
+    mapped, bias = torch.split(run_linear(module, F.pad(sums, (0, 0, 0, 1))), [sums.shape[1], 1], dim=1)
+    return mapped + (mass.unsqueeze(-1) - 1) * bias
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a call of it is the product with its weight, and nothing more."""
+    return type(module) is nn.Linear and not does_more_than_forward(module)
+
+
+def does_more_than_forward(module: nn.Module) -> bool:
     """Whether a call of the module does more than its own ``forward``."""
     hooks = (
         module._forward_pre_hooks,

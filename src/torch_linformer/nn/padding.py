@@ -31,7 +31,7 @@ def read_padding(key_padding_mask: KeyPaddingMask, key: Tensor, *, ordered: bool
     if mask.dim() == 1:
         mask = mask.unsqueeze(0)
     check_padding_mask(mask, key.shape[0], key.shape[1])
-    return Padding.of(mask) if ordered else Padding.unmoved(mask)
+    return Padding(mask, in_order=not ordered)
 
 
 def _hidden_by(mask: Tensor) -> Tensor:

@@ -140,16 +140,28 @@ class SequenceProjection(nn.Module):
         """
         check_length(sequence.shape[-2], self.max_len)
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
-        mask = None
-        if padding is not None:
-            sequence, mask = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.trailing
         if self.projection not in DENSE:
+            if padding is not None:
+                sequence, padding = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.justified
             num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
-            return self._slots_of_windows(sequence, num_slots, mask)
+            return self._slots_of_windows(sequence, num_slots, padding)
         assert self.weight is not None
+        sequence = sequence if padding is None else padding.clean(sequence)
         if chunk is not None:
-            return compress(sequence, self.weight[..., chunk, :], mask, length_scaling=False)
-        return compress(sequence, self.weight, mask, self.length_scaling)
+            return compress(sequence, self.weight[..., chunk, :], padding, length_scaling=False)
+        return compress(sequence, self.weight, padding, self.length_scaling)
+
+    @property
+    def matrix(self) -> Tensor:
+        """E ``(max_len, K)`` of a dense map."""
+        assert self.weight is not None
+        return self.weight
+
+    def mass(self, sequence: Tensor, padding: Padding | None) -> Tensor:
+        """What the weights of each slot that ``sequence`` ``(B, M, C)`` reaches add up to, ``(B or 1, K)``."""
+        ones = sequence.new_ones(1 if padding is None else sequence.shape[0], sequence.shape[1], 1)
+        mass: Tensor = self(ones, padding, all_slots=False)
+        return mass.squeeze(-1)
 
     def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
         """The slots that each sequence in ``pooled`` reaches; ``scored`` is for maps that depend on the input."""
@@ -161,17 +173,16 @@ class SequenceProjection(nn.Module):
             raise ValueError(
                 f"slot_mass needs slots that stand for tokens: those of {self.projection!r} maps mix them all"
             )
-        mask = None if padding is None else padding.trailing
-        return tokens_per_window(sequence, self.window, self.reached(sequence.shape[-2]), mask)
+        return tokens_per_window(sequence, self.window, self.reached(sequence.shape[-2]), padding)
 
-    def _slots_of_windows(self, sequence: Tensor, num_slots: int, key_padding_mask: Tensor | None) -> Tensor:
+    def _slots_of_windows(self, sequence: Tensor, num_slots: int, padding: Padding | None) -> Tensor:
         """The first ``num_slots`` windows."""
         if self.projection == "mean":
-            return average_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
+            return average_windows(sequence, self.window, num_slots, padding)
         if self.projection == "max":
-            return max_windows(sequence, self.window, num_slots, key_padding_mask=key_padding_mask)
+            return max_windows(sequence, self.window, num_slots, padding)
         assert self.weight is not None
-        return convolve_windows(sequence, self.weight, num_slots, key_padding_mask=key_padding_mask)
+        return convolve_windows(sequence, self.weight, num_slots, padding)
 
     def reached(self, length: int) -> int:
         """Slots that a sequence of ``length`` positions fills, the first ones; the others are empty."""
@@ -191,8 +202,7 @@ class SequenceProjection(nn.Module):
             return None
         num_slots = self.k if every else self.reached(length)
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
-        mask = None if padding is None else padding.trailing
-        return empty_windows(sequence, self.window, num_slots, key_padding_mask=mask)
+        return empty_windows(sequence, self.window, num_slots, None if padding is None else padding.justified)
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""

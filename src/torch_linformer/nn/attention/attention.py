@@ -104,7 +104,7 @@ class Attention(Heads):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
-        key = query if key is None else key
+        key, of_keys = query if key is None else key, None
         check_call(self.context, type(self).__name__, key, attn_mask, is_causal, past, start)
         queries, padding = self.to_batch_first(query), None
         check_past(past, queries)
@@ -114,12 +114,14 @@ class Attention(Heads):
         else:
             source = queries if key is query else self.to_batch_first(key)
             other = source if value is None or value is key else self.to_batch_first(value)
-            keys, values, padding = self._read(queries, source, other, key_padding_mask)
+            check_inputs(self, queries, source, other)
+            padding = read_padding(key_padding_mask, source, ordered=self.context.is_ordered)
             check_aligned(self.context, queries, source, padding is not None)
+            keys, values, of_keys = self._put_in_order(source, other, padding)
             if padding is not None:
                 queries = self._clean_queries(queries, source, keys, padding)
-            context = self.context.read(self, keys, values, padding, shared_projection)
-        call, weights, output = Call(past, start, need_weights), None, Gathered(queries.shape[1], dim=1)
+            context = self.context.read(self, keys, values, of_keys, shared_projection)
+        call, weights, output = Call(past, start, need_weights, of_keys), None, Gathered(queries.shape[1], dim=1)
         for rows in cut(queries.shape[1], self._rows_at_once(queries, need_weights)):
             some = queries if output.is_whole(rows) else queries[:, rows]
             queries_BHND = self.split_heads(run_linear(self.q_proj, some), self.num_heads)
@@ -158,8 +160,9 @@ class Attention(Heads):
             )
         source = self.to_batch_first(key)
         other = source if value is None or value is key else self.to_batch_first(value)
-        keys, values, padding = self._read(None, source, other, key_padding_mask)
-        return self.context.read(self, keys, values, padding, shared_projection)
+        check_inputs(self, None, source, other)
+        padding = read_padding(key_padding_mask, source, ordered=self.context.is_ordered)
+        return self.context.read(self, *self._put_in_order(source, other, padding), shared_projection)
 
     def compress_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceMap | None
@@ -193,26 +196,25 @@ class Attention(Heads):
         in_pieces = queries.device.type == "cpu" and runs_in_chunks(ROWS)
         return ROWS if in_pieces and not need_weights and not self.context.is_aligned else None
 
-    def _read(
-        self, query: Tensor | None, key: Tensor, value: Tensor, key_padding_mask: KeyPaddingMask
+    def _put_in_order(
+        self, key: Tensor, value: Tensor, padding: Padding | None
     ) -> tuple[Tensor, Tensor, Padding | None]:
-        """Keys and values ``(B, M, C)`` with the real tokens first and zeros at padding, and the padding."""
-        check_inputs(self, query, key, value)
-        padding = read_padding(key_padding_mask, key, ordered=self.context.is_ordered)
+        """Keys and values ``(B, M, C)`` with zeros at padding, the real tokens first if need be; and their padding."""
         if padding is None:
             return key, value, None
-        keys = padding.justify(key)
-        return keys, keys if value is key else padding.justify(value), padding
+        moves = self.context.moves_keys
+        put = padding.justify if moves else padding.clean
+        keys = put(key)
+        return keys, keys if value is key else put(value), padding.justified if moves else padding
 
     def _clean_queries(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding) -> Tensor:
         """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them."""
         aligned = self.context.is_aligned
-        if query is key and (aligned or padding.order is None):
-            return keys
+        if query is key:
+            moved = self.context.moves_keys and not padding.in_order
+            return keys if aligned or not moved else padding.clean(query)
         if aligned:
             return padding.justify(query)
-        if query is key:
-            return padding.clean(query)
         if query.shape != key.shape:
             return query
         # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.

@@ -22,11 +22,16 @@ OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that eve
 
 
 class Call(NamedTuple):
-    """How a context is attended to in one call; see :meth:`Attention.forward`."""
+    """How a context is attended to in one call; see :meth:`Attention.forward`.
+
+    Attributes:
+        padding: of the keys, where they were read in this call: it keeps what other layers ask again.
+    """
 
     past: Past | None
     start: int
     need_weights: bool
+    padding: Padding | None = None
 
 
 class Context:
@@ -80,6 +85,11 @@ class Context:
         return False
 
     @property
+    def moves_keys(self) -> bool:
+        """Whether keys must have their real tokens first, where their order matters."""
+        return self.is_ordered
+
+    @property
     def is_aligned(self) -> bool:
         """Whether query i stands at the position of key i, and sees only what is before it, or near."""
         return self.causal
@@ -98,12 +108,12 @@ class Context:
         padding: Padding | None,
         shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        """What there is to attend to in keys and values ``(B, M, C)`` whose real tokens stand first."""
+        """What there is to attend to in keys and values ``(B, M, C)``, which are zero at padding."""
         if shared_projection is not None:
             raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
         keys_BHMD = attention.split_heads(run_linear(attention.k_proj, key), attention.num_kv_heads)
         values_BHMD = attention.split_heads(run_linear(attention.v_proj, value), attention.num_kv_heads)
-        return KeysAndValues(keys_BHMD, values_BHMD, None if padding is None else padding.trailing)
+        return KeysAndValues(keys_BHMD, values_BHMD, None if padding is None else padding.mask)
 
     def read_chunks(
         self,
@@ -118,7 +128,7 @@ class Context:
             for x in (chunks.read(chunk, norm) for chunk in chunks.cut_at(1))
         ]
         keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
-        return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.trailing)
+        return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.mask)
 
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are wanted."""

@@ -1,11 +1,12 @@
 """The tokens that every query attends to themselves: the first and the last ones of a row."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Once, Padding, afresh
 
 
 class ExactTokens(NamedTuple):
@@ -30,17 +31,23 @@ class ExactTokens(NamedTuple):
 
     def places(self, sequence: Tensor, padding: Padding | None) -> "Places":
         """Where they stand in ``sequence`` ``(B, M, C)``."""
+        if padding is not None:
+            return padding.once(("places", self), partial(self._find, sequence, padding))
+        return self._find(sequence, None)
+
+    def _find(self, sequence: Tensor, padding: Padding | None) -> "Places":
         length, device = sequence.shape[1], sequence.device
         tokens = torch.full((1, 1), length, device=device)
         if padding is not None:
-            tokens = (~padding.trailing).sum(dim=-1, keepdim=True)
+            tokens = padding.tokens
         first = torch.arange(self.first, device=device).expand(tokens.shape[0], -1)
         last = tokens - self.last + torch.arange(self.last, device=device)
         index = torch.cat([first, last], dim=-1)
         if padding is None and not torch.compiler.is_compiling() and length >= self.number:
             return Places(index, None)
         missing = torch.cat([first >= tokens, last < self.first], dim=-1)
-        return Places(index.masked_fill(missing, 0), missing)
+        once = afresh if padding is None else padding.about(self)
+        return Places(index.masked_fill(missing, 0), missing, once)
 
 
 class Places(NamedTuple):
@@ -50,10 +57,12 @@ class Places(NamedTuple):
         positions: theirs, ``(B or 1, T)``.
         missing: bool ``(B or 1, T)``, True where there is no such token; None where there are all of them, as in a long
             sequence without padding.
+        once: keeps what follows from them, for the other layers of a stack.
     """
 
     positions: Tensor
     missing: Tensor | None
+    once: Once = afresh
 
     def take(self, sequence: Tensor) -> Tensor:
         """``(B, T, C)`` of ``(B, M, C)``."""
@@ -64,7 +73,11 @@ class Places(NamedTuple):
 
     def hidden(self, length: int, padding: Padding | None) -> Tensor:
         """Bool ``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out."""
-        index = self.positions if self.missing is None else self.positions.masked_fill(self.missing, length)
-        found = torch.zeros(index.shape[0], length + 1, dtype=torch.bool, device=index.device)
-        found = found.scatter(1, index, True)[:, :-1]
-        return found if padding is None else found | padding.trailing
+
+        def find() -> Tensor:
+            index = self.positions if self.missing is None else self.positions.masked_fill(self.missing, length)
+            found = torch.zeros(index.shape[0], length + 1, dtype=torch.bool, device=index.device)
+            found = found.scatter(1, index, True)[:, :-1]
+            return found if padding is None else found | padding.mask
+
+        return self.once("hidden", find)

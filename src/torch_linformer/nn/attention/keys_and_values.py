@@ -45,6 +45,15 @@ class KeysAndValues(NamedTuple):
         of_slots, of_window = torch.split(weights, [reached, weights.shape[-1] - reached], dim=-1)
         return torch.cat([F.pad(of_slots, (0, self.num_slots - reached)), of_window], dim=-1)
 
+    def padding_with(self, others: "KeysAndValues") -> Tensor:
+        """Which of these and of others, which follow them, get no attention, ``(B, ·)``."""
+        masks = [
+            part.keys.new_zeros(1, part.keys.shape[2], dtype=torch.bool) if part.padding is None else part.padding
+            for part in (self, others)
+        ]
+        rows = self.keys.shape[0]  # not the most that a mask has: a comparison would tie an exported graph to it
+        return torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1)
+
     @property
     def nbytes(self) -> int:
         """Bytes of its tensors."""

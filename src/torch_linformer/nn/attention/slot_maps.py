@@ -3,16 +3,18 @@
 from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.projection import check_length, compress_with_mass
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, DynamicSlotsOfChunks, SlotsOfChunks
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linear_on_sums
 from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.options import DENSE
+from torch_linformer.nn.projection import SequenceProjection
 
 
 class Pair(NamedTuple):
@@ -73,6 +75,41 @@ class SlotMaps(NamedTuple):
         slots_k = self.of_keys.slots_of(scored.key, [sequences.key], padding)
         return Pair(slots_k[0], self.of_values.slots_of(scored.value, [sequences.value], padding)[0])
 
+    def compress_inputs(self, attention: Heads, inputs: Pair, padding: Padding | None) -> Pair:
+        """Keys and values ``(B, H, K, D)`` of slots of the inputs, compressed before their channels are mixed."""
+        dense = [x for x in self if isinstance(x, SequenceProjection) and x.projection in DENSE]
+        if len(dense) < 2 or any(does_more_than_forward(x) for x in dense) or inputs.value is not inputs.key:
+            slots = self.compress(inputs, inputs, padding)
+            masses = self.masses(inputs.key, padding)
+        else:  # E and F as one matrix: the sequence is read once
+            for each in dense:
+                check_length(inputs.key.shape[1], each.max_len)
+            matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
+            both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
+            slots, masses = (
+                Pair(x, x) if self.is_one else Pair(*torch.split(x, [each.k for each in dense], dim=1)) for x in both
+            )
+        return self.heads_of_slots(attention, slots, masses, padding)
+
+    def masses(self, sequence: Tensor, padding: Padding | None) -> Pair | None:
+        """What the weights of each slot add up to, ``(B or 1, K)``; None where it is 1 or, without tokens, 0."""
+        if isinstance(self.of_keys, DynamicProjection) or isinstance(self.of_values, DynamicProjection):
+            return None
+        of_keys = self.of_keys.mass(sequence, padding)
+        return Pair(of_keys, of_keys if self.is_one else self.of_values.mass(sequence, padding))
+
+    def heads_of_slots(self, attention: Heads, slots: Pair, masses: Pair | None, padding: Padding | None) -> Pair:
+        """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
+        linears = attention.k_proj, attention.v_proj
+        if masses is not None:
+            mapped = [run_linear_on_sums(*each) for each in zip(linears, slots, masses, strict=True)]
+        else:
+            mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
+            if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
+                empty = padding.once("rows without tokens", lambda: padding.tokens == 0)
+                mapped = [zero_padding(x, empty) for x in mapped]
+        return Pair(*(attention.split_heads(x, attention.num_kv_heads) for x in mapped))
+
     def scored(self, inputs: Pair, sequences: Pair) -> Pair:
         """What a map that depends on the input looks at: each head's own keys and values, or the inputs."""
         return inputs if self.of_keys.num_heads is None else sequences
@@ -101,31 +138,6 @@ class SlotsInTheMaking:
         """The slots that the whole sequence reaches."""
         slots = self._of_keys.total()
         return Pair(slots[0], slots[-1] if self.maps.is_one else self._of_values.total()[0])
-
-
-def heads_of_slots(attention: Heads, slots: Pair, maps: SlotMaps, sequence: Tensor, padding: Padding | None) -> Pair:
-    """Keys and values ``(B, H, K, D)`` from the slots ``(B, K, C)`` of the inputs themselves."""
-    linears, heads = (attention.k_proj, attention.v_proj), attention.num_kv_heads
-    ones = sequence.new_ones(1 if padding is None else sequence.shape[0], sequence.shape[1], 1)
-    mapped = (_map_channels(*each, ones, padding) for each in zip(linears, slots, maps, strict=True))
-    return Pair(*(attention.split_heads(x, heads) for x in mapped))
-
-
-def _map_channels(
-    linear: nn.Linear, slots: Tensor, projection: SequenceMap, ones: Tensor, padding: Padding | None
-) -> Tensor:
-    """``(Eᵀ X) W + (Eᵀ m) bᵀ``, where b is what the map makes of a zero, called once for both.
-
-    So adapters around the map take part, and nobody else reads its parameters.
-    """
-    if linear.bias is None:
-        return run_linear(linear, slots)
-    if isinstance(projection, DynamicProjection):  # whose columns sum to 1, except in a row of nothing but padding
-        mapped = run_linear(linear, slots)
-        return mapped if padding is None else zero_padding(mapped, padding.trailing.all(dim=-1, keepdim=True))
-    mapped, bias = torch.split(run_linear(linear, F.pad(slots, (0, 0, 0, 1))), [slots.shape[1], 1], dim=1)
-    mass: Tensor = projection(ones, padding, all_slots=False)
-    return mapped + (mass - 1) * bias
 
 
 def _once(pair: Pair) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """The context of Linformer attention: K slots that a map makes of the whole sequence."""
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -7,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import attend, repeat_heads
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Once, Padding, afresh, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
 from torch_linformer.nn.attention.exact_tokens import ExactTokens, Places
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps, SlotsInTheMaking, heads_of_slots
+from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps, SlotsInTheMaking
 from torch_linformer.nn.chunks import Chunks
 from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
@@ -90,6 +91,11 @@ class Slots(Context):
         return True
 
     @property
+    def moves_keys(self) -> bool:
+        # A dense map finds the row of each real token, wherever it stands.
+        return self.window is not None or self.exact.number > 0 or self.projection not in DENSE
+
+    @property
     def is_aligned(self) -> bool:
         return self.window is not None
 
@@ -129,7 +135,6 @@ class Slots(Context):
         padding: Padding | None,
         shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        padding = None if padding is None else padding.justified
         near = super().read(attention, key, value, padding, None) if self.window else None
         exact = None
         if self.exact.number:
@@ -141,8 +146,7 @@ class Slots(Context):
             return _without_slots(attention, key)._replace(near=near, exact=exact)
         maps, inputs = SlotMaps.of(attention, shared_projection), Pair(key, value)
         if maps.compress_first(attention, key.shape[1], value is key, bool(self.window)):
-            slots = maps.compress(inputs, inputs, padding)
-            slots = heads_of_slots(attention, slots, maps, key, padding)
+            slots = maps.compress_inputs(attention, inputs, padding)
         else:
             positions = near or super().read(attention, key, value, padding, None)
             slots = maps.compress(inputs, Pair(positions.keys, positions.values), padding)
@@ -180,7 +184,8 @@ class Slots(Context):
             slots_of_chunks.add(chunk, inputs, inputs if compresses_first or heads is None else heads)
         slots = slots_of_chunks.total()
         if compresses_first:
-            slots = heads_of_slots(attention, slots, maps, chunks.sequence, chunks.padding)
+            masses = maps.masses(chunks.sequence, chunks.padding)
+            slots = maps.heads_of_slots(attention, slots, masses, chunks.padding)
         return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(near=near, exact=exact)
 
     def _context(self, slots: Pair, maps: SlotMaps, sequence: Tensor, padding: Padding | None) -> KeysAndValues:
@@ -195,7 +200,8 @@ class Slots(Context):
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         if self.has_bias:
             context = _with_bias(attention, context)
-        keys, values, slot_padding, score_bias = self._slots_and_exact(attention, context)
+        once = self._once(attention, context, call)
+        keys, values, slot_padding, score_bias = self._slots_and_exact(attention, context, once)
         near = context.near
         if near is None:
             output, weights = attend(
@@ -225,11 +231,20 @@ class Slots(Context):
                 offset=call.start - first,
                 dropout_p=attention.dropout_p,
                 need_weights=call.need_weights,
+                once=once,
             )
         return output, None if weights is None else context.over_all_slots(weights)
 
+    def _once(self, attention: Heads, context: KeysAndValues, call: Call) -> Once:
+        """What is kept for all layers of the same kind and number of slots, window and exact tokens."""
+        if call.padding is None:
+            return afresh
+        own = cast("SequenceMap | None", attention.proj_k)
+        kind = None if own is None else (own.projection, own.max_len)
+        return call.padding.about((kind, context.num_slots, self.window, self.exact))
+
     def _slots_and_exact(
-        self, attention: Heads, context: KeysAndValues
+        self, attention: Heads, context: KeysAndValues, once: Once
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Keys, values and padding of the slots and of the exact tokens after them, and a bias ``(B or 1, H, ·)``."""
         keys, values, padding, bias = context.keys, context.values, context.padding, None
@@ -243,12 +258,7 @@ class Slots(Context):
         if bias is not None:
             bias = F.pad(bias, (0, self.exact.number))
         if padding is not None or exact.padding is not None:
-            parts = [
-                part.keys.new_zeros(1, part.keys.shape[2], dtype=torch.bool) if part.padding is None else part.padding
-                for part in (context, exact)
-            ]
-            rows = keys.shape[0]  # not the most that a part has: a comparison would tie an exported graph to it
-            padding = torch.cat([part.expand(rows, -1) for part in parts], dim=-1)
+            padding = once("slots and exact tokens", partial(context.padding_with, exact))
         return torch.cat([keys, exact.keys], dim=2), torch.cat([values, exact.values], dim=2), padding, bias
 
 

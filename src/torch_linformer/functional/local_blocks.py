@@ -1,0 +1,70 @@
+"""Sequences cut into blocks of positions, each with those around it."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def blocks_of(length: int, block: int) -> int:
+    """Blocks that hold ``length`` positions; while compiling, enough for one graph to serve every length."""
+    if torch.compiler.is_compiling():
+        # One block and several would be two graphs; so would filling up by no position and by some.
+        number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
+        return number
+    return -(-length // block)
+
+
+def first_positions(x: Tensor, length: int) -> Tensor:
+    """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
+    if torch.compiler.is_compiling():
+        # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
+        return x.index_select(2, torch.arange(length, device=x.device))
+    return x[:, :, :length]
+
+
+def local_blocks(sequence: Tensor, block: int, before: int, after: int = 0) -> Tensor:
+    """Every block with the positions around it: ``(…, before + M + after, D)`` to ``(…, M / block, span, D)``.
+
+    A span is ``before + block + after`` positions.
+    """
+    pieces = local_pieces(sequence, block, before + block + after)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
+
+
+def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int] = (0, 0)) -> list[Tensor]:
+    """Pieces ``(…, n, ·, D)`` of the spans of n blocks, one after the other; a span begins where its block does.
+
+    ``sides`` are positions to put before and after the sequence.
+    """
+    blocks = (sequence.shape[-2] + sum(sides) - span + block) // block
+    if not torch.compiler.is_compiling() and blocks == 1:  # comparing a size would tie a graph to it
+        return [put_around(sequence, *sides).unsqueeze(-3)]
+    # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
+    sequence = put_around(sequence, sides[0], sides[1] + -span % block)
+    shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+    return [
+        sequence[..., start : start + blocks * block, :].reshape(shape)[..., : span - start, :]
+        for start in range(0, span, block)
+    ]
+
+
+def put_around(sequence: Tensor, before: int, after: int) -> Tensor:
+    """``sequence`` with zeros around it."""
+    if not torch.compiler.is_compiling() and before == after == 0:
+        return sequence
+    return F.pad(sequence, (0, 0, before, after))
+
+
+def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
+    """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
+    every = torch.ones(block, before + block + after, dtype=torch.bool, device=device)
+    return every.triu_().tril_(before + after)
+
+
+def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
+    """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
+    query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
+    of_window = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
+    of_slots = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
+    index = torch.cat([of_slots, of_window], dim=-1)
+    return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)

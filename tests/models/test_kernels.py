@@ -1,0 +1,165 @@
+"""What a GPU is asked to do: how many kernels a call launches, and that nothing waits for their results.
+
+Kernels are counted on a CPU, as the operations that PyTorch dispatches, views left out.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertModel
+
+from torch_linformer.models import LinformerConfig, LinformerForCausalLM, LinformerModel
+from torch_linformer.nn import LinformerAttention
+
+VIEWS = {
+    "view",
+    "t",
+    "transpose",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "slice",
+    "select",
+    "permute",
+    "_unsafe_view",
+    "detach",
+    "alias",
+    "as_strided",
+    "split",
+    "split_with_sizes",
+    "unbind",
+    "reshape",
+    "_reshape_alias",
+    "chunk",
+    "unflatten",
+}
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "intermediate_size": 192,
+    "max_position_embeddings": 256,
+}
+PADDING = torch.arange(256) >= torch.tensor([[256], [200]])
+MOST = {  # forward, and forward with backward of gradients that are added to others
+    ("attention", False): (12, 47),
+    ("attention", True): (23, 58),
+    ("model", False): (122, 465),
+    ("model", True): (160, 509),
+    ("means and a window", False): (284, 693),
+    ("means and a window", True): (188, 603),
+}
+
+
+class Kernels(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[function.overloadpacket._qualified_op_name.split("::")[1]] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def kernels_of(call):
+    with Kernels() as kernels:
+        call()
+    return sum(number for name, number in kernels.names.items() if name not in VIEWS)
+
+
+def calls(name, masked):
+    """A function that computes the output, of a module that has gradients already."""
+    torch.manual_seed(0)
+    if name == "attention":
+        module, x = LinformerAttention(96, 4, 256, 32), torch.randn(2, 256, 96)
+
+        def call():
+            return module(x, key_padding_mask=PADDING if masked else None)[0]
+    else:
+        options = {"k": 32} if name == "model" else {"k": 32, "projection": "mean", "window": 32}
+        of_bert = name == "BERT"
+        module = BertModel(BertConfig(**SIZES)) if of_bert else LinformerModel(LinformerConfig(**SIZES, **options))
+        module.eval()
+        ids, mask = torch.randint(5, 90, (2, 256)), (~PADDING).long() if masked else None
+
+        def call():
+            return module(input_ids=ids, attention_mask=mask)[0]
+
+    call().sum().backward()
+    return call
+
+
+@pytest.mark.parametrize(("name", "masked"), MOST, ids=str)
+def test_a_call_launches_no_more_kernels_than_it_did(name, masked):
+    call = calls(name, masked)
+    with torch.no_grad():
+        forward = kernels_of(call)
+    training = kernels_of(lambda: call().sum().backward())
+    most = MOST[name, masked]
+    assert forward <= most[0] and training <= most[1], (forward, training)
+
+
+def test_what_a_mask_says_is_worked_out_once_for_all_layers():
+    """Padding costs an encoder of six layers at most two kernels a layer more, and what is paid once."""
+    model = [calls("model", masked) for masked in (False, True)]
+    bert = [calls("BERT", masked) for masked in (False, True)]
+    with torch.no_grad():
+        (plain, padded), of_bert = ([kernels_of(call) for call in each] for each in (model, bert))
+    assert padded - plain <= 6 * 2 + 30
+    assert padded - plain <= 1.25 * (of_bert[1] - of_bert[0])
+
+
+ENCODERS = {
+    "headwise": {},
+    "none": {"sharing": "none"},
+    "layerwise": {"sharing": "layerwise"},
+    "mean": {"projection": "mean"},
+    "max": {"projection": "max"},
+    "conv": {"projection": "conv"},
+    "means and a window": {"projection": "mean", "window": 8},
+    "chosen by the input": {
+        "projection": "dynamic",
+        "sharing": "kv_per_head",
+        "window": 8,
+        "exact_first": 1,
+        "exact_last": 1,
+        "slot_mass": "learned",
+    },
+    "no slots": {"k": 0, "window": 8, "exact_first": 1},
+    "full": {"attention": "full"},
+}
+DECODERS = {
+    "causal": {},
+    "window": {"window": 8, "exact_first": 1},
+    "rotary": {"window": 8, "position_embedding": "rotary"},
+    "full": {"attention": "full"},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_waits_for_no_result(kind, masked):
+    """Tensors without numbers refuse to be asked for one, and take the ways of other devices than a CPU."""
+    with torch.device("meta"):
+        model = LinformerModel(LinformerConfig(**{**SIZES, "k": 8, **ENCODERS[kind]}))
+        ids, mask = torch.zeros(2, 50, dtype=torch.long), torch.ones(2, 50) if masked else None
+        model(input_ids=ids, attention_mask=mask)[0].sum().backward()
+        with torch.no_grad():
+            assert model.eval()(input_ids=ids, attention_mask=mask)[0].shape == (2, 50, 96)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_step_of_generation_waits_for_no_result(kind, masked):
+    with torch.device("meta"):
+        model = LinformerForCausalLM(LinformerConfig(**{**SIZES, "k": 8, "causal": True, **DECODERS[kind]}))
+        ids, mask = torch.zeros(2, 50, dtype=torch.long), torch.ones(2, 51) if masked else None
+        before = None if mask is None else mask[:, :50]
+        model(input_ids=ids, attention_mask=before, labels=ids).loss.backward()
+        with torch.no_grad():
+            read = model.eval()(input_ids=ids, attention_mask=before, use_cache=True)
+            step = model(input_ids=ids[:, :1], attention_mask=mask, past_key_values=read.past_key_values)
+        assert step.logits.shape == (2, 1, 97)
