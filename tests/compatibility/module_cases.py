@@ -152,7 +152,7 @@ def _run(module: nn.Module) -> tuple[Tensor, Tensor]:
     if isinstance(module, SequenceProjection | DynamicProjection):
         heads = x if module.num_heads is None else x.unflatten(-1, (2, -1)).transpose(1, 2)
         if isinstance(module, DynamicProjection):
-            return module(heads, [heads], Padding(LATE_PADDING), in_order=True)[0], x
+            return module(heads, [heads], Padding(LATE_PADDING, in_order=True))[0], x
         return module(heads, LATE_PADDING), x
     if isinstance(module, LinformerAttention):
         return at_real_tokens(_attend(module, x), real), x

@@ -93,6 +93,20 @@ def test_weights_stand_at_their_own_query_whatever_the_side(randomize, mask, win
 
 
 @pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("window", [None, 3])
+def test_layers_that_differ_ask_their_own_questions(randomize, mask, window, side):
+    """What one layer found about the padding is not what a layer of other slots, or of another length, would find."""
+    options = {"projection": "mean", "window": window, "exact_first": 1, "slot_mass": "learned"}
+    model = LinformerEncoder(WIDTH, 4, 4, 17, 0.0, **{**SIZES, "k": [5, 2, 5, 1]}, **options).eval()
+    model.layers[2].self_attn.resize_max_len(31)
+    randomize(model)
+    x, mask = torch.randn(len(LENGTHS), LENGTH, WIDTH, dtype=torch.float64), on_side(mask, side)
+    padded = model(x, src_key_padding_mask=mask)
+    for row, real in enumerate(~mask):
+        assert_close(padded[row, real], model(x[row : row + 1, real])[0])
+
+
+@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
     "options", [{}, {"window": 3}, {"causal": True, "window": 3}], ids=["slots", "window", "causal"]
 )

@@ -62,12 +62,12 @@ class Padding:
         """Real tokens of each row, ``(B, 1)``."""
         if self.in_order or self.mask.shape[1] == 0:
             return self.once("tokens", lambda: self.real.sum(dim=-1, keepdim=True))
-        return self._up_to[:, -1:]
+        return self.up_to[:, -1:]
 
     @property
     def ranks(self) -> Tensor:
         """Real tokens before each position, ``(B, N)``: a real token's place among them."""
-        return self.once("ranks", lambda: torch.add(self._up_to, self.real, alpha=-1))
+        return self.once("ranks", lambda: torch.add(self.up_to, self.real, alpha=-1))
 
     @property
     def trailing(self) -> Tensor:
@@ -133,7 +133,7 @@ class Padding:
         return self.once("positions", lambda: torch.arange(self.mask.shape[1], device=self.mask.device))
 
     @property
-    def _up_to(self) -> Tensor:
+    def up_to(self) -> Tensor:
         """Real tokens up to each position and with it."""
         return self.once("up to", lambda: self.real.cumsum(dim=-1))
 

@@ -177,10 +177,11 @@ class LinformerBackbone(LinformerPreTrainedModel):
         if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             if position_ids is None:
-                position_ids = padding.ranks
+                position_ids = padding.up_to - 1
                 if cache is not None:
                     length, device = padding.mask.shape[1], padding.mask.device
-                    position_ids = positions_after(cache.pasts[0], padding.mask, length, device).clamp(min=0)
+                    position_ids = positions_after(cache.pasts[0], padding.mask, length, device)
+                position_ids = position_ids.clamp(min=0)
         start = None if cache is None else cache.tokens
         embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
         return embedded

@@ -108,8 +108,7 @@ class DecoderLayer(TransformerLayer):
 
             return self.run_in_chunks(tgt, padding, read)
         attend = partial(self.self_attn, key_padding_mask=padding, past=past, **weights)
-        tgt = tgt if padding is tgt_key_padding_mask else self.clean(tgt, padding)
-        return self.run(tgt, [attend, attend_to_memory])
+        return self.run(self.clean(tgt, padding), [attend, attend_to_memory])
 
 
 def _check_tgt_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:

@@ -107,8 +107,9 @@ class EncoderLayer(SelfAttentionLayer):
             read = partial(self.attends_of_chunks, shared_projection=shared_projection, past=past)
             return self.run_in_chunks(src, padding, read, overwrite)
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
-        src = src if padding is src_key_padding_mask else self.clean(src, padding)
-        return self.run(src, [attend])
+        # A causal model predicts the first token of a row where there is padding before it: nothing may show there.
+        handed_over = padding is src_key_padding_mask and not self.self_attn.causal
+        return self.run(src if handed_over else self.clean(src, padding), [attend])
 
 
 class ReversibleEncoderLayer(SelfAttentionLayer):
