@@ -18,8 +18,7 @@ class Passages:
         special: ids of special tokens.
         seed: of the draws.
 
-    Source: the inverse cloze task of arXiv 1906.00300, whose documents are longer here than a model's view of a passage:
-    the passage stays in its document.
+    Source: the inverse cloze task of arXiv 1906.00300; documents being long here, a passage stays in its own.
     """
 
     def __init__(self, number: int, special: list[int], seed: int) -> None:
