@@ -124,9 +124,7 @@ class QueryCollator:
         self.epoch = epoch
 
     def __call__(self, rows: list[dict[str, Any]]) -> Batch:
-        of_rows = [
-            [*row["queries"], *self.passages.of(row["input_ids"], row["document"], self.epoch)] for row in rows
-        ]
+        of_rows = [[*row["queries"], *self.passages.of(row["input_ids"], row["document"], self.epoch)] for row in rows]
         queries = [{"input_ids": ids} for ids in chain.from_iterable(of_rows)]
         asked = {name: torch.zeros(0, 1) for name in ("input_ids", "attention_mask")}
         return {
