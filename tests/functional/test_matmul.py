@@ -207,3 +207,33 @@ def test_attention_in_blocks_is_for_inference():
         dropped, _ = attend(*queries_keys_values(), dropout_p=0.9)
         kept, _ = attend(*queries_keys_values())
     assert (dropped - kept).abs().max() > 0.1
+
+
+@has_bfloat16
+@pytest.mark.parametrize("held_back", [True, False])
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("activation", [F.gelu, F.relu, F.silu], ids=["gelu", "relu", "silu"])
+def test_an_activation_beside_its_product(monkeypatch, activation, precision, held_back):
+    """In inference one step on any processor; what training needs, and functions that oneDNN does not know, are two."""
+    monkeypatch.setattr(implementations, "MKL_IS_HELD_BACK", held_back)
+    parts = draw((2, ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))
+    if precision == "bfloat16":
+        parts = [part.detach().bfloat16().requires_grad_() for part in parts]
+
+    def run(function):
+        autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast")
+        with autocast, implementations.use_implementation("auto") as ran:
+            return matmul.activated_linear(function, *parts), ran.get("linear with activation")
+
+    exact = activation(F.linear(*(part.detach().bfloat16().double() for part in parts)))
+    with torch.no_grad():
+        output, ran = run(activation)
+        assert ran == {"onednn"} and output.dtype == torch.bfloat16
+        plain = activation(F.linear(*(part.bfloat16() for part in parts)))
+        assert_within_budget(output, plain, exact)
+        assert run(lambda x: activation(x))[1] is None
+        with implementations.use_implementation("torch") as ran:
+            matmul.activated_linear(activation, *parts)
+        assert set(ran["linear with activation"]) == {"torch"}
+    output, ran = run(activation)
+    assert ran is None and output.requires_grad

@@ -31,11 +31,13 @@ class Operation(NamedTuple):
         name: what error messages and :func:`use_implementation` call it.
         onednn_dtypes: types that oneDNN computes it in; none where it has no such implementation.
         onednn_pays: whether tensors are of a kind and size for which oneDNN can be faster.
+        on_every_cpu: it is faster beside an MKL that is not held back, too.
     """
 
     name: str
     onednn_dtypes: tuple[torch.dtype, ...]
     onednn_pays: Callable[..., bool]
+    on_every_cpu: bool = False
 
 
 def rows_at_once(query: Tensor, key: Tensor) -> int:
@@ -52,6 +54,10 @@ def _linear_pays(input: Tensor, weight: Tensor) -> bool:
     return input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST
 
 
+def _activated_pays(input: Tensor, weight: Tensor) -> bool:
+    return autocast_dtype(input) == torch.bfloat16 and _linear_pays(input, weight)
+
+
 def _projection_pays(mixture: Tensor, sequence: Tensor) -> bool:
     wide = sequence.dim() == 3 and sequence.shape[-1] >= NARROWEST
     return wide and mixture.numel() * sequence.shape[-1] >= SMALLEST
@@ -63,6 +69,7 @@ def _attention_pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 LINEAR = Operation("linear", (torch.float32, torch.bfloat16), _linear_pays)
+ACTIVATED_LINEAR = Operation("linear with activation", LINEAR.onednn_dtypes, _activated_pays, on_every_cpu=True)
 PROJECTION = Operation("projection", (torch.float32, torch.bfloat16), _projection_pays)
 ATTENTION = Operation("attention", (torch.bfloat16,), _attention_pays)
 WINDOWED_ATTENTION = Operation("windowed attention", (torch.bfloat16,), lambda *_: True)
@@ -101,8 +108,8 @@ def use_implementation(*implementations: Implementation) -> Iterator[dict[str, s
     called; only what is computed again there, as checkpointing does, is chosen anew.
 
     Yields:
-        The implementations that ran, by operation: ``linear``, ``projection``, ``attention``, ``windowed attention``
-        and ``causal attention``. What is compiled or traced is not listed.
+        The implementations that ran, by operation: ``linear``, ``linear with activation``, ``projection``,
+        ``attention``, ``windowed attention`` and ``causal attention``. What is compiled or traced is not listed.
 
     Raises:
         ValueError: for an unknown implementation, or none.
@@ -157,7 +164,7 @@ def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto"
 def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
     """Whether oneDNN can compute it, and faster; compilers have their own kernels, counters know only torch's."""
     return (
-        MKL_IS_HELD_BACK
+        (MKL_IS_HELD_BACK or operation.on_every_cpu)
         and not records_a_graph()
         and operation.onednn_pays(*tensors)
         and not is_watched()

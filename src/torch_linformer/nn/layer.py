@@ -10,7 +10,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks
-from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.linear import run_activated, run_linear
 from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
@@ -106,7 +106,7 @@ class TransformerLayer(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         """What the last branch adds, its norm included if that comes first."""
         x = self.norm(self.num_branches)(x) if self.norm_first else x
-        hidden = self.activation(run_linear(self.linear1, x))
+        hidden = run_activated(self.activation, self.linear1, x)
         if self.linear_gate is not None:
             hidden = hidden * run_linear(self.linear_gate, x)
         return self.drop(self.num_branches, run_linear(self.linear2, self.dropout(hidden)))

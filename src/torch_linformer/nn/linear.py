@@ -1,5 +1,6 @@
 """The products of the linear maps."""
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as registry
 
-from torch_linformer.functional.matmul import linear
+from torch_linformer.functional.matmul import activated_linear, linear
 
 
 def run_linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -21,6 +22,14 @@ def run_linear(module: nn.Module, x: Tensor) -> Tensor:
         return linear(x, plain.weight, plain.bias)
     output: Tensor = module(x)
     return output
+
+
+def run_activated(activation: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> Tensor:
+    """``activation(module(x))``, as :func:`run_linear`."""
+    if x.device.type == "cpu" and _is_plain(module):
+        plain = cast(nn.Linear, module)
+        return activated_linear(activation, x, plain.weight, plain.bias)
+    return activation(run_linear(module, x))
 
 
 def run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor:
