@@ -120,8 +120,6 @@ def test_too_few_documents_to_split(refused, write_csv):
         ({"data": "pairs.csv", "overflow": "windows"}, "--overflow windows is not for --task embed, which makes one"),
         ({"data": "pairs.csv", "documents": "gone.csv"}, "gone.csv: no such file or folder"),
         ({"data": "pairs.csv", "documents": "pairs.csv", "label_column": "a"}, "--label-column is for one table of"),
-        ({"data": "pairs.csv", "passages": "-1"}, "--passages must be at least 0, got -1"),
-        ({"data": "good.csv", "task": "classify", "passages": "2"}, "--passages goes with --task embed, not classify"),
         ({"data": "good.csv", "task": "classify", "documents": "good.csv"}, "--documents goes with --task embed, not"),
         ({"data": "once.csv"}, "cannot split 10 documents: give more, or a file for each part"),
     ],

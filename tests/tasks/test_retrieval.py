@@ -38,24 +38,10 @@ def test_a_batch_has_documents_and_the_queries_of_each(task):
     rows = task.training_rows(task.examples(Dataset.from_dict(PAIRS), task.encoder(4)))
     assert rows["length"] == [3, 2, 4] and len(rows) == 3
     batch = task.collator(training=True)([rows[2], rows[1]])
-    assert [words(ids) for ids in batch["query_input_ids"]] == ["ice [PAD]", "cold snow", "mud rain", "wet [PAD]"]
+    assert [words(ids) for ids in batch["query_ids"]] == ["ice [PAD]", "cold snow", "mud rain", "wet [PAD]"]
     assert batch["query_of"].tolist() == [0, 0, 1, 1] and batch["group"].tolist() == [2, 1]
-    assert batch["query_attention_mask"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
+    assert batch["query_mask"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
     assert words(batch["input_ids"][1]) == "rain mud [PAD] [PAD]"
-
-
-def test_passages_ask_for_their_document_beside_its_queries(task):
-    task.passages = 2
-    long = {"text": ["rain " * 40, "sea " * 60, "mud"], "queries": [["mud"], ["sand", "sun"], ["wet"]]}
-    rows = task.training_rows(task.examples(Dataset.from_dict(long), task.encoder(50)))
-    collator = task.collator(training=True)
-    batch = collator([rows[1], rows[2], rows[0]])
-    assert batch["query_of"].tolist() == [0, 0, 0, 0, 1, 2, 2, 2]  # one word has no passages
-    asked = [set(words(ids).split()) - {"[PAD]"} for ids in batch["query_input_ids"]]
-    assert asked == [{"sand"}, {"sun"}, {"sea"}, {"sea"}, {"wet"}, {"mud"}, {"rain"}, {"rain"}]
-    lengths = batch["query_attention_mask"].sum(dim=1).tolist()
-    collator.set_epoch(1)
-    assert collator([rows[1], rows[2], rows[0]])["query_attention_mask"].sum(dim=1).tolist() != lengths
 
 
 def test_documents_with_a_label_are_queries_of_each_other(task):
@@ -66,7 +52,7 @@ def test_documents_with_a_label_are_queries_of_each_other(task):
     groups = [rows[number]["group"] for number in range(len(rows))]
     assert groups[0] == groups[2] == groups[4] and len(set(groups)) == 3
     batch = task.collator(training=True)([rows[5]])
-    assert len(batch["query_input_ids"]) == len(batch["query_of"]) == 0
+    assert len(batch["query_ids"]) == len(batch["query_of"]) == 0
     assert judgments_of(documents).wanted.tolist() == [2, 1, 2, 1, 2, 0]
 
 

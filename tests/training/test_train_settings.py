@@ -186,7 +186,6 @@ VALUES = {
     "documents": ('"meetings.parquet"', "meetings.parquet"),
     "query_column": ('"asked"', "asked"),
     "document_column": ('"meeting"', "meeting"),
-    "passages": ("4", 4),
     "task": ('"mlm"', "mlm"),
     "from": ('"models/first"', "models/first"),
     "overflow": ('"windows"', "windows"),

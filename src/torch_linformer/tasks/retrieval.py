@@ -19,7 +19,6 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.pooling import embed
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.passages import Passages
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
@@ -36,8 +35,6 @@ class Retrieval(Task):
     Args:
         tokenizer: pads batches.
         pooling: of the last hidden states.
-        passages: of each document, which a training takes for queries too.
-        seed: of the passages.
     """
 
     record = SEARCHED
@@ -54,11 +51,9 @@ inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
 vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], model.config.pooling)
 # The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER").encode(texts)"""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", *, passages: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
         super().__init__(tokenizer)
-        self.pooling, self.passages, self.seed = pooling, passages, seed
+        self.pooling = pooling
 
     @property
     def config(self) -> dict[str, Any]:
@@ -87,7 +82,19 @@ vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], mod
         return SearchedDocuments(cast(Dataset, examples.windows), examples.documents)
 
     def collator(self, training: bool) -> Callable[[list[dict[str, Any]]], Batch]:
-        return QueryCollator(self) if training else self.collate
+        return self.collate_queries if training else self.collate
+
+    def collate_queries(self, rows: list[dict[str, Any]]) -> Batch:
+        """Documents and their queries, each padded by themselves; ``query_of`` is the row of a query's document."""
+        queries = [{"input_ids": ids} for row in rows for ids in row["queries"]]
+        asked = self.pad(queries) if queries else {name: torch.zeros(0, 1) for name in ("input_ids", "attention_mask")}
+        return {
+            **self.collate(rows),
+            "query_ids": asked["input_ids"].long(),
+            "query_mask": asked["attention_mask"].long(),
+            "query_of": torch.tensor([number for number, row in enumerate(rows) for _ in row["queries"]]).long(),
+            "group": torch.tensor([row["group"] for row in rows]),
+        }
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits
@@ -110,28 +117,6 @@ vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], mod
         return {
             "tfidf_search": numbered(tfidf_search(texts, queries, judgments)),
             "bm25": numbered(bm25_search(texts, queries, judgments)),
-        }
-
-
-class QueryCollator:
-    """Documents and their queries, each padded by themselves; ``query_of`` is the row of a query's document."""
-
-    def __init__(self, task: Retrieval) -> None:
-        self.task, self.epoch = task, 0
-        self.passages = Passages(task.passages, task.tokenizer.all_special_ids, task.seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __call__(self, rows: list[dict[str, Any]]) -> Batch:
-        of_rows = [[*row["queries"], *self.passages.of(row["input_ids"], row["document"], self.epoch)] for row in rows]
-        queries = [{"input_ids": ids} for ids in chain.from_iterable(of_rows)]
-        asked = {name: torch.zeros(0, 1) for name in ("input_ids", "attention_mask")}
-        return {
-            **self.task.collate(rows),
-            **{f"query_{name}": x.long() for name, x in (self.task.pad(queries) if queries else asked).items()},
-            "query_of": torch.tensor([number for number, each in enumerate(of_rows) for _ in each]).long(),
-            "group": torch.tensor([row["group"] for row in rows]),
         }
 
 

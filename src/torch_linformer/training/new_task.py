@@ -30,8 +30,7 @@ def new_task(
         return CausalLanguageModeling(tokenizer, settings.seed, packing=settings.packing)
     if kind is Retrieval:
         known = None if settings.from_model is None else reader_config(load_config(settings.from_model)).pooling
-        pooling = known if known in POOLINGS else "mean"
-        return Retrieval(tokenizer, pooling, passages=settings.passages, seed=settings.seed)
+        return Retrieval(tokenizer, known if known in POOLINGS else "mean")
     if kind is SequenceToSequence:
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:

@@ -70,8 +70,8 @@ class RetrievalTrainer(DocumentTrainer):
 
         documents = in_turn(embed, inputs["input_ids"], inputs["attention_mask"], TOKENS_AT_ONCE)
         queries = documents[:0]
-        if len(inputs["query_input_ids"]):
-            queries = in_turn(embed, inputs["query_input_ids"], inputs["query_attention_mask"], TOKENS_AT_ONCE)
+        if len(inputs["query_ids"]):
+            queries = in_turn(embed, inputs["query_ids"], inputs["query_mask"], TOKENS_AT_ONCE)
         return contrastive_loss(queries, documents, inputs["query_of"], inputs["group"])
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -48,7 +48,7 @@ FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
 _OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
 _OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
-    **dict.fromkeys(("query_column", "document_column", "documents", "passages"), ("embed",)),
+    **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
     "question_column": ("qa",),
     "source_column": ("seq2seq",),
     "target_column": ("seq2seq",),
@@ -94,7 +94,6 @@ class TrainSettings:
     documents: str | None = option(None, "embed: table of the documents by name; --data then has queries and names")
     query_column: str | None = option(None, "embed: column that holds the query")
     document_column: str | None = option(None, "embed: column of its document; with --documents of its name, in both")
-    passages: int = option(0, "embed: passages of each document that ask for it too, drawn anew each epoch")
     validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", TASKS)
@@ -157,7 +156,6 @@ class TrainSettings:
         for name, value, least in (
             ("stride", self.stride, 0),
             ("patience", self.patience, 0),
-            ("passages", self.passages, 0),
             ("window", self.window, 0),
             ("exact_first", self.exact_first, 0),
             ("exact_last", self.exact_last, 0),
