@@ -71,6 +71,10 @@ class DynamicProjection(nn.Module):
         """True where projecting the sequence first and the channels after gives the same slots."""
         return self.num_heads is None
 
+    def without_tokens(self, sequence: Tensor, padding: Padding | None) -> Tensor | None:
+        """Bool ``(B, 1)``, True in rows whose slots stand for no token; None where there are none."""
+        return None if padding is None else padding.once("no tokens", lambda: padding.tokens == 0)
+
     @property
     def chunk_multiple(self) -> int:
         """Positions at whose multiples a sequence may be cut into chunks."""

@@ -89,25 +89,27 @@ class SlotMaps(NamedTuple):
             slots, masses = (
                 Pair(x, x) if self.is_one else Pair(*torch.split(x, [each.k for each in dense], dim=1)) for x in both
             )
-        return self.heads_of_slots(attention, slots, masses, padding)
+        return self.heads_of_slots(attention, slots, masses, inputs.key, padding)
 
     def masses(self, sequence: Tensor, padding: Padding | None) -> Pair | None:
         """What the weights of each slot add up to, ``(B or 1, K)``; None where it is 1 or, without tokens, 0."""
-        if isinstance(self.of_keys, DynamicProjection) or isinstance(self.of_values, DynamicProjection):
+        fixed = [x for x in self if isinstance(x, SequenceProjection) and not x.makes_means]
+        if len(fixed) < 2:
             return None
-        of_keys = self.of_keys.mass(sequence, padding)
-        return Pair(of_keys, of_keys if self.is_one else self.of_values.mass(sequence, padding))
+        of_keys = fixed[0].mass(sequence, padding)
+        return Pair(of_keys, of_keys if self.is_one else fixed[1].mass(sequence, padding))
 
-    def heads_of_slots(self, attention: Heads, slots: Pair, masses: Pair | None, padding: Padding | None) -> Pair:
+    def heads_of_slots(
+        self, attention: Heads, slots: Pair, masses: Pair | None, sequence: Tensor, padding: Padding | None
+    ) -> Pair:
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
         linears = attention.k_proj, attention.v_proj
         if masses is not None:
             mapped = [run_linear_on_sums(*each) for each in zip(linears, slots, masses, strict=True)]
         else:
-            mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
-            if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
-                empty = padding.once("rows without tokens", lambda: padding.tokens == 0)
-                mapped = [zero_padding(x, empty) for x in mapped]
+            # The bias is given to slots without a token, too, which are zeros.
+            empty = self.of_keys.without_tokens(sequence, padding)
+            mapped = [zero_padding(run_linear(*each), empty) for each in zip(linears, slots, strict=True)]
         return Pair(*(attention.split_heads(x, attention.num_kv_heads) for x in mapped))
 
     def scored(self, inputs: Pair, sequences: Pair) -> Pair:
