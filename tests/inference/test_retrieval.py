@@ -161,14 +161,16 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     monkeypatch.setattr(floors_module, "CHUNK", 4)
     monkeypatch.setattr(floors_module, "BEGINNING", 8)
     words = ["warm sand sea mud", "wet grey mud ice", "ice cold white sea"]
-    texts = [" ".join(words[number] for number in order) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])]
+    words += ["mud mud sand wet", "grey white cold warm", "sea ice wet sand"]
+    orders = [0, 1, 1, 2], [3, 4, 3], [5, 5]  # no chunk in two documents, whose best ones could be the same
+    texts = [" ".join(words[number] for number in order) for order in orders]
     queries = ["storm then frost", "frost then beach", "beach then frost"]
     pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
     found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, named=NOT_NAMED).dataset, **SAME)
 
     chunks, wanted = vectors_of(run, words, tmp_path / "words"), vectors_of(run, queries, tmp_path / "queries")
-    best = [(wanted @ chunks[order].T).max(axis=1) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])]
-    means = np.stack([chunks[order].mean(axis=0) for order in ([0, 1, 1, 2], [1, 2, 0], [2, 0, 0])])
+    best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
+    means = np.stack([chunks[order].mean(axis=0) for order in orders])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     judgments = Judgments(np.arange(3), np.arange(3), np.full(3, -1))
     for way, scores in (("best_chunk", np.stack(best, axis=1)), ("chunk_mean", wanted @ means.T)):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_linformer.functional.padding import Padding, zero_padding
-from torch_linformer.functional.projection import check_length, compress_with_mass
+from torch_linformer.functional.projection import check_length, compress, compress_with_mass
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, DynamicSlotsOfChunks, SlotsOfChunks
@@ -80,19 +80,31 @@ class SlotMaps(NamedTuple):
         dense = [x for x in self if isinstance(x, SequenceProjection) and x.projection in DENSE]
         if len(dense) < 2 or any(does_more_than_forward(x) for x in dense) or inputs.value is not inputs.key:
             slots = self.compress(inputs, inputs, padding)
-            masses = self.masses(inputs.key, padding)
+            masses = self.masses(attention, inputs.key, padding)
         else:  # E and F as one matrix: the sequence is read once
             for each in dense:
                 check_length(inputs.key.shape[1], each.max_len)
             matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
-            both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
-            slots, masses = (
-                Pair(x, x) if self.is_one else Pair(*torch.split(x, [each.k for each in dense], dim=1)) for x in both
-            )
+            if attention.k_proj.bias is None and attention.v_proj.bias is None:
+                slots, masses = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling)), None
+            else:
+                both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
+                slots, masses = (self._parts(x) for x in both)
         return self.heads_of_slots(attention, slots, masses, inputs.key, padding)
 
-    def masses(self, sequence: Tensor, padding: Padding | None) -> Pair | None:
-        """What the weights of each slot add up to, ``(B or 1, K)``; None where it is 1 or, without tokens, 0."""
+    def _parts(self, of_both: Tensor) -> Pair:
+        """What belongs to keys and to values, of slots ``(B, K, C)`` or masses ``(B, K)`` of E and F side by side."""
+        if self.is_one:
+            return Pair(of_both, of_both)
+        return Pair(*torch.split(of_both, [self.of_keys.k, self.of_values.k], dim=1))
+
+    def masses(self, attention: Heads, sequence: Tensor, padding: Padding | None) -> Pair | None:
+        """What the weights of each slot add up to, ``(B or 1, K)``.
+
+        None where it is 1 or, without tokens, 0, and where no bias is multiplied by it.
+        """
+        if attention.k_proj.bias is None and attention.v_proj.bias is None:
+            return None
         fixed = [x for x in self if isinstance(x, SequenceProjection) and not x.makes_means]
         if len(fixed) < 2:
             return None

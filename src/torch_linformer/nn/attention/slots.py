@@ -184,7 +184,7 @@ class Slots(Context):
             slots_of_chunks.add(chunk, inputs, inputs if compresses_first or heads is None else heads)
         slots = slots_of_chunks.total()
         if compresses_first:
-            masses = maps.masses(chunks.sequence, chunks.padding)
+            masses = maps.masses(attention, chunks.sequence, chunks.padding)
             slots = maps.heads_of_slots(attention, slots, masses, chunks.sequence, chunks.padding)
         return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(near=near, exact=exact)
 
