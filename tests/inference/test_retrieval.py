@@ -34,7 +34,8 @@ def written(path, columns, rows):
 def vectors_of(run, texts, path):
     """What `linformer embed` writes of some texts."""
     file = written(path.with_suffix(".jsonl"), ("text",), [(text,) for text in texts])
-    embed_files(EmbedSettings(model=str(run.folder), files=(file,)), path.with_suffix(".npy"), device="cpu")
+    settings = EmbedSettings(model=str(run.folder), files=(file,), precision="fp32")
+    embed_files(settings, path.with_suffix(".npy"), device="cpu")
     return np.load(path.with_suffix(".npy"))
 
 
@@ -158,17 +159,16 @@ def test_a_start_that_is_an_embedder_is_to_be_beaten_too(run, train_quickly, tmp
 
 def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     """Beside the same from vectors of all chunks as texts of their own."""
-    monkeypatch.setattr(floors_module, "CHUNK", 4)
-    monkeypatch.setattr(floors_module, "BEGINNING", 8)
-    words = ["warm sand sea mud", "wet grey mud ice", "ice cold white sea"]
-    words += ["mud mud sand wet", "grey white cold warm", "sea ice wet sand"]
-    orders = [0, 1, 1, 2], [3, 4, 3], [5, 5]  # no chunk in two documents, whose best ones could be the same
-    texts = [" ".join(words[number] for number in order) for order in orders]
+    monkeypatch.setattr(floors_module, "CHUNK", 4)  # two words between the special tokens
+    monkeypatch.setattr(floors_module, "BEGINNING", 32)
+    pieces = [" mud ice", " grey sea", " sand cold", " white wet", " warm mud", " sea sand"]
+    orders = [0, 1, 1, 2], [3, 4, 3], [5, 5]  # no chunk in two documents, whose best ones would be the same
+    texts = ["".join(pieces[number] for number in order) for order in orders]
     queries = ["storm then frost", "frost then beach", "beach then frost"]
     pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
     found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, named=NOT_NAMED).dataset, **SAME)
 
-    chunks, wanted = vectors_of(run, words, tmp_path / "words"), vectors_of(run, queries, tmp_path / "queries")
+    chunks, wanted = vectors_of(run, pieces, tmp_path / "pieces"), vectors_of(run, queries, tmp_path / "queries")
     best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
     means = np.stack([chunks[order].mean(axis=0) for order in orders])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
@@ -177,6 +177,8 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
         by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
         assert found[way]["tally"][:, 1:].tolist() == by_hand["tally"].tolist()
         assert found[way]["tally"][:, 0].tolist() == [0, 1, 2]
+    read = floors_module._Reader(str(run.folder), "mean", **SAME).vectors(texts, 4, "windows")[0]
+    assert np.abs(read - chunks[[*orders[0], *orders[1], *orders[2]]]).max() < 1e-5
 
 
 def test_a_classifier_is_no_embedder(classifier_run):
