@@ -99,11 +99,6 @@ class SequenceProjection(nn.Module):
         """True where projecting the sequence first and the channels after gives the same slots."""
         return self.projection != "max" and self.num_heads is None
 
-    @property
-    def makes_means(self) -> bool:
-        """Whether the weights of a slot add up to 1."""
-        return self.projection == "mean"
-
     def without_tokens(self, sequence: Tensor, padding: Padding | None) -> Tensor | None:
         """:meth:`slot_padding_mask` of the slots that ``sequence`` reaches."""
         return self.slot_padding_mask(sequence, padding, all_slots=False)

@@ -101,11 +101,11 @@ class SlotMaps(NamedTuple):
     def masses(self, attention: Heads, sequence: Tensor, padding: Padding | None) -> Pair | None:
         """What the weights of each slot add up to, ``(B or 1, K)``.
 
-        None where it is 1 or, without tokens, 0, and where no bias is multiplied by it.
+        None for maps chosen by the input, where it is 1 or, without tokens, 0, and where no bias is multiplied by it.
         """
         if attention.k_proj.bias is None and attention.v_proj.bias is None:
             return None
-        fixed = [x for x in self if isinstance(x, SequenceProjection) and not x.makes_means]
+        fixed = [x for x in self if isinstance(x, SequenceProjection)]
         if len(fixed) < 2:
             return None
         of_keys = fixed[0].mass(sequence, padding)
