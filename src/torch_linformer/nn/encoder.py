@@ -65,7 +65,7 @@ class Encoder(Stack):
             run = self._run_streams_uncompiled if compiled_training else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)
         padding = options["src_key_padding_mask"]
-        if padding is not None and padding is not src_key_padding_mask:  # read here: nobody has looked at src yet
+        if padding is not None:  # cleaned here for all layers
             first = cast(SelfAttentionLayer, next(self.each_layer()))
             src = src if first.can_chunk(mask, is_causal, need_weights) else first.clean(src, padding)
         overwrite = overwrite and ours

@@ -93,7 +93,7 @@ class EncoderLayer(SelfAttentionLayer):
             src_mask: must be None; a causal layer takes the causal one with ``is_causal=True``.
             src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (0, and −1000 or less at padding), on any
                 side and between real tokens. A stack, which reads it once, hands over what it read, and a sequence
-                that is finite there.
+                that it has cleaned.
             is_causal: must be False, except in a causal layer.
             shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
             need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
