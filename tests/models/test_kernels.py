@@ -49,7 +49,7 @@ MOST = {  # forward, and forward with backward of gradients that are added to ot
     ("attention", True): (23, 58),
     ("model", False): (122, 465),
     ("model", True): (162, 512),
-    ("means and a window", False): (284, 693),
+    ("means and a window", False): (272, 669),
     ("means and a window", True): (190, 606),
 }
 

@@ -48,11 +48,11 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
     ]
 
 
-def put_around(sequence: Tensor, before: int, after: int) -> Tensor:
-    """``sequence`` with zeros around it."""
+def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
+    """``(…, M, C)`` with positions that hold ``fill`` before and after it; itself where there are none to add."""
     if not torch.compiler.is_compiling() and before == after == 0:
         return sequence
-    return F.pad(sequence, (0, 0, before, after))
+    return F.pad(sequence, (0, 0, before, after), value=fill)
 
 
 def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:

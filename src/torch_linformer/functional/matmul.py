@@ -43,12 +43,10 @@ def activated_linear(
     """
     known, given = _ACTIVATIONS.get(activation), [x for x in (input, weight, bias) if x is not None]
     # Training keeps what the activation is given.
-    if known is None or input.dim() < 2 or weight.numel() == 0 or needs_graph(*given):
+    in_two_steps = known is None or input.dim() < 2 or weight.numel() == 0 or needs_graph(*given)
+    if in_two_steps or choose(ACTIVATED_LINEAR, input, weight) == "torch":
         return activation(linear(input, weight, bias))
-    if choose(ACTIVATED_LINEAR, input, weight) == "torch":
-        return activation(linear(input, weight, bias))
-    parts = [None if x is None else x.to(autocast_dtype(x)) for x in (input, weight, bias)]
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(*parts, known, [], "none")
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(*_autocast(input, weight, bias), known, [], "none")
     return output
 
 
@@ -63,10 +61,9 @@ def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "
             return mixture.mT @ sequence
         if by_torch:
             return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
-        num_heads = sequence.shape[1]
-        of_heads = mixture.expand(num_heads, -1, -1) if mixture.dim() < 4 else mixture.expand(-1, num_heads, -1, -1)
-        each = zip(of_heads.unbind(0 if mixture.dim() < 4 else 1), sequence.unbind(1), strict=True)
-        return torch.stack([_mix_in_pieces(mixture_MK, head_BMD) for mixture_MK, head_BMD in each], dim=1)
+        heads = sequence.unbind(1)
+        mixtures = [mixture.squeeze(1)] * len(heads) if mixture.dim() == 4 else mixture.expand(len(heads), -1, -1)
+        return torch.stack([_mix_in_pieces(*each) for each in zip(mixtures, heads, strict=True)], dim=1)
     if not by_torch:
         return _mix_in_pieces(mixture, sequence)
     of_rows = mixture.expand(sequence.shape[0], -1, -1)
@@ -80,8 +77,8 @@ def _goes_row_by_row(sequence: Tensor) -> bool:
 
     There a batched product takes two to eight times as long as one for each row, whatever its size (docs/log.md).
     """
-    at_once = sequence.device.type != "cpu" or records_a_graph() or sequence.numel() == 0
-    return not at_once and autocast_dtype(sequence) == torch.bfloat16
+    on_cpu = sequence.device.type == "cpu" and not records_a_graph()
+    return on_cpu and sequence.numel() > 0 and autocast_dtype(sequence) == torch.bfloat16
 
 
 def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
@@ -99,9 +96,13 @@ def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
 
 def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """:func:`linear` by oneDNN, in the type that autocast asks for."""
-    parts = [None if x is None else x.to(autocast_dtype(x)) for x in (input, weight, bias)]
-    product: Tensor = _OneDNNLinear.apply(*parts)  # type: ignore[no-untyped-call]
+    product: Tensor = _OneDNNLinear.apply(*_autocast(input, weight, bias))  # type: ignore[no-untyped-call]
     return product
+
+
+def _autocast(*parts: Tensor | None) -> list[Tensor | None]:
+    """What autocast would make of these: operations below it do not know of it."""
+    return [None if x is None else x.to(autocast_dtype(x)) for x in parts]
 
 
 def _multiply_gradient(input: Tensor, weight: Tensor) -> Tensor:

@@ -148,6 +148,16 @@ class Padding:
         return self.once("moved to", find)
 
 
+def mask_of(padding: Padding | None) -> Tensor | None:
+    """Its mask ``(B, N)``; None where there is no padding."""
+    return None if padding is None else padding.mask
+
+
+def once_of(padding: Padding | None) -> Once:
+    """What is asked about a padding, found once; found afresh where there is none to keep it."""
+    return afresh if padding is None else padding.once
+
+
 def justify(mask: Tensor | None, *sequences: Tensor) -> tuple[list[Tensor], Padding | None]:
     """``sequences`` with the real tokens of each row first, and the padding that follows these."""
     if mask is None:

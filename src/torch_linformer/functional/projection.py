@@ -12,8 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.implementations import Implementation, check_implementation
+from torch_linformer.functional.local_blocks import put_around
 from torch_linformer.functional.matmul import mix_positions
-from torch_linformer.functional.padding import Padding, check_padding_mask, fill_padding, justify
+from torch_linformer.functional.padding import (
+    Padding,
+    check_padding_mask,
+    fill_padding,
+    justify,
+    mask_of,
+    once_of,
+    zero_padding,
+)
 
 
 def project_sequence(
@@ -108,7 +117,7 @@ def compress_with_mass(sequence: Tensor, proj: Tensor, padding: Padding | None, 
 def _rows(proj: Tensor, length: int, padding: Padding | None) -> Tensor:
     """The row of E of each position: ``(M, K)`` or ``(H, M, K)``; ``(B, M, K)`` where real tokens do not come first."""
     if padding is not None and not padding.in_order:
-        return F.embedding(padding.ranks, proj)  # one matrix for all heads
+        return F.embedding(padding.ranks, proj)
     if proj.dim() == 3 and torch.compiler.is_compiling():
         # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
         return proj.index_select(1, torch.arange(length, device=proj.device))
@@ -130,7 +139,7 @@ def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: 
     ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence; padding follows the real tokens. Returns ``(B, K, C)`` or
     ``(B, H, K, D)``; slots without a real token are zero (see :func:`empty_windows`).
     """
-    windows = _windows(_clean(sequence, padding), kernel.shape[-1], num_slots)
+    windows = _windows(zero_padding(sequence, mask_of(padding)), kernel.shape[-1], num_slots)
     if kernel.dim() == 2:
         kernel = kernel[:, None]
     return pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
@@ -138,13 +147,14 @@ def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
     """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
-    totals = pad_slots(_windows(_clean(sequence, padding), window, num_slots).sum(dim=-2), num_slots)
+    cleaned = zero_padding(sequence, mask_of(padding))
+    totals = pad_slots(_windows(cleaned, window, num_slots).sum(dim=-2), num_slots)
 
     def find() -> Tensor:
         return tokens_per_window(sequence, window, num_slots, padding).clamp(min=1).to(totals.dtype)
 
     question = "tokens to divide by", window, num_slots, totals.dtype
-    return totals / _like_slots(find() if padding is None else padding.once(question, find), sequence)
+    return totals / _like_slots(once_of(padding)(question, find), sequence)
 
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
@@ -154,7 +164,7 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding 
     rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention. Where
     maxima are distinct they err at most twice as much, except for the digits lost where all slots have a common mean.
     """
-    filled = fill_padding(sequence, None if padding is None else padding.mask, float("-inf"))
+    filled = fill_padding(sequence, mask_of(padding), float("-inf"))
     peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
     empty = empty_windows(sequence, window, num_slots, padding)
     return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
@@ -166,7 +176,7 @@ def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Paddin
     def find() -> Tensor:
         return tokens_per_window(sequence, window, num_slots, padding) == 0
 
-    return find() if padding is None else padding.once(("empty windows", window, num_slots), find)
+    return once_of(padding)(("empty windows", window, num_slots), find)
 
 
 def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None) -> Tensor:
@@ -182,16 +192,12 @@ def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Pa
     return (sequence.shape[-2] - before).clamp(min=0, max=window)
 
 
-def _clean(sequence: Tensor, padding: Padding | None) -> Tensor:
-    return sequence if padding is None else padding.clean(sequence)
-
-
 def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
     """``(…, M, C)`` cut into ``(…, ⌈M / w⌉, w, C)``, the last window filled up with ``fill``."""
     length = sequence.shape[-2]
     # In a compiled graph for all lengths the number of windows must not depend on the length.
     count = num_slots if torch.compiler.is_compiling() else -(-length // window)
-    padded = _extend(sequence, count * window - length, fill)
+    padded = put_around(sequence, 0, count * window - length, fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
 
 
@@ -202,14 +208,7 @@ def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
 
 def pad_slots(slots: Tensor, num_slots: int) -> Tensor:
     """``slots`` with zeros after them, ``num_slots`` in all."""
-    return _extend(slots, num_slots - slots.shape[-2], 0.0)
-
-
-def _extend(sequence: Tensor, number: int, fill: float) -> Tensor:
-    """``(…, M, C)`` with ``number`` more positions, which hold ``fill``; as it is where there are none to add."""
-    if not torch.compiler.is_compiling() and number == 0 and sequence.is_contiguous():
-        return sequence
-    return F.pad(sequence, (0, 0, 0, number), value=fill)
+    return put_around(slots, 0, num_slots - slots.shape[-2])
 
 
 def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:

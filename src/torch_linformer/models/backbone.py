@@ -18,7 +18,6 @@ from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed
 from torch_linformer.nn.attention.exact_tokens import ExactTokens
-from torch_linformer.nn.attention.past import positions_after
 from torch_linformer.nn.chunks import is_watched, runs_in_chunks
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
@@ -174,15 +173,12 @@ class LinformerBackbone(LinformerPreTrainedModel):
         cache: LinformerCache | None,
     ) -> Tensor:
         """The embeddings of rows whose real tokens are counted, wherever they stand."""
+        start = None if cache is None else cache.tokens
         if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             if position_ids is None:
-                position_ids = padding.up_to - 1
-                if cache is not None:
-                    length, device = padding.mask.shape[1], padding.mask.device
-                    position_ids = positions_after(cache.pasts[0], padding.mask, length, device)
-                position_ids = position_ids.clamp(min=0)
-        start = None if cache is None else cache.tokens
+                counted = padding.up_to if start is None else padding.up_to + start.unsqueeze(-1)
+                position_ids = (counted - 1).clamp(min=0)
         embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
         return embedded
 

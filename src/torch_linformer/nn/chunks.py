@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.dynamic import Pooled
-from torch_linformer.functional.padding import Padding, reorder, zero_padding
+from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.functional.projection import check_length, scale_to_length
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
@@ -67,8 +67,7 @@ class Chunks:
 
     def read(self, chunk: slice, norm: nn.LayerNorm | None = None) -> Tensor:
         """One chunk, normed if there is a norm."""
-        piece, padding = self.sequence[:, chunk], self.padding_of(chunk)
-        return self.normed(piece, None if padding is None else padding.mask, norm)
+        return self.normed(self.sequence[:, chunk], mask_of(self.padding_of(chunk)), norm)
 
     def normed(self, piece: Tensor, padding: Tensor | None, norm: nn.LayerNorm | None) -> Tensor:
         """Positions ``(B, m, C)`` with zeros at padding ``(B or 1, m)``, normed if there is a norm."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.dynamic import Pooled, pool, pooling_weights
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, mask_of
 from torch_linformer.functional.projection import check_length
 from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.nn.options import check_k, check_new_length
@@ -71,10 +71,6 @@ class DynamicProjection(nn.Module):
         """True where projecting the sequence first and the channels after gives the same slots."""
         return self.num_heads is None
 
-    def without_tokens(self, sequence: Tensor, padding: Padding | None) -> Tensor | None:
-        """Bool ``(B, 1)``, True in rows whose slots stand for no token; None where there are none."""
-        return None if padding is None else padding.once("no tokens", lambda: padding.tokens == 0)
-
     @property
     def chunk_multiple(self) -> int:
         """Positions at whose multiples a sequence may be cut into chunks."""
@@ -115,7 +111,7 @@ class DynamicProjection(nn.Module):
             ``(B, K, C)`` or ``(B, H, K, D)`` for each sequence.
         """
         check_length(scored.shape[-2], self.max_len)
-        mask = None if padding is None else padding.mask
+        mask = mask_of(padding)
         tokens = real_tokens(scored, padding) if tokens is None else tokens
         heads, first = [self._heads(x) for x in (scored, *pooled)], 0 if chunk is None else chunk.start
         part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
@@ -148,7 +144,7 @@ class DynamicProjection(nn.Module):
 
     def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
         """P for M positions, ``(B, H or 1, M, K)``."""
-        mask, tokens = None if padding is None else padding.mask, real_tokens(scored, padding)
+        mask, tokens = mask_of(padding), real_tokens(scored, padding)
         return pooling_weights(self.weight, self.prior, self._heads(scored), tokens, mask).mT
 
     def check_resize(self, max_len: int, mode: str) -> None:

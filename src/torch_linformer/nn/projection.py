@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.padding import Padding, reorder
+from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.functional.projection import (
     average_windows,
     check_length,
@@ -99,10 +99,6 @@ class SequenceProjection(nn.Module):
         """True where projecting the sequence first and the channels after gives the same slots."""
         return self.projection != "max" and self.num_heads is None
 
-    def without_tokens(self, sequence: Tensor, padding: Padding | None) -> Tensor | None:
-        """:meth:`slot_padding_mask` of the slots that ``sequence`` reaches."""
-        return self.slot_padding_mask(sequence, padding, all_slots=False)
-
     def reset_parameters(self) -> None:
         if self.weight is not None:
             with torch.no_grad():
@@ -149,15 +145,14 @@ class SequenceProjection(nn.Module):
                 sequence, padding = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.justified
             num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
             return self._slots_of_windows(sequence, num_slots, padding)
-        assert self.weight is not None
-        sequence = sequence if padding is None else padding.clean(sequence)
+        sequence = zero_padding(sequence, mask_of(padding))
         if chunk is not None:
-            return compress(sequence, self.weight[..., chunk, :], padding, length_scaling=False)
-        return compress(sequence, self.weight, padding, self.length_scaling)
+            return compress(sequence, self.matrix[..., chunk, :], padding, length_scaling=False)
+        return compress(sequence, self.matrix, padding, self.length_scaling)
 
     @property
     def matrix(self) -> Tensor:
-        """E ``(max_len, K)`` of a dense map."""
+        """E of a dense map, ``(max_len, K)``, or ``(H, max_len, K)`` with one a head."""
         assert self.weight is not None
         return self.weight
 

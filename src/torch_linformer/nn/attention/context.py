@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, mask_of
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
@@ -113,7 +113,7 @@ class Context:
             raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
         keys_BHMD = attention.split_heads(run_linear(attention.k_proj, key), attention.num_kv_heads)
         values_BHMD = attention.split_heads(run_linear(attention.v_proj, value), attention.num_kv_heads)
-        return KeysAndValues(keys_BHMD, values_BHMD, None if padding is None else padding.mask)
+        return KeysAndValues(keys_BHMD, values_BHMD, mask_of(padding))
 
     def read_chunks(
         self,
@@ -128,7 +128,7 @@ class Context:
             for x in (chunks.read(chunk, norm) for chunk in chunks.cut_at(1))
         ]
         keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
-        return KeysAndValues(keys, values, None if chunks.padding is None else chunks.padding.mask)
+        return KeysAndValues(keys, values, mask_of(chunks.padding))
 
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are wanted."""

@@ -85,12 +85,12 @@ class SlotMaps(NamedTuple):
             for each in dense:
                 check_length(inputs.key.shape[1], each.max_len)
             matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
-            if attention.k_proj.bias is None and attention.v_proj.bias is None:
-                slots, masses = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling)), None
-            else:
+            if _has_bias(attention):
                 both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
                 slots, masses = (self._parts(x) for x in both)
-        return self.heads_of_slots(attention, slots, masses, inputs.key, padding)
+            else:
+                slots, masses = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling)), None
+        return self.heads_of_slots(attention, slots, masses, padding)
 
     def _parts(self, of_both: Tensor) -> Pair:
         """What belongs to keys and to values, of slots ``(B, K, C)`` or masses ``(B, K)`` of E and F side by side."""
@@ -103,25 +103,22 @@ class SlotMaps(NamedTuple):
 
         None for maps chosen by the input, where it is 1 or, without tokens, 0, and where no bias is multiplied by it.
         """
-        if attention.k_proj.bias is None and attention.v_proj.bias is None:
-            return None
         fixed = [x for x in self if isinstance(x, SequenceProjection)]
-        if len(fixed) < 2:
+        if len(fixed) < 2 or not _has_bias(attention):
             return None
         of_keys = fixed[0].mass(sequence, padding)
         return Pair(of_keys, of_keys if self.is_one else fixed[1].mass(sequence, padding))
 
-    def heads_of_slots(
-        self, attention: Heads, slots: Pair, masses: Pair | None, sequence: Tensor, padding: Padding | None
-    ) -> Pair:
+    def heads_of_slots(self, attention: Heads, slots: Pair, masses: Pair | None, padding: Padding | None) -> Pair:
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
         linears = attention.k_proj, attention.v_proj
         if masses is not None:
             mapped = [run_linear_on_sums(*each) for each in zip(linears, slots, masses, strict=True)]
         else:
-            # The bias is given to slots without a token, too, which are zeros.
-            empty = self.of_keys.without_tokens(sequence, padding)
-            mapped = [zero_padding(run_linear(*each), empty) for each in zip(linears, slots, strict=True)]
+            mapped = [run_linear(*each) for each in zip(linears, slots, strict=True)]
+            if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
+                empty = padding.once("rows without tokens", lambda: padding.tokens == 0)
+                mapped = [zero_padding(x, empty) for x in mapped]
         return Pair(*(attention.split_heads(x, attention.num_kv_heads) for x in mapped))
 
     def scored(self, inputs: Pair, sequences: Pair) -> Pair:
@@ -152,6 +149,11 @@ class SlotsInTheMaking:
         """The slots that the whole sequence reaches."""
         slots = self._of_keys.total()
         return Pair(slots[0], slots[-1] if self.maps.is_one else self._of_values.total()[0])
+
+
+def _has_bias(attention: Heads) -> bool:
+    """Whether a bias is added to keys or values."""
+    return attention.k_proj.bias is not None or attention.v_proj.bias is not None
 
 
 def _once(pair: Pair) -> list[Tensor]:

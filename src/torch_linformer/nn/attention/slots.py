@@ -185,7 +185,7 @@ class Slots(Context):
         slots = slots_of_chunks.total()
         if compresses_first:
             masses = maps.masses(attention, chunks.sequence, chunks.padding)
-            slots = maps.heads_of_slots(attention, slots, masses, chunks.sequence, chunks.padding)
+            slots = maps.heads_of_slots(attention, slots, masses, chunks.padding)
         return self._context(slots, maps, chunks.sequence, chunks.padding)._replace(near=near, exact=exact)
 
     def _context(self, slots: Pair, maps: SlotMaps, sequence: Tensor, padding: Padding | None) -> KeysAndValues:
