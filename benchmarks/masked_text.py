@@ -138,7 +138,7 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
 
     def loss(batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16):
-            return model(**{name: each.to(device) for name, each in batch.items()}).loss
+            return model(**{name: each.to(device) for name, each in batch.items()}, sparse_prediction=True).loss
 
     @torch.no_grad()
     def held_out() -> float:

@@ -153,6 +153,20 @@ def test_question_answering_by_hand(build, token_ids):
     assert model(ids, start_positions=torch.tensor([2, 0, 9])).loss is None
 
 
+@torch.no_grad()
+def test_an_answer_is_not_looked_for_in_padding(build, token_ids):
+    """The loss of a padded batch is the mean of those of its rows by themselves."""
+    model = build(LinformerForQuestionAnswering)
+    ids, mask = token_ids(3, 4), MASK
+    ends = {"start_positions": torch.tensor([1, 2, 1]), "end_positions": torch.tensor([2, 3, 3])}
+    alone = []
+    for row, real in enumerate(mask.bool()):
+        place = real.cumsum(0) - 1
+        own = {name: place[positions[row]][None] for name, positions in ends.items()}
+        alone.append(model(ids[row][real][None], **own).loss)
+    assert_close(model(ids, attention_mask=mask, **ends).loss, torch.stack(alone).mean())
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 @torch.no_grad()
 def test_multiple_choice_scores_each_choice_as_a_row_of_its_own(build, token_ids, pooling):
@@ -193,6 +207,21 @@ def test_masked_lm_loss_is_the_mean_over_labeled_tokens(build, token_ids):
     log_p = outputs.logits.log_softmax(-1)
     expected = -(log_p[0, 3, 5] + log_p[0, 10, 36] + log_p[1, 0, 0]) / 3
     assert outputs.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_sparse_prediction_gives_the_same_loss_and_gradients(build, token_ids):
+    model = build(LinformerForMaskedLM).double()
+    ids = token_ids(3, 4)
+    labels = torch.where(token_ids(3, 4) % 2 == 0, ids, -100)
+    dense = model(ids, attention_mask=MASK, labels=labels)
+    sparse = model(ids, attention_mask=MASK, labels=labels, sparse_prediction=True)
+    assert 0 < len(sparse.logits) < 12
+    assert_close(sparse.logits, dense.logits[labels != -100])
+    gradients = [torch.autograd.grad(outputs.loss, list(model.parameters())) for outputs in (dense, sparse)]
+    assert_close(sparse.loss, dense.loss)
+    assert_close(gradients[1], gradients[0])
+    with pytest.raises(ValueError, match="predicts the tokens that have labels: give labels"):
+        model(ids, sparse_prediction=True)
 
 
 @torch.no_grad()

@@ -63,12 +63,20 @@ class Embeddings:
         """A function from windows to a batch."""
         return lambda windows: dict(self._pad([{"input_ids": window["input_ids"]} for window in windows]))
 
+    def asked(self, inputs: Batch) -> dict[str, Any]:
+        """More arguments of the student's forward pass, so that its outputs have what :meth:`loss` reads."""
+        return {}
+
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
         """What the student learns besides hidden states and embeddings, from what ``teacher`` makes of ``hidden``.
 
         ``outputs`` are the student's, ``hidden`` the teacher's last hidden states ``(B, N, C)``, ``inputs`` the batch.
         """
         return 0.0
+
+    def items(self, inputs: Batch) -> Tensor:
+        """How many texts or words :meth:`loss` is a mean over."""
+        return torch.tensor(len(inputs["input_ids"]), device=inputs["input_ids"].device)
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         """What is compared, from a model's last hidden states."""
@@ -103,11 +111,16 @@ class MaskedWords(Embeddings):
     def collator(self, training: bool) -> MaskingCollator:
         return MaskingCollator(self.tokenizer, self.seed, epoch=0 if training else VALIDATION_EPOCH)
 
+    def asked(self, inputs: Batch) -> dict[str, Any]:
+        return {"labels": inputs["labels"], "sparse_prediction": True}
+
     def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
-        masked = inputs["labels"] != IGNORED
-        if not masked.any():  # as in a short text
+        if not len(outputs.logits):  # as in a short text
             return cast(Tensor, outputs.logits).sum() * 0.0
-        return divergence(outputs.logits[masked], _logits(teacher, hidden[masked], None))
+        return divergence(outputs.logits, _logits(teacher, hidden[inputs["labels"] != IGNORED], None))
+
+    def items(self, inputs: Batch) -> Tensor:
+        return (inputs["labels"] != IGNORED).sum()
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         masked = inputs["labels"] != IGNORED

@@ -1,7 +1,8 @@
 """Task heads on the Linformer backbone."""
 
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -17,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.loss import token_loss
+from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
@@ -116,7 +117,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
     ) -> QuestionAnsweringModelOutput:
         """Two logits ``(B, N)``; if both positions ``(B,)`` are given, the loss is the mean of their cross-entropies.
 
-        A position beyond the input (an answer that was cut off) is ignored in the loss.
+        A position beyond the input (an answer that was cut off) is ignored in the loss, and padding is no choice there.
         """
         refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
@@ -126,10 +127,12 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             length = start_logits.shape[1]
-            pairs = ((start_logits, start_positions), (end_logits, end_positions))
+            choices = torch.stack([start_logits, end_logits]).float()
+            if attention_mask is not None:
+                choices = choices.masked_fill(attention_mask == 0, torch.finfo(choices.dtype).min)
             losses = [
-                F.cross_entropy(scores.float(), wanted.view(-1).clamp(0, length), ignore_index=length)
-                for scores, wanted in pairs
+                F.cross_entropy(scores, wanted.view(-1).clamp(0, length), ignore_index=length)
+                for scores, wanted in zip(choices, (start_positions, end_positions), strict=True)
             ]
             loss = (losses[0] + losses[1]) / 2
         return QuestionAnsweringModelOutput(
@@ -231,6 +234,41 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         self.linformer = LinformerModel(config)
         self.lm_head = LinformerLMHead(config)
         self.post_init()
+
+    @typed(can_return_tuple)
+    @known_arguments()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        sparse_prediction: bool = False,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
+
+        Args:
+            labels: ``(B, N)``.
+            sparse_prediction: compute the logits only where a label is not −100, ``(labels, vocab_size)``. The loss is
+                the same; of a masked language model's training step most of the work is logits that it ignores.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        if not sparse_prediction:
+            return cast(MaskedLMOutput, super().forward(*inputs, labels, **kwargs, return_dict=True))
+        if labels is None:
+            raise ValueError("sparse_prediction=True predicts the tokens that have labels: give labels")
+        outputs = self.linformer(*inputs, return_dict=True, **kwargs)
+        asked = labels != IGNORED
+        logits = self.lm_head(outputs.last_hidden_state[asked])
+        return MaskedLMOutput(
+            loss=token_loss(logits, labels[asked]),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
     def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.lm_head(hidden)

@@ -9,7 +9,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForMaskedLM
 from torch_linformer.tasks.language_modeling import LanguageModeling
-from torch_linformer.tasks.task import IGNORED, Batch, pad_targets
+from torch_linformer.tasks.task import IGNORED, pad_targets
 
 MASK_SHARE = 0.15  # of the tokens of a document are predicted, as in BERT
 VALIDATION_EPOCH = -1  # masks drawn for this "epoch" are the same at every evaluation
@@ -40,7 +40,8 @@ class MaskedLanguageModeling(LanguageModeling):
         self.whole_words = whole_words
 
     def collator(self, training: bool) -> "MaskingCollator":
-        return MaskingCollator(self.tokenizer, self.seed, epoch=0 if training else VALIDATION_EPOCH)
+        epoch = 0 if training else VALIDATION_EPOCH
+        return MaskingCollator(self.tokenizer, self.seed, epoch, sparse_prediction=training)
 
 
 class MaskingCollator:
@@ -48,12 +49,16 @@ class MaskingCollator:
 
     A resumed run draws the same masks, whatever its loader had fetched ahead. Of the chosen tokens 80 % become the
     mask token, 10 % a random one and 10 % stay; special tokens are never chosen. Where the examples have the word of
-    each token, words are chosen with all their tokens.
+    each token, words are chosen with all their tokens. With ``sparse_prediction`` a batch asks a model for no logits
+    but those of the chosen tokens.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, epoch: int) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, seed: int, epoch: int, *, sparse_prediction: bool = False
+    ) -> None:
         self.pad = DataCollatorWithPadding(tokenizer)
         self.tokenizer, self.seed, self.epoch = tokenizer, seed, epoch
+        self.more = {"sparse_prediction": True} if sparse_prediction else {}
         self.special = torch.zeros(len(tokenizer), dtype=torch.bool)
         self.special[torch.tensor(tokenizer.all_special_ids)] = True
         self.ordinary = (~self.special).nonzero().squeeze(-1)
@@ -61,10 +66,11 @@ class MaskingCollator:
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __call__(self, examples: list[dict[str, Any]]) -> Batch:
+    def __call__(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
         masked = [self._mask(example) for example in examples]
         batch = self.pad([{"input_ids": ids.tolist()} for ids, _ in masked])
-        return {**batch, "labels": pad_targets([targets.tolist() for _, targets in masked], batch["attention_mask"])}
+        labels = pad_targets([targets.tolist() for _, targets in masked], batch["attention_mask"])
+        return {**batch, "labels": labels, **self.more}
 
     def _mask(self, example: dict[str, Any]) -> tuple[Tensor, Tensor]:
         ids = torch.tensor(example["input_ids"])
