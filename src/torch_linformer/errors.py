@@ -9,6 +9,13 @@ class InputError(ValueError):
     """
 
 
+ANOTHER_ENDED = "another process of this training has ended; begin all of them again, with --resume"
+
+
+class SaidElsewhere(Exception):
+    """The main process of several has failed, and says why."""
+
+
 FORMER_NAMES = {"memory": "activation_memory"}
 """Settings by the names they had; older command lines and files still use these."""
 

@@ -13,8 +13,8 @@ from torch_linformer.opening.checkpoints import Spent, checkpoints, is_whole, re
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.fitting import RunCallback
 from torch_linformer.training.length_grouping import LengthGroupedSampler
-from torch_linformer.training.trainer import RunCallback
 from torch_linformer.training.training_screen import TrainingScreen
 
 PEAK = 0.01

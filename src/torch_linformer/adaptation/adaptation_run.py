@@ -1,5 +1,6 @@
 """An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,14 +29,16 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.nn.options import default_k
+from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
+from torch_linformer.training.fitting import fit
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
-from torch_linformer.training.trainer import fit, run_arguments
+from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # on the validation texts, in the whole distillation
@@ -54,6 +57,8 @@ def run_adaptation(
 ) -> Path:
     """Adapt an encoder, compare it with the original on texts held out, and write everything into a folder.
 
+    Under ``torchrun`` or ``accelerate launch`` the processes share each batch. The main one does what is done once.
+
     Args:
         source: a folder, or a name on the hub.
         settings: how, and on which texts.
@@ -67,31 +72,40 @@ def run_adaptation(
     Raises:
         InputError: for anything wrong with the source, the settings, the texts or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is written.
+        SaidElsewhere: in the other processes, where the main one failed.
     """
+    device = resolve_device(settings.device)
+    resolve_precision(settings.precision, device)
+    processes.join(device, settings.batch_size)
     screen = screen or TrainingScreen()
-    resolve_precision(settings.precision, resolve_device(settings.device))
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source, "sharing": settings.shared_by}
-    with run_folder(output):
-        checkpoint = open_run(output, run, resume, screen, RESULT)
-        if (output / RESULT).exists():
+    with ExitStack() as whole:
+
+        def opened() -> tuple[Path | None, bool]:
+            whole.enter_context(run_folder(output))
+            return open_run(output, run, resume, screen, RESULT), (output / RESULT).exists()
+
+        checkpoint, finished = processes.on_main(opened)
+        if finished:
             screen.say(
                 f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
             )
+        else:
+            cast(Any, transformers.logging).set_verbosity_error()
+            cast(Any, transformers.logging).disable_progress_bar()
+            original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
+            train, test, notes = processes.on_main(lambda: read_documents(original.objective, settings))
+            for note in notes:
+                screen.say(note)
+            adaptation = Adaptation(original, train, test, settings, screen)
+            processes.on_main(lambda: write_json(output / RUN_FILE, run))
+            outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
+            if processes.is_main():
+                write_adapted(outcome, output)
+                show_adapted(outcome, output, screen)
+        if processes.is_main():
             remove_checkpoints(output)
-            return output
-        cast(Any, transformers.logging).set_verbosity_error()
-        cast(Any, transformers.logging).disable_progress_bar()
-        original = load_encoder(source, settings.task, settings.seed, settings.trust_remote_code)
-        train, test, notes = read_documents(original.objective, settings)
-        for note in notes:
-            screen.say(note)
-        adaptation = Adaptation(original, train, test, settings, screen)
-        write_json(output / RUN_FILE, run)
-        outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
-        write_adapted(outcome, output)
-        remove_checkpoints(output)
-        show_adapted(outcome, output, screen)
         return output
 
 
@@ -126,7 +140,7 @@ class Adaptation:
         encoder = DocumentEncoder(original.tokenizer, max_length)
         marks = Marks(*map(len, encoder.marks))
         self.student = build_student(original.model, settings, max_length, marks)
-        self.texts = prepare_texts(train, test, encoder, settings, screen)
+        self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
         self.teacher = Teacher(original.model, min(original.longest, max_length), marks)
         for module in (self.student, self.teacher.model):
             cast(nn.Module, module).to(self.device)
@@ -164,7 +178,7 @@ class Adaptation:
             alone=self._without_slots(),
             tradeoff=self._tradeoff(),
             history=self.trainer.state.log_history,
-            costs=self._costs(),
+            costs=processes.on_main(self._costs),
             texts=(len(self.texts.train), len(self.texts.test.windows)),
             spent=spent,
             device=self.device,
@@ -209,7 +223,8 @@ class Adaptation:
         length = config.max_position_embeddings
         alone = with_attention(self.student, k=0)
         self.screen.say(f"the window alone, and what the slots add to a text of {length:,} tokens")
-        costs = measure_steps([self._forward_of(model, length) for model in (alone, self.student)])
+        steps = [self._forward_of(model, length) for model in (alone, self.student)]
+        costs = processes.on_main(lambda: measure_steps(steps))
         return WithoutSlots(self.test.scores(alone), *costs)
 
     def _tradeoff(self) -> list[Tradeoff]:
@@ -222,7 +237,8 @@ class Adaptation:
         ks = [slots for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length]
         others = [with_attention(self.student, k=slots) for slots in ks]
         by_k = {cast(int, other.config.k): other for other in others}  # K is lowered to the segments there are
-        costs = measure_steps([self._forward_of(other, length) for other in by_k.values()])
+        steps = [self._forward_of(other, length) for other in by_k.values()]
+        costs = processes.on_main(lambda: measure_steps(steps))
         return [
             Tradeoff(slots, self.validation.scores(other), cost)
             for (slots, other), cost in zip(by_k.items(), costs, strict=True)

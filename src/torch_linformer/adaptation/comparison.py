@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import zip_longest
 from typing import cast
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 
 
@@ -58,15 +60,16 @@ class TeacherComparison:
 
     @torch.no_grad()
     def _outputs(self, model: LinformerPreTrainedModel, hidden_of: Callable[[Tensor, Tensor], Tensor]) -> Outputs:
-        parts, device = [], model.device
+        parts, device = list[Outputs](), model.device
         # Texts of similar length together, longest first.
         order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
         with autocast(device.type, self.precision):
-            for start in range(0, len(order), self.batch_size):
-                numbers = order[start : start + self.batch_size].tolist()
-                batch = self.collate([self.windows[number] for number in numbers])
+            batches = torch.split(order, self.batch_size)
+            for numbers in batches[processes.rank() :: processes.count()]:
+                batch = self.collate([self.windows[number] for number in numbers.tolist()])
                 batch = {name: x.to(device) for name, x in batch.items()}
                 hidden = hidden_of(batch["input_ids"], batch["attention_mask"])
-                parts.append(self.objective.read(model, hidden, batch))
+                parts.append({name: x.cpu() for name, x in self.objective.read(model, hidden, batch).items()})
+        found = [part for turn in zip_longest(*processes.gathered(parts)) for part in turn if part is not None]
         back = torch.argsort(order)
-        return {name: torch.cat([part[name].cpu() for part in parts])[back] for name in parts[0]}
+        return {name: torch.cat([part[name] for part in found])[back] for name in found[0]}

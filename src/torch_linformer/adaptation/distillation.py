@@ -13,6 +13,7 @@ from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
+from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
@@ -24,15 +25,27 @@ def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_ma
 
     .. math:: \frac{1}{L} \sum_l \frac{\overline{(h_l - t_l)^2}}{\mathrm{var}(t_l)} + 10\,(1 - \cos(e, e_t))
 
-    over the real tokens of ``(B, N, C)`` each, with the embeddings e of the last layer.
+    over the real tokens of ``(B, N, C)`` each, with the embeddings e of the last layer. Of several processes, each
+    with as many texts, the mean is that over the texts of all.
     """
     real = attention_mask.bool()
+    variances = _variances(torch.stack([wanted[real].float() for wanted in teacher]))
     errors = [
-        F.mse_loss(own[real].float(), wanted[real].float()) / wanted[real].float().var()
-        for own, wanted in zip(student, teacher, strict=True)
+        F.mse_loss(own[real].float(), wanted[real].float()) / variance
+        for own, wanted, variance in zip(student, teacher, variances, strict=True)
     ]
     cosine = (embed(student[-1], attention_mask, pooling) * embed(teacher[-1], attention_mask, pooling)).sum(dim=-1)
-    return torch.stack(errors).mean() + EMBEDDING * (1 - cosine).mean()
+    return processes.mean_over_all(torch.stack(errors).mean(), real.sum()) + EMBEDDING * (1 - cosine).mean()
+
+
+def _variances(states: Tensor) -> Tensor:
+    """Those of ``(L, tokens, C)`` in each layer, over the tokens of all processes."""
+    own = states.flatten(1)
+    if processes.count() == 1:
+        return own.var(dim=1)
+    number = processes.total(own.new_tensor(own.shape[1]))
+    mean = processes.total(own.sum(dim=1)) / number
+    return processes.total((own - mean[:, None]).square().sum(dim=1)) / (number - 1)
 
 
 def split_slot_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -76,10 +89,11 @@ class DistillationTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        outputs = model(ids, mask, output_hidden_states=True)
+        outputs = model(ids, mask, output_hidden_states=True, **self.objective.asked(inputs))
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = self.teacher.hidden_states(ids, mask)
             of_head = self.objective.loss(outputs, self.teacher.model, targets[-1], inputs)
+        of_head = processes.mean_over_all(torch.as_tensor(of_head, device=mask.device), self.objective.items(inputs))
         return distillation_loss(outputs.hidden_states[1:], targets, mask, self.objective.pooling) + of_head
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

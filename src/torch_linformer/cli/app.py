@@ -21,12 +21,17 @@ from torch_linformer.cli.inspect_ import inspect_
 from torch_linformer.cli.predict import predict
 from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.train import train
+from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
 
 USER_ERROR, INTERRUPTED = 2, 130
 # Writers in other languages report a full disk only as text; the last two are torch.save, which gives no reason.
 DISK_FULL = ("No space left on device", "PytorchStreamWriter failed writing", "unexpected pos ")
 # RuntimeErrors of torch, on a CPU and on a GPU.
 MEMORY_FULL = ("can't allocate memory", "not enough memory", "out of memory")
+
+# RuntimeErrors of torch.distributed, by gloo and by NCCL.
+PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
+TOGETHER = ("train", "adapt")  # commands that several processes can share
 
 app = typer.Typer(
     name="linformer",
@@ -43,6 +48,11 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command; whatever goes wrong ends it with one line on standard error, and status 2."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in arguments
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and arguments[0] not in TOGETHER:
+        if os.environ.get("RANK", "0") == "0":
+            several = " and ".join(TOGETHER)
+            _say(f"{arguments[0]} is the work of one process: torchrun and accelerate launch are for {several}")
+        raise SystemExit(USER_ERROR)
     if not debug:
         warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -54,11 +64,20 @@ def run(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        _say(explain(error))
+        if not _is_said_elsewhere(error):
+            _say(explain(error))
         raise SystemExit(USER_ERROR) from None
     if status == INTERRUPTED:  # what some versions of typer return for Ctrl-C
         _say("interrupted")
     raise SystemExit(status or 0)
+
+
+def _is_said_elsewhere(error: Exception) -> bool:
+    """Whether the main process of several says the same: it does before they meet, and of what all were given."""
+    if os.environ.get("RANK", "0") == "0":
+        return False
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is None or not distributed.is_initialized() or isinstance(error, (SaidElsewhere, InputError))
 
 
 def explain(error: BaseException) -> str:
@@ -69,6 +88,8 @@ def explain(error: BaseException) -> str:
         isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL)
     ):
         return "not enough memory: lower --batch-size or --max-length, or take a smaller model (--debug shows where)"
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in PEER_GONE):
+        return ANOTHER_ENDED
     if hasattr(error, "format_message"):  # a wrong option, reported by whichever click typer is built on
         return f"{error.format_message()} (add --help for what there is)"
     message = " ".join(str(error).split())

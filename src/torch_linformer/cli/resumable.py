@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from torch_linformer.training.option_fields import read_config, renamed
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
     """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
-    from torch_linformer.training.trainer import Interrupted
+    from torch_linformer.opening import processes
+    from torch_linformer.training.fitting import Interrupted
 
     options.pop("debug")
     config = options.pop("config")
@@ -31,16 +33,20 @@ def run_resumable(run: Callable[..., object], settings: type, options: dict[str,
             run(chosen, resume=resume, command=command)
         except Interrupted:
             raise KeyboardInterrupt from None
+        processes.leave()
 
 
 @contextmanager
 def saying_how_to_go_on(resume: bool) -> Iterator[str]:
     """The command as it was given; Ctrl-C ends it with the command that goes on, and status 130."""
-    command = "linformer " + shlex.join(sys.argv[1:])
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    start = "linformer" if processes == "1" else f"torchrun --nproc-per-node {processes} -m torch_linformer.cli"
+    command = f"{start} {shlex.join(sys.argv[1:])}"
     try:
         yield command
     except KeyboardInterrupt:
-        print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
         raise SystemExit(130) from None
 
 

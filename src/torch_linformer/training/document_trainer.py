@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PretrainedConfig
 
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
-from torch_linformer.tasks.task import ColumnLists, Examples, Task
+from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 
@@ -43,15 +45,20 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
+        items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config)
         try:
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            found = super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             self.label_smoother = smoother
+        # While it evaluates the Trainer asks for the outputs too.
+        return processes.mean_over_all(found, items) if isinstance(found, Tensor) else found
 
     def scores_of(self, examples: Examples) -> dict[str, Any]:
-        """Every score of the model on some documents."""
+        """Every score of the model on some documents; those of what it writes in the main process."""
         self.compute_metrics = None  # the headline of the validation documents
         scores = self._scores(self.predict(examples.windows).predictions, examples)
+        if not processes.is_main():
+            return scores
         model = cast(nn.Module, self.model).eval()
         with autocast(self.args.device.type, precision_of(self.args)):
             return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
@@ -104,6 +111,15 @@ class DocumentTrainer(RunTrainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         return _longest_first(eval_dataset).tolist()
+
+
+def _targets(batch: Batch, config: PretrainedConfig) -> Tensor:
+    """How many targets the loss of a batch is a mean over, or their total weight."""
+    labels = batch.get("labels", batch["input_ids"][:, 0])  # an answer's first and last token: one of each a row
+    if labels.is_floating_point():
+        return torch.tensor(labels.numel(), device=labels.device)
+    weights = getattr(config, "class_weights", None)
+    return (labels != IGNORED).sum() if weights is None else torch.tensor(weights, device=labels.device)[labels].sum()
 
 
 def _in_their_order(predictions: np.ndarray, windows: Any) -> np.ndarray:

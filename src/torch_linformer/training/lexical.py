@@ -10,8 +10,9 @@ from datasets import Dataset
 from torch import Tensor
 
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.models import LinformerForSequenceClassification
+from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.opening import processes
 from torch_linformer.tasks.floors import MAX_DECISIONS, pairs_tell
 from torch_linformer.tasks.lexical_fit import buckets_for, fit_head
 from torch_linformer.tasks.task import Examples
@@ -72,8 +73,16 @@ def add_lexical_head(
     balanced: bool,
 ) -> None:
     """Give a trained classifier a lexical head that is fitted to its training documents, whole."""
-    config, problem = model.config, str(model.config.problem_type)
-    labels = len(config.label_names)
+    head = processes.on_main(lambda: _fitted_head(model.config, task, train, encoder, seed, balanced))
+    model.config.lexical_buckets = len(head.pairs)
+    model.lexical = head.to(device=model.device, dtype=model.dtype)
+    task.lexical = True
+
+
+def _fitted_head(
+    config: LinformerConfig, task: WholeDocuments, train: Dataset, encoder: DocumentEncoder, seed: int, balanced: bool
+) -> LexicalHead:
+    problem, labels = str(config.problem_type), len(config.label_names)
     order = np.random.default_rng(seed).permutation(len(train))
     most = MAX_DECISIONS // labels if problem == "multi_label_classification" else len(train)
     texts: list[str] = []
@@ -85,12 +94,11 @@ def add_lexical_head(
         tokens += sum(map(len, documents[start:]))
         if tokens > MAX_TOKENS or len(documents) > most:
             break
-    config.lexical_buckets = buckets_for(tokens, config.vocab_size, labels) if pairs_tell(texts) else 0
-    model.lexical = LexicalHead(config.vocab_size, config.lexical_buckets, labels)
+    buckets = buckets_for(tokens, config.vocab_size, labels) if pairs_tell(texts) else 0
+    head = LexicalHead(config.vocab_size, buckets, labels)
     known = np.asarray(task.known(train))[order[: len(documents)]]
-    fit_head(model.lexical, task.tokenizer, documents, known, problem, balanced=balanced)
-    model.lexical.to(device=model.device, dtype=model.dtype)
-    task.lexical = True
+    fit_head(head, task.tokenizer, documents, known, problem, balanced=balanced)
+    return head
 
 
 def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, always: bool) -> Weighing:

@@ -1,13 +1,14 @@
 """A Trainer whose queries learn to find their documents, in batches of any number of long ones."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from torch_linformer.opening import processes
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_trainer import DocumentTrainer
@@ -65,14 +66,27 @@ class RetrievalTrainer(DocumentTrainer):
     task: Retrieval
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        own = self.accelerator.unwrap_model(model)
+
         def embed(ids: Tensor, mask: Tensor) -> Tensor:
-            return self.task.respond(model, {"input_ids": ids, "attention_mask": mask})
+            return self.task.respond(own, {"input_ids": ids, "attention_mask": mask})
 
         documents = in_turn(embed, inputs["input_ids"], inputs["attention_mask"], TOKENS_AT_ONCE)
         queries = documents[:0]
         if len(inputs["query_ids"]):
             queries = in_turn(embed, inputs["query_ids"], inputs["query_mask"], TOKENS_AT_ONCE)
-        return contrastive_loss(queries, documents, inputs["query_of"], inputs["group"])
+        # The documents of all processes are each other's negatives; each has a part of the same loss's gradient.
+        before = sum(processes.gathered(len(documents))[: processes.rank()])
+        queries, documents, query_of, group = map(
+            processes.rows_of_all, (queries, documents, inputs["query_of"] + before, inputs["group"])
+        )
+        return contrastive_loss(queries, documents, query_of, group)
+
+    def share_gradients(self) -> None:
+        # Torch's wrapper expects the model to be called once a step, and here it is called for each part, twice.
+        for weight in cast(nn.Module, self.model).parameters():
+            if weight.grad is not None:
+                weight.grad = processes.total(weight.grad)
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad(), self.compute_loss_context_manager():

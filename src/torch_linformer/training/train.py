@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
+from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
@@ -31,6 +33,7 @@ from torch_linformer.tasks.whole_documents import WholeDocuments
 from torch_linformer.training.describing import describe_data, describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
+from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
 from torch_linformer.training.new_task import new_task
@@ -39,7 +42,7 @@ from torch_linformer.training.run_report import Outcome, show_outcome, write_out
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings, size_of_width
-from torch_linformer.training.trainer import fit, run_arguments
+from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
@@ -65,6 +68,8 @@ def train(
 ) -> Path:
     """Train a model, score it on documents it never saw, and leave everything in the folder of the run.
 
+    Under ``torchrun`` or ``accelerate launch`` the processes share each batch. The main one does what is done once.
+
     Args:
         settings: what to train on what.
         resume: continue from the last whole checkpoint of a run with the same settings.
@@ -77,35 +82,44 @@ def train(
     Raises:
         InputError: for anything wrong with the settings, the data or the folder.
         Interrupted: on Ctrl-C, once a checkpoint is written.
+        SaidElsewhere: in the other processes, where the main one failed.
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
-    with run_folder(output):
-        checkpoint = open_run(output, identity(settings), resume, screen)
-        if (output / "metrics.json").exists():
+    processes.join(resolve_device(settings.device), settings.batch_size)
+    screen = screen or TrainingScreen()
+    with ExitStack() as whole:
+
+        def opened() -> tuple[Path | None, bool]:
+            whole.enter_context(run_folder(output))
+            return open_run(output, identity(settings), resume, screen), (output / "metrics.json").exists()
+
+        checkpoint, finished = processes.on_main(opened)
+        if finished:
             screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
+        else:
+            outcome = _trained(settings, output, checkpoint, command, screen)
+            if outcome is not None:
+                write_outcome(outcome, output)
+                show_outcome(outcome, output, screen)
+        if processes.is_main():
             remove_checkpoints(output)
-            return output
-        outcome = _trained(settings, output, checkpoint, command, screen)
-        write_outcome(outcome, output)
-        remove_checkpoints(output)
-        show_outcome(outcome, output, screen)
         return output
 
 
 def _trained(
     settings: TrainSettings, output: Path, checkpoint: Path | None, command: str, screen: TrainingScreen
-) -> Outcome:
-    """Train and score in a folder that is open."""
+) -> Outcome | None:
+    """Train and score in a folder that is open; the main process returns what came out."""
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
     settings = _with_the_first_model(settings)
-    data = _prepare(settings, checkpoint, screen)
+    data = processes.on_main(lambda: _prepare(settings, checkpoint, screen))
     model = build_model(settings, data.task, data.tokenizer, data.splits)
-    if settings.begins_with_lsa and checkpoint is None:  # a checkpoint has its embeddings
+    # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
+    if settings.begins_with_lsa and checkpoint is None and processes.is_main():
         add_latent_semantics(model, data.train.windows, settings)
     describe_model(model, settings, device, precision, screen)
     if settings.minutes is not None:
@@ -113,11 +127,13 @@ def _trained(
         after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe
         screen.say(f"--minutes {settings.minutes:g} is for the training; after it come {', '.join(after)}")
 
-    write_json(output / RUN_FILE, run)
+    processes.on_main(lambda: write_json(output / RUN_FILE, run))
     trainer = _trainer(settings, output, data, model, device, precision)
     spent = fit(trainer, output, checkpoint, screen)
     lexical = _weigh_lexical_head(settings, trainer, data, screen) if settings.with_lexical_head else None
     scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
+    if not processes.is_main():
+        return None
     data.task.finish(model)
     measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
     if any(measured.values()):

@@ -1,31 +1,22 @@
 """The Trainer of transformers with what a long, interruptible run needs in addition."""
 
-import math
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 import torch
-from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.checkpoints import Spent, checkpoints, read_spent, seal
+from torch_linformer.opening import processes
+from torch_linformer.opening.checkpoints import Spent, checkpoints
 from torch_linformer.training.length_grouping import LengthGroupedSampler
-from torch_linformer.training.training_screen import TrainingScreen
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
-CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may take any time
-
-
-class Interrupted(Exception):
-    """The user pressed Ctrl-C and a checkpoint has been left."""
 
 
 class RunTrainer(Trainer):
@@ -34,6 +25,9 @@ class RunTrainer(Trainer):
     It stops after ``minutes``, or after ``patience`` evaluations in a row that were no better than the best before;
     None means that it does not. Batches have an ``attention_mask``, and the documents a column ``length``. A run that
     diverges ends with an ``InputError`` before such weights are saved.
+
+    Several processes share each batch, and go by what they know alike: the clock and the Ctrl-C of the main one, and
+    the tokens and failures of all.
     """
 
     def __init__(self, *, minutes: float | None = None, patience: int | None = None, **kwargs: Any) -> None:
@@ -43,10 +37,23 @@ class RunTrainer(Trainer):
         self.before = Spent()  # by processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
         self.started: float | None = None  # the clock runs from the first step on
+        self.asked_to_stop = False  # by Ctrl-C
+        self.told: tuple[float, bool] | None = None  # the main process's clock and Ctrl-C, as of the last step
 
     @property
     def seconds(self) -> float:
         """Time the training took so far."""
+        if self.told is not None:
+            return self.told[0]
+        return self._clock
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the training ends at the next checkpoint, because of Ctrl-C."""
+        return self.asked_to_stop if self.told is None else self.told[1]
+
+    @property
+    def _clock(self) -> float:
         return self.before.seconds + (0.0 if self.started is None else time.monotonic() - self.started)
 
     @property
@@ -84,18 +91,37 @@ class RunTrainer(Trainer):
         return scheduler
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        self.tokens += inputs["attention_mask"].sum().to(self.tokens.device)
+        tokens = inputs["attention_mask"].sum().to(self.tokens.device)
         loss = super().training_step(model, inputs, *args, **kwargs)
+        self.share_gradients()
+        finite = self._agree(tokens, loss)
         # The loss of a batch with nothing to learn is NaN too, and harmless; fp16 skips steps of its own accord.
-        if not self.args.fp16 and not loss.isfinite() and not _all_finite(p.grad for p in model.parameters()):
+        if not self.args.fp16 and not finite and not _all_finite(p.grad for p in model.parameters()):
             raise self.diverged(f"the loss is {loss:g}", self.state.global_step + 1)
         return loss
+
+    def share_gradients(self) -> None:
+        """Put the gradients of all processes together, where the backward pass has not done so."""
+
+    def _agree(self, tokens: Tensor, loss: Tensor) -> bool:
+        """Count the tokens of a step and learn what all processes go by; returns whether the loss is finite in all."""
+        if processes.count() == 1:
+            self.tokens += tokens
+            return bool(loss.isfinite())
+        of_main = (self._clock, float(self.asked_to_stop)) if processes.is_main() else (0.0, 0.0)
+        own = [*of_main, float(tokens), float(not loss.isfinite())]
+        seconds, stop, read, broken = processes.total(tokens.new_tensor(own, dtype=torch.float64)).tolist()
+        self.told = seconds, stop > 0
+        self.tokens += int(read)
+        return bool(broken == 0)
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         loss, logits, labels = super().prediction_step(*args, **kwargs)
         trained = self.state.global_step > 0  # and not only scored
-        if trained and loss is not None and not loss.isfinite() and not _all_finite(logits):
-            raise self.diverged(f"the validation loss is {loss:g}", self.state.global_step)
+        if trained and loss is not None:
+            broken = not loss.isfinite() and not _all_finite(logits)
+            if processes.total(torch.tensor(float(broken), device=loss.device)):
+                raise self.diverged(f"the validation loss is {loss:g}", self.state.global_step)
         return loss, logits, labels
 
     def check_weights(self) -> None:
@@ -156,6 +182,9 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
         bf16=precision == "bf16",
         fp16=precision == "fp16",
         use_cpu=device == "cpu",
+        # Each process takes its share of a batch.
+        accelerator_config={"split_batches": True} if processes.count() > 1 else None,
+        ddp_find_unused_parameters=False,  # there are none
         disable_tqdm=True,
         report_to="none",
         remove_unused_columns=False,
@@ -163,96 +192,6 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
     )
 
 
-def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen) -> Spent:
-    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
-    callback = RunCallback(trainer, screen)
-    trainer.add_callback(callback)
-    trainer.remove_callback(PrinterCallback)
-    if checkpoint is not None:
-        trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        trainer.before = read_spent(checkpoint)
-    if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
-        try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        finally:
-            callback.close()
-        if callback.interrupted:  # after the last checkpoint
-            raise Interrupted
-    spent = trainer.spent
-    best = trainer.state.best_model_checkpoint
-    if best is not None:
-        weights = output / Path(best).name / "model.safetensors"
-        load_model(cast(nn.Module, trainer.model), weights, device=str(trainer.args.device))
-    return spent
-
-
 def precision_of(arguments: TrainingArguments) -> str:
     """The precision that a Trainer computes in."""
     return "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else "fp32"
-
-
-class RunCallback(TrainerCallback):
-    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
-
-    def __init__(self, trainer: RunTrainer, screen: TrainingScreen) -> None:
-        self.trainer, self.screen = trainer, screen
-        self.interrupted = False
-        self.loss: float | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.started = self.saved = time.monotonic()
-        self.screen.start(state.global_step, state.max_steps)
-        self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(int(state.epoch or 0))
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
-            control.should_evaluate = control.should_save = control.should_training_stop = True
-        if self.interrupted or self._checkpoint_is_due():
-            control.should_save = True
-        if control.should_save:
-            self.trainer.check_weights()
-        if self.screen.is_due():
-            spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
-            self.screen.step(state.global_step, done, self.loss, spent.tokens_per_second, spent.seconds)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        self.loss = (logs or {}).get("loss", self.loss)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        self.screen.evaluated(state.global_step, metrics or {})
-        best = f"eval_{args.metric_for_best_model}"
-        if math.isnan((metrics or {}).get(best, 0.0)):
-            raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
-        if self.trainer.out_of_patience and state.global_step < state.max_steps:
-            control.should_training_stop = True
-            self.screen.say(
-                f"stopping at step {state.global_step} of {state.max_steps}: the last {self.trainer.patience} "
-                "evaluations were no better (--patience)"
-            )
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
-        self.saved = time.monotonic()
-        if self.interrupted:
-            raise Interrupted
-
-    def close(self) -> None:
-        """Restore Ctrl-C and the screen, however the training ended."""
-        if hasattr(self, "previous_handler"):
-            signal.signal(signal.SIGINT, self.previous_handler)
-        self.screen.stop()
-
-    def _checkpoint_is_due(self) -> bool:
-        allowed = self.trainer.seconds_allowed
-        return allowed is not None and time.monotonic() - self.saved >= allowed / CHECKPOINTS
-
-    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-        self.screen.say("Ctrl-C: leaving a checkpoint after this step (Ctrl-C again to stop without one)")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 
+from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration, format_scores
 
@@ -16,7 +17,7 @@ class TrainingScreen(Screen):
     """A console with the progress of a training."""
 
     def __init__(self, console: Console | None = None) -> None:
-        super().__init__(console)
+        super().__init__(console or Console(highlight=False, quiet=not processes.is_main()))
         self.last_line = float("-inf")
 
     def start(self, step: int, steps: int) -> None:

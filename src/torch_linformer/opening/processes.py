@@ -1,0 +1,127 @@
+"""The processes that train one model together, as ``torchrun`` and ``accelerate launch`` start them; usually one."""
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from torch import Tensor
+
+from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
+
+WAITING = timedelta(hours=12)  # the longest wait for the main process, which reads and tokenizes the data for all
+T = TypeVar("T")
+
+
+def join(device: str, batch_size: int) -> None:
+    """Meet the other processes, if there are any.
+
+    Raises:
+        InputError: they cannot share a batch equally, or have no way to talk to each other.
+    """
+    wanted = int(os.environ.get("WORLD_SIZE", "1"))
+    if batch_size % wanted:
+        raise InputError(f"--batch-size {batch_size} cannot be shared by {wanted} processes: take a multiple of it")
+    if wanted > 1 and not dist.is_initialized():
+        if device not in ("cpu", "cuda"):
+            raise InputError(f"--device {device}: {wanted} processes train together on a CPU or on CUDA devices only")
+        PartialState(cpu=device == "cpu", timeout=WAITING)
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    raise InputError(ANOTHER_ENDED)
+
+
+def leave() -> None:
+    """Take an orderly end: a process that is still talking to one that is gone may abort."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def count() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_main() -> bool:
+    """Whether this process does what is done once: files, screen, whatever is scored or measured at the end."""
+    return rank() == 0
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """The result of ``work``, which the main process does for all; a copy of it in the others.
+
+    Raises:
+        SaidElsewhere: in the other processes, where it raises anything in the main one.
+    """
+    if count() == 1:
+        return work()
+    said: list[Any] = [None, True]
+    try:
+        if is_main():
+            said = [work(), False]
+    finally:
+        dist.broadcast_object_list(said, src=0)
+    if said[1]:
+        raise SaidElsewhere
+    result: T = said[0]
+    return result
+
+
+def wait() -> None:
+    """Go on when all processes have come so far."""
+    if count() > 1:
+        dist.barrier()
+
+
+def total(values: Tensor) -> Tensor:
+    """The sum over all processes; of the same shape in each."""
+    if count() > 1:
+        values = values.clone()
+        dist.all_reduce(values)
+    return values
+
+
+def gathered(value: T) -> list[T]:
+    """What each process has, in their order."""
+    found: list[Any] = [value]
+    if count() > 1:
+        found = [None] * count()
+        dist.all_gather_object(found, value)
+    return found
+
+
+def mean_over_all(mean: Tensor, items: Tensor) -> Tensor:
+    r"""A loss whose mean over the processes is that over all their items, and so are its gradients.
+
+    .. math:: \frac{1}{R} \sum_r \ell_r' = \frac{\sum_r n_r \ell_r}{\sum_r n_r}
+        \quad \text{with} \quad \ell_r' = \frac{R\, n_r \ell_r}{\sum_r n_r}
+
+    Args:
+        mean: over the items of this process.
+        items: how many there are, or their total weight.
+    """
+    if count() == 1:
+        return mean
+    # A mean over nothing is NaN.
+    return torch.where(items > 0, mean, 0.0) * items * count() / total(items).clamp(min=1e-30)
+
+
+def rows_of_all(rows: Tensor) -> Tensor:
+    """Rows ``(n, …)`` of all processes, in their order; those of this one keep their gradients."""
+    if count() == 1:
+        return rows
+    parts = [part.to(rows.device) for part in gathered(rows.detach().cpu())]
+    parts[rank()] = rows
+    return torch.cat(parts)

@@ -1,0 +1,123 @@
+"""A run's training, from its first step or its last checkpoint to the best weights; interruptible."""
+
+import math
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_model
+from torch import nn
+from transformers import PrinterCallback, TrainerCallback, TrainerState
+
+from torch_linformer.opening import processes
+from torch_linformer.opening.checkpoints import Spent, read_spent, seal
+from torch_linformer.training.trainer import RunTrainer
+from torch_linformer.training.training_screen import TrainingScreen
+
+CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may take any time
+
+
+class Interrupted(Exception):
+    """The user pressed Ctrl-C and a checkpoint has been left."""
+
+
+def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen) -> Spent:
+    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
+    callback = RunCallback(trainer, screen)
+    trainer.add_callback(callback)
+    trainer.remove_callback(PrinterCallback)
+    if checkpoint is not None:
+        trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.before = read_spent(checkpoint)
+    if not processes.is_main():
+        torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
+    if processes.count() > 1:
+        rows = trainer.args.train_batch_size
+        share = rows // processes.count()
+        screen.say(f"{processes.count()} processes, each with {share} of the {rows} rows of a batch")
+    if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        finally:
+            callback.close()
+        if processes.on_main(lambda: trainer.asked_to_stop):  # after the last checkpoint
+            raise Interrupted
+    spent = trainer.spent
+    best = trainer.state.best_model_checkpoint
+    if best is not None:
+        weights = output / Path(best).name / "model.safetensors"
+        load_model(cast(nn.Module, trainer.model), weights)
+    return spent
+
+
+class RunCallback(TrainerCallback):
+    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
+
+    def __init__(self, trainer: RunTrainer, screen: TrainingScreen) -> None:
+        self.trainer, self.screen = trainer, screen
+        self.loss: float | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.started = time.monotonic()
+        self.saved = self.trainer.seconds
+        self.screen.start(state.global_step, state.max_steps)
+        self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(int(state.epoch or 0))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
+            control.should_evaluate = control.should_save = control.should_training_stop = True
+        if self.trainer.stopping or self._checkpoint_is_due():
+            control.should_save = True
+        if control.should_save:
+            self.trainer.check_weights()
+        if self.screen.is_due():
+            spent, done = self.trainer.spent, self.trainer.progress(state.global_step)
+            self.screen.step(state.global_step, done, self.loss, spent.tokens_per_second, spent.seconds)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self.loss = (logs or {}).get("loss", self.loss)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        self.screen.evaluated(state.global_step, metrics or {})
+        best = f"eval_{args.metric_for_best_model}"
+        if math.isnan((metrics or {}).get(best, 0.0)):
+            raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
+        if self.trainer.out_of_patience and state.global_step < state.max_steps:
+            control.should_training_stop = True
+            self.screen.say(
+                f"stopping at step {state.global_step} of {state.max_steps}: the last {self.trainer.patience} "
+                "evaluations were no better (--patience)"
+            )
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        processes.wait()  # each has files of its own there
+        if processes.is_main():
+            seal(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", self.trainer.spent)
+        processes.wait()
+        self.saved = self.trainer.seconds
+        if self.trainer.stopping:
+            raise Interrupted
+
+    def close(self) -> None:
+        """Restore Ctrl-C and the screen, however the training ended."""
+        if hasattr(self, "previous_handler"):
+            signal.signal(signal.SIGINT, self.previous_handler)
+        self.screen.stop()
+
+    def _checkpoint_is_due(self) -> bool:
+        allowed = self.trainer.seconds_allowed
+        return allowed is not None and self.trainer.seconds - self.saved >= allowed / CHECKPOINTS
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self.trainer.asked_to_stop:
+            raise KeyboardInterrupt
+        self.trainer.asked_to_stop = True
+        self.screen.say("Ctrl-C: leaving a checkpoint after this step (Ctrl-C again to stop without one)")

@@ -1,0 +1,37 @@
+"""Trains, and adapts, what FOLDER/runs.json lists, in as many processes as torchrun started, into FOLDER/NAME.
+
+Usage: runs_of.py FOLDER NAME
+
+Without dropout, as each process draws random numbers of its own, and in float64: an optimizer divides by the size of
+gradients, and makes steps of the roundings of those that are nothing.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.opening import processes
+from torch_linformer.training import train_settings
+from torch_linformer.training.train import train
+
+torch.set_default_dtype(torch.float64)
+sys.executable = "/bin/false"  # no steps are measured
+folder, name = Path(sys.argv[1]), sys.argv[2]
+sizes = train_settings.SIZES
+sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in sizes.items()})
+for run, options in json.loads((folder / "runs.json").read_text(encoding="utf-8")).items():
+    options["output"] = str(folder / name / run)
+    if "source" in options:
+        run_adaptation(options.pop("source"), AdaptSettings(**options))
+    else:
+        train(train_settings.TrainSettings(**options))
+    states = (folder / name / run / "metrics.json", folder / name / run / "adaptation.json")
+    if processes.is_main():
+        assert any(file.exists() for file in states), os.listdir(folder / name / run)
+processes.leave()

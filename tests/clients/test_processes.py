@@ -1,0 +1,150 @@
+"""Two processes (gloo) that torchrun started train what one trains: every task, and adapting."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from torch_linformer.errors import ANOTHER_ENDED
+from torch_linformer.tasks.registry import TASKS
+
+RUNS_OF = Path(__file__).with_name("runs_of.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def tagged(weather):
+    """Each word with a tag that it tells, in CoNLL columns."""
+    lines = []
+    for text, _ in weather:
+        lines += [f"{word} {'B-SEA' if word == 'sea' else 'O'}" for word in text.split()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def questions(weather):
+    """SQuAD: which word comes first?"""
+    return {
+        "data": [
+            {
+                "paragraphs": [
+                    {
+                        "context": text,
+                        "qas": [
+                            {
+                                "id": str(number),
+                                "question": "which?",
+                                "answers": [{"text": text.split()[-1], "answer_start": text.rindex(text.split()[-1])}],
+                            }
+                        ],
+                    }
+                ]
+            }
+            for number, (text, _) in enumerate(weather)
+        ]
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_run):
+    """A function from a run's name to its folders: of one process, and of two."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("processes")
+    documents = weather(160, seed=0)
+    (folder / "tags.conll").write_text(tagged(documents), encoding="utf-8")
+    (folder / "questions.json").write_text(json.dumps(questions(documents)), encoding="utf-8")
+    pairs = [(text, " ".join(text.split()[::-1])) for text, _ in documents]
+    write_csv(folder / "pairs.csv", pairs, ("query", "document"))
+    write_csv(folder / "targets.csv", pairs, ("source", "target"))
+    write_csv(folder / "numbers.csv", [(text, len(text) / 10) for text, _ in documents])
+    save_source(folder / "bert", AutoTokenizer.from_pretrained(classifier_run.folder))
+    common = {**quick, "max_steps": 16, "floor": False}
+    own = {**common, "test": "0.2", "validation": "0.25"}  # which leaves 96: whole batches
+    runs = {
+        "classify": {**common, "lexical": "auto", "class_weights": "balanced"},
+        "regress": {**own, "task": "regress", "data": str(folder / "numbers.csv")},
+        "mlm": {**common, "task": "mlm", "packing": False},
+        "clm": {**{name: x for name, x in common.items() if name != "projection"}, "task": "clm", "packing": False},
+        "token-classify": {**own, "task": "token-classify", "data": str(folder / "tags.conll")},
+        "qa": {**own, "task": "qa", "data": str(folder / "questions.json")},
+        "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "label_smoothing": 0.1},
+        "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
+        "adapt": {
+            **{name: quick[name] for name in ("data", "test", "max_length", "batch_size", "device", "precision")},
+            **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10},
+        },
+    }
+    (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    for name, command in {"one": [sys.executable], "two": TORCHRUN}.items():
+        subprocess.run([*command, RUNS_OF, folder, name], check=True, timeout=300, env=environment)
+    return lambda run: (folder / "one" / run, folder / "two" / run)
+
+
+NAMES = ["classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed", "adapt"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_and_scores_are_those_of_one_process(runs, name):
+    one, two = runs(name)
+    assert_close(load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
+    result = "adaptation.json" if name == "adapt" else "metrics.json"
+    ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (two, one))
+    for score in ("start", "end") if name == "adapt" else TASKS[name].headline:
+        assert ours[score] == pytest.approx(expected[score], abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def command(quick, as_arguments, tmp_path_factory):
+    """A function: start `linformer train` in two processes; its output goes to files."""
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
+
+    def start(output, *more):
+        arguments = as_arguments({**quick, "floor": False, "output": output})
+        with open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
+            return subprocess.Popen(
+                [*TORCHRUN, "-m", "torch_linformer.cli", "train", *arguments, *more],
+                **{"stdout": out, "stderr": err, "env": environment, "stdin": subprocess.DEVNULL},
+            )
+
+    return start
+
+
+def test_a_process_is_killed(command, train_quickly, tmp_path):
+    """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process."""
+    whole, killed, alone = tmp_path / "whole", tmp_path / "killed", tmp_path / "alone"
+    assert command(whole).wait(timeout=120) == 0
+    shown = Path(f"{whole}.out").read_text()
+    assert shown.count("2 processes, each with 4 of the 8 rows of a batch") == shown.count("trained in ") == 1
+
+    started = command(killed)
+    deadline = time.monotonic() + 120
+    while not list(killed.glob("checkpoint-1*/complete.json")):
+        assert time.monotonic() < deadline and started.poll() is None
+        time.sleep(0.01)
+    os.kill(max(workers_of(started.pid)), signal.SIGKILL)
+    assert started.wait(timeout=60) != 0
+    said = [line for line in Path(f"{killed}.err").read_text().splitlines() if line.startswith("linformer: ")]
+    assert said == [f"linformer: {ANOTHER_ENDED}"]
+    assert not (killed / "metrics.json").exists()
+
+    shutil.copytree(killed, alone)
+    assert command(killed, "--resume").wait(timeout=120) == 0
+    assert "going on from" in Path(f"{killed}.out").read_text()
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+    assert "going on from" in train_quickly(alone, resume=True)
+    assert (alone / "metrics.json").exists()
+
+
+def workers_of(pid):
+    """The processes that torchrun has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

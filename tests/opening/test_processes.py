@@ -1,0 +1,18 @@
+import pytest
+
+from torch_linformer.errors import InputError
+from torch_linformer.opening import processes
+
+
+def test_rows_that_cannot_be_shared(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="--batch-size 8 cannot be shared by 3 processes: take a multiple of it"):
+        processes.join("cpu", 8)
+    with pytest.raises(InputError, match="--device mps: 3 processes train together on a CPU or on CUDA devices only"):
+        processes.join("mps", 9)
+
+
+def test_one_process_is_all():
+    processes.join("cpu", 8)
+    assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
+    assert processes.on_main(lambda: 5) == 5 and processes.gathered(5) == [5]
