@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from torch_linformer.data.reading.streamed import Document
@@ -34,7 +35,7 @@ class _Waiting:
     windows: Windows
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    @property
+    @cached_property
     def longest(self) -> int:
         return int(max(self.windows["length"]))
 
@@ -46,8 +47,8 @@ class _Waiting:
 class Batcher:
     """One queue and one thread that computes: a batch is what waits when the model is free, never held back for more.
 
-    The document that has waited longest goes next, and with it those for the same ability whose length is at least half
-    and at most twice its own, because a batch is padded to the longest of it.
+    The document that has waited longest goes next, and with it those for the same ability that are nearest to it in
+    length, from half of it to twice it, because a batch is padded to its longest document.
 
     Args:
         batch_size: windows of a batch at most, unless one document has more.
@@ -113,17 +114,22 @@ class Batcher:
 
     def _next(self) -> list[_Waiting]:
         """The documents of the next batch, taken out of the queue; none if none waits."""
-        batch: dict[int, _Waiting] = {}
+        for number in [number for number, each in self.waiting.items() if each.answer.done()]:
+            del self.waiting[number]
+        first = next(iter(self.waiting.values()), None)
+        if first is None:
+            return []
+        alike = [
+            (number, each)
+            for number, each in self.waiting.items()
+            if each.ability is first.ability and first.longest <= 2 * each.longest <= 4 * first.longest
+        ]
+        alike.sort(key=lambda pair: abs(pair[1].longest - first.longest))  # of equal ones the older stays before
+        batch: list[_Waiting] = []
         rows = 0
-        for number, each in list(self.waiting.items()):
-            if each.answer.done():
-                del self.waiting[number]
-                continue
-            first = next(iter(batch.values()), each)
-            alike = each.ability is first.ability and first.longest <= 2 * each.longest <= 4 * first.longest
-            if not batch or (alike and rows + each.rows <= self.batch_size):
-                batch[number] = self.waiting.pop(number)
-                rows += each.rows
-            if rows >= self.batch_size:
+        for number, each in alike:
+            if batch and rows + each.rows > self.batch_size:
                 break
-        return list(batch.values())
+            batch.append(self.waiting.pop(number))
+            rows += each.rows
+        return batch
