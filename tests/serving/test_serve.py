@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -86,6 +87,35 @@ def test_a_long_text_is_refused_or_cut(served):
         ("/v1/embeddings", {"input": "mud", "dimensions": 3}, 422, "invalid_value", "vectors of this model have 256"),
         ("/v1/embeddings", b"x" * 20_001, 413, "body_too_large", "the body has more than 20,000 bytes"),
         ("/v1/embeddings", {"input": ["mud"] * 301}, 413, "too_many_tokens", "the texts have "),
+        (
+            "/predict",
+            {"input": "mud", "top_k": 3},
+            422,
+            "invalid_value",
+            "unknown field 'top_k'; /predict takes model, ",
+        ),
+        ("/classify", {"input": "mud", "question": "who?"}, 422, "invalid_value", "unknown field 'question'"),
+        (
+            "/v1/embeddings",
+            {"input": [[101, 7592]]},
+            422,
+            "invalid_value",
+            "input[0] must be a text, got a list; token",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": "mud", "encoding_format": "int8"},
+            422,
+            "invalid_value",
+            "encoding_format must be",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": "mud", "truncate": 1},
+            422,
+            "invalid_value",
+            "truncate must be true or false, got",
+        ),
         ("/v1/models", None, 404, "no_such_path", "no such path; there are /v1/embeddings, /classify, /predict, "),
         ("/predict", None, 405, "method_not_allowed", "/predict takes POST, not GET"),
         ("/predict/", {"input": "mud"}, 404, "no_such_path", "no such path"),
@@ -95,6 +125,13 @@ def test_broken_requests_get_one_line_of_json(served, path, content, status, cod
     found = served.refused(path, content)
     assert found[:2] == (status, code)
     assert found[2].startswith(message)
+
+
+def test_a_body_that_is_announced_as_too_large_is_not_waited_for(served):
+    with served.connect() as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 20001\r\n\r\n")
+        status, content = read_response(connection)
+    assert (status, content["error"]["code"]) == (413, "body_too_large")
 
 
 def test_a_body_in_pieces_of_unknown_length_is_limited_too(served):
@@ -195,6 +232,7 @@ def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
         server.process.send_signal(signal.SIGTERM)
         while _takes_clients(server):
             pass
+        time.sleep(1)  # a server that waits for nobody would be gone
         for connection, part in zip(connections, rest, strict=True):
             connection.sendall(part)
         found = [read_response(connection) for connection in connections]

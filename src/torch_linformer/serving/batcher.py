@@ -47,8 +47,8 @@ class _Waiting:
 class Batcher:
     """One queue and one thread that computes: a batch is what waits when the model is free, never held back for more.
 
-    The document that has waited longest goes next, and with it those for the same ability that are nearest to it in
-    length, from half of it to twice it, because a batch is padded to its longest document.
+    The document that has waited longest goes next, and with it others for the same ability that have waited longest and
+    are from half to twice as long, because a batch is padded to its longest document.
 
     Args:
         batch_size: windows of a batch at most, unless one document has more.
@@ -119,17 +119,13 @@ class Batcher:
         first = next(iter(self.waiting.values()), None)
         if first is None:
             return []
-        alike = [
-            (number, each)
-            for number, each in self.waiting.items()
-            if each.ability is first.ability and first.longest <= 2 * each.longest <= 4 * first.longest
-        ]
-        alike.sort(key=lambda pair: abs(pair[1].longest - first.longest))  # of equal ones the older stays before
         batch: list[_Waiting] = []
         rows = 0
-        for number, each in alike:
-            if batch and rows + each.rows > self.batch_size:
+        for number, each in list(self.waiting.items()):
+            alike = each.ability is first.ability and first.longest <= 2 * each.longest <= 4 * first.longest
+            if alike and (not batch or rows + each.rows <= self.batch_size):
+                batch.append(self.waiting.pop(number))
+                rows += each.rows
+            if rows >= self.batch_size:
                 break
-            batch.append(self.waiting.pop(number))
-            rows += each.rows
         return batch
