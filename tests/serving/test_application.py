@@ -4,10 +4,11 @@ import asyncio
 import json
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from torch_linformer.models import LinformerForMaskedLM
+from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
 from torch_linformer.serving.application import Application
 from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.served_model import load_served
@@ -65,6 +66,25 @@ def test_an_error_of_the_model_is_told_once_and_not_to_the_client(model_copy):
     assert status == 500 and content["error"]["code"] == "internal"
     assert [type(failure) for failure in failures] == [IndexError]
     assert b"linformer_failed_batches_total 1.0" in application.counters.text()
+
+
+def test_a_question_is_asked_of_every_text(model_copy):
+    config = AutoConfig.from_pretrained(model_copy)
+    config.type_vocab_size = 2
+    torch.manual_seed(0)
+    LinformerForQuestionAnswering(config).save_pretrained(model_copy)
+    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
+    assert application.model.paths == ["/v1/embeddings", "/predict"]
+    status, content = post(application, "/predict", {"input": ["wet mud", "the sea"], "question": "what?"})
+    assert status == 200
+    assert [(each["index"], each["question"], "answer" in each) for each in content["data"]] == [
+        (0, "what?", True),
+        (1, "what?", True),
+    ]
+    status, content = post(application, "/predict", {"input": "wet mud"})
+    assert (
+        status == 422 and content["error"]["message"] == "question is missing: this model answers one about each text"
+    )
 
 
 def test_models_that_predict_nothing_say_so(model_copy):

@@ -1,6 +1,9 @@
 """``linformer serve``."""
 
 import importlib.util
+import sys
+import traceback
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -41,10 +44,6 @@ def serve(
         raise ValueError("--api-key: is empty; give a key, or leave it out")
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
-    import traceback
-
-    from rich.console import Console
-
     from torch_linformer.cli.app import explain
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
@@ -52,12 +51,8 @@ def serve(
     from torch_linformer.serving.server import address, bind
     from torch_linformer.serving.server import serve as answer_requests
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-
     def on_failure(error: BaseException) -> None:
-        if debug:
-            traceback.print_exception(error)
-        console.print(f"a request failed: {explain(error)}", markup=False)
+        _say(*(traceback.format_exception(error) if debug else ()), f"a request failed: {explain(error)}")
 
     with bind(host, port) as bound:
         served = load_served(
@@ -78,7 +73,12 @@ def serve(
             api_key=api_key,
         )
         if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
-            console.print("no --api-key: whoever reaches this port can use the model")
+            _say("no --api-key: whoever reaches this port can use the model")
         where = f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}"
         answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
-    console.print("every accepted request was answered")
+    _say("every accepted request was answered")
+
+
+def _say(*lines: str) -> None:
+    with suppress(OSError):  # a server goes on when nobody reads what it says
+        print(*lines, sep="\n", file=sys.stderr, flush=True)

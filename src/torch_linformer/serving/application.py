@@ -106,7 +106,7 @@ class Application:
         if self.limits.api_key is None:
             return
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(key.strip().encode(), self.limits.api_key.encode())
+        right = hmac.compare_digest(key.strip().encode("latin-1"), self.limits.api_key.encode())
         if kind.lower() != "bearer" or not right:
             raise Refusal(401, "this server asks for its key: send Authorization: Bearer KEY", code="invalid_api_key")
 

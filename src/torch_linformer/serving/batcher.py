@@ -103,10 +103,10 @@ class Batcher:
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, lambda: list(ability.answer(documents, windows)))
         except Exception as error:  # whatever a model can raise ends its batch, never the server
-            self.on_failure(error)
             for each in batch:
                 if not each.answer.done():
                     each.answer.set_exception(BatchError(str(error)))
+            self.on_failure(error)
             return
         for each, answer in zip(batch, found, strict=True):
             if not each.answer.done():  # its client may be gone
