@@ -56,7 +56,7 @@ def test_batches_hold_documents_of_similar_lengths_and_the_oldest_goes_first():
     requests = [(4,), (1, 8, 9), (2, 4, 3), (5,)]
     found, batches = served(4, requests)
     assert found == [list(lengths) for lengths in requests]
-    assert batches == [[4, 8, 2, 4], [1], [9, 5], [3]]
+    assert batches == [[4, 4, 5], [1], [8, 9], [2], [3]]
 
 
 def test_a_document_of_many_windows_is_a_batch_of_its_own():

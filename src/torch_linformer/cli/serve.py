@@ -75,8 +75,8 @@ def serve(
         if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
             _say("no --api-key: whoever reaches this port can use the model")
         where = f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}"
-        answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
-    _say("every accepted request was answered")
+        left = answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
+    _say(f"stopped with {left} requests unanswered" if left else "every accepted request was answered")
 
 
 def _say(*lines: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.inference.window_reader import Windows, join_windows, split_windows
 
+ALIKE = 1.25  # how many times as long as another a document of the same batch may be (docs/log.md)
+
 
 class BatchError(Exception):
     """The model failed at a batch; the cause says how."""
@@ -48,7 +50,7 @@ class Batcher:
     """One queue and one thread that computes: a batch is what waits when the model is free, never held back for more.
 
     The document that has waited longest goes next, and with it others for the same ability that have waited longest and
-    are from half to twice as long, because a batch is padded to its longest document.
+    are nearly as long, because a batch is padded to its longest document.
 
     Args:
         batch_size: windows of a batch at most, unless one document has more.
@@ -122,7 +124,8 @@ class Batcher:
         batch: list[_Waiting] = []
         rows = 0
         for number, each in list(self.waiting.items()):
-            alike = each.ability is first.ability and first.longest <= 2 * each.longest <= 4 * first.longest
+            shorter, longer = sorted((first.longest, each.longest))
+            alike = each.ability is first.ability and longer <= ALIKE * shorter
             if alike and (not batch or rows + each.rows <= self.batch_size):
                 batch.append(self.waiting.pop(number))
                 rows += each.rows

@@ -64,16 +64,20 @@ def load_served(
 ) -> ServedModel:
     """Load a model folder for serving; clients call it by ``name``, which is that of the folder if None."""
     device = resolve_device(device)
-    reading: dict[str, Any] = {"overflow": overflow, "stride": stride}
-    computing: dict[str, Any] = {"device": device, "precision": resolve_precision(precision, device)}
+    same: dict[str, Any] = {
+        "overflow": overflow,
+        "stride": stride,
+        "device": device,
+        "precision": resolve_precision(precision, device),
+        "batch_size": batch_size,
+    }
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    computing["batch_size"] = batch_size
     predictor, no_prediction = None, ""
     try:
         predicting_task(model, tokenizer)
     except InputError as error:
         no_prediction = str(error)
     else:
-        predictor = Predictor(model, tokenizer, **reading, **computing)
-    embedder = Embedder(model, tokenizer, pooling=sentence_pooling(folder), **reading, **computing)
+        predictor = Predictor(model, tokenizer, **same)
+    embedder = Embedder(model, tokenizer, pooling=sentence_pooling(folder), **same)
     return ServedModel(name or Path(folder).resolve().name, embedder, predictor, no_prediction)

@@ -39,10 +39,13 @@ def address(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(application: Application, bound: socket.socket, on_ready: Callable[[], object]) -> None:
+def serve(application: Application, bound: socket.socket, on_ready: Callable[[], object]) -> int:
     """Answer requests until SIGTERM or SIGINT; then take no more, answer those that were taken, and return.
 
-    ``on_ready`` is called when clients can connect and these signals are heeded.
+    A second SIGINT ends it at once. ``on_ready`` is called when clients can connect and these signals are heeded.
+
+    Returns:
+        How many accepted requests were left without an answer: none, but for a second SIGINT.
     """
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # below are the clients' errors
     config = uvicorn.Config(
@@ -56,12 +59,12 @@ def serve(application: Application, bound: socket.socket, on_ready: Callable[[],
         server_header=False,
         backlog=BACKLOG,
     )
-    asyncio.run(_serve(uvicorn.Server(config), application, bound, on_ready))
+    return asyncio.run(_serve(uvicorn.Server(config), application, bound, on_ready))
 
 
 async def _serve(
     server: uvicorn.Server, application: Application, bound: socket.socket, on_ready: Callable[[], object]
-) -> None:
+) -> int:
     def end(*_: object) -> None:
         server.should_exit = True
 
@@ -73,6 +76,7 @@ async def _serve(
     beside = [asyncio.create_task(application.batcher.run()), asyncio.create_task(_leave_unread(server))]
     try:
         await server.serve(sockets=[bound])
+        return application.open
     finally:
         for task in beside:
             task.cancel()
