@@ -47,7 +47,7 @@ def serve(application: Application, bound: socket.socket, on_ready: Callable[[],
     Returns:
         How many accepted requests were left without an answer: none, but for a second SIGINT.
     """
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # below are the clients' errors
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application tells what matters
     config = uvicorn.Config(
         application.asgi,
         http="h11",
@@ -56,6 +56,7 @@ def serve(application: Application, bound: socket.socket, on_ready: Callable[[],
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         backlog=BACKLOG,
     )
