@@ -33,6 +33,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     ),
     # export alone needs more than "train", and says so
     "inference": ({"errors", "models", "reporting", "data", "tasks", "opening", "training"}, "onnx"),
+    "serving": ({"errors", "data", "opening", "inference"}, "serve"),
     # the page alone needs more than "train"
     "analysis": ({"errors", "functional", "nn", "models", "reporting", "measuring", "data", "opening"}, "inspect"),
     "bench": ({"functional", "nn", "models", "reporting", "measuring"}, "bench"),
@@ -47,6 +48,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
             "training",
             "adaptation",
             "inference",
+            "serving",
             "analysis",
             "bench",
         },

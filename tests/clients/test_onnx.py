@@ -1,5 +1,11 @@
+import json
+
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import (
@@ -12,6 +18,7 @@ from torch_linformer.models import (
     LinformerModel,
 )
 from torch_linformer.models.lexical_head import NOTHING
+from torch_linformer.opening.sentence_pooling import write_sentence_modules
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]
 BESIDE_SLOTS = {"exact_first": 1, "exact_last": 1, "window": 5}
@@ -77,3 +84,43 @@ def test_onnxruntime_computes_the_same(config, tokenizer, tmp_path, model_class,
     tokenizer.save_pretrained(tmp_path / "model")
     assert export_model(str(tmp_path / "model"), tmp_path / "onnx", "onnx") < 1e-5
     assert {"model.onnx", "tokenizer.json", "config.json"} <= {path.name for path in (tmp_path / "onnx").iterdir()}
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    types = ["token_type_ids"] if fields.get("type_vocab_size") != 0 else []
+    assert {each.name: each.shape for each in session.get_inputs()} == {
+        name: ["batch", "tokens"] for name in ("input_ids", "attention_mask", *types)
+    }
+    assert all(each.shape[0] == "batch" for each in session.get_outputs())
+
+
+def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(config, tokenizer, texts, tmp_path):
+    """The names of files and fields that its ONNX backend asks for, and the vectors of sentence-transformers."""
+    torch.manual_seed(0)
+    folder, out = tmp_path / "model", tmp_path / "onnx"
+    LinformerModel(
+        LinformerConfig(**{**config.to_diff_dict(), "projection": "dynamic", **BESIDE_SLOTS})
+    ).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    write_sentence_modules(config, folder, "cls")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')
+    assert export_model(str(folder), out, "onnx") < 1e-5
+    read = {str(file.relative_to(out)): json.loads(file.read_text()) for file in out.rglob("*.json") if file.is_file()}
+    assert (out / "model.onnx").is_file() and "tokenizer.json" in read
+    assert read["config.json"]["architectures"] == ["LinformerModel"]
+    for name in ("max_position_embeddings", "pad_token_id", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        assert isinstance(read["config.json"][name], int)
+    pooling = {name: on for name, on in read["1_Pooling/config.json"].items() if name.startswith("pooling_mode_")}
+    ways = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "mean_tokens")
+    assert pooling == {f"pooling_mode_{way}": way == "cls_token" for way in ways}
+    assert read["sentence_bert_config.json"]["max_seq_length"] == 32
+    assert read["tokenizer_config.json"].get("padding_side", "right") in ("left", "right")
+    assert read["config_sentence_transformers.json"] == {"prompts": {"query": "the "}}
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [
+        ("last_hidden_state", ["batch", "tokens", 24]),
+        ("sentence_embedding", ["batch", 24]),
+    ]
+    rows = AutoTokenizer.from_pretrained(out)(texts[0], padding=True, return_tensors="np", return_token_type_ids=True)
+    rows = {each.name: rows[each.name] for each in session.get_inputs()}
+    (vectors,) = session.run(["sentence_embedding"], rows)
+    original = SentenceTransformer(str(folder), device="cpu").encode(texts[0])
+    np.testing.assert_allclose(vectors, original, atol=1e-5)

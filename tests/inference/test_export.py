@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
 from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.errors import InputError
@@ -17,7 +18,9 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
+from torch_linformer.models.pooling import embed
 from torch_linformer.opening.model_folder import load_model
+from torch_linformer.opening.sentence_pooling import sentence_pooling
 
 
 @pytest.mark.parametrize("kind", ["classifier_run", "lexical_run", "masked_run"])
@@ -51,7 +54,10 @@ def test_what_other_models_say(classifier_run, tmp_path, model_class):
     program = torch.export.load(tmp_path / "program" / "model.pt2").module()
     rows = AutoTokenizer.from_pretrained(tmp_path / "program")(["who?"], ["wet mud"], return_tensors="pt")
     found = program(rows["input_ids"], rows["attention_mask"], rows["token_type_ids"])
-    for one, other in zip(found, model(**rows).to_tuple(), strict=True):
+    wanted = model(**rows).to_tuple()
+    if model_class is LinformerModel:
+        wanted = (*wanted, embed(wanted[0], rows["attention_mask"], config.pooling))
+    for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     untyped = program(rows["input_ids"], rows["attention_mask"], torch.zeros_like(rows["input_ids"]))
     assert not torch.allclose(found[0], untyped[0], atol=1e-3)  # the types count
@@ -74,6 +80,29 @@ def test_slots_of_other_kinds(classifier_run, tmp_path, fields):
     LinformerForSequenceClassification(config).save_pretrained(tmp_path / "model")
     AutoTokenizer.from_pretrained(classifier_run.folder).save_pretrained(tmp_path / "model")
     assert export_model(str(tmp_path / "model"), tmp_path / "program", "torch") < 1e-5
+
+
+@torch.no_grad()
+def test_an_embedder_keeps_its_pooling(classifier_run, save_source, tmp_path):
+    """That of the folder of sentence-transformers, which need not be that of the configuration; prompts stay too."""
+    config = AutoConfig.from_pretrained(classifier_run.folder)
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    folder = save_source(tmp_path / "model", tokenizer, pooling="cls_token")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "find: "}}')
+    torch.manual_seed(0)
+    model = LinformerModel(config).eval()
+    assert config.pooling != "cls"
+    model.save_pretrained(folder)
+    assert export_model(str(folder), tmp_path / "program", "torch") < 1e-5
+    names = ["1_Pooling", "config.json", "config_sentence_transformers.json", "model.pt2", "modeling_linformer.py"]
+    names += ["modules.json", "sentence_bert_config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(os.listdir(tmp_path / "program")) == names
+    assert sentence_pooling(str(tmp_path / "program")) == "cls"
+    assert "find: " in (tmp_path / "program" / "config_sentence_transformers.json").read_text()
+    rows = tokenizer(["wet mud", "the naïve sand of the warm sea"], padding=True, return_tensors="pt")
+    ids, mask = rows["input_ids"], rows["attention_mask"]
+    hidden, vectors = torch.export.load(tmp_path / "program" / "model.pt2").module()(ids, mask)
+    assert torch.allclose(vectors, F.normalize(hidden[:, 0], dim=-1), atol=1e-5)
 
 
 def refusal(*arguments):

@@ -19,6 +19,7 @@ from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.inspect_ import inspect_
 from torch_linformer.cli.predict import predict
+from torch_linformer.cli.serve import serve
 from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.train import train
 from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
@@ -40,7 +41,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, adapt, evaluate, predict, embed, generate, import_, export, info, inspect_, spectrum, bench):
+for command in (
+    *(train, adapt, evaluate, predict, embed, generate, serve),
+    *(import_, export, info, inspect_, spectrum, bench),
+):
     app.command(command.__name__.rstrip("_"))(command)
 
 

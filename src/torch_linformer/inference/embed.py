@@ -14,7 +14,7 @@ import pyarrow
 from numpy.lib import format as npy
 from pyarrow import parquet
 from torch import Tensor
-from transformers import DataCollatorWithPadding
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.readers import ReadReport
@@ -22,8 +22,8 @@ from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.streamed import Document, check_there, documents_of
 from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.errors import InputError
-from torch_linformer.inference.window_reader import WindowReader, what_was_read
-from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel
+from torch_linformer.inference.window_reader import WindowReader, Windows, what_was_read
+from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.folder_lock import held
@@ -68,40 +68,68 @@ class Embedder:
     mean, each weighted by its tokens, before that.
 
     Args:
-        settings: the model, and how its documents are read.
-        device: ``auto`` takes a GPU if there is one.
+        model: with or without a head; of an encoder-decoder its encoder.
+        tokenizer: of the model.
+        pooling: of the last hidden states; that of the configuration if None.
+        overflow: how long documents are read, see `DocumentEncoder`, as for
+        stride.
+        normalize: whether vectors have length 1.
+        device: where the model computes, and
+        precision: in what.
         batch_size: windows computed at once.
     """
 
-    def __init__(self, settings: EmbedSettings, *, device: str, batch_size: int) -> None:
-        device = resolve_device(device)
-        model, tokenizer = load_model(settings.model), load_tokenizer(settings.model)
+    def __init__(
+        self,
+        model: LinformerPreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        pooling: str | None = None,
+        overflow: str = "cut",
+        stride: int | None = None,
+        normalize: bool = True,
+        device: str,
+        precision: str,
+        batch_size: int,
+    ) -> None:
         reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
         self.encoder = cast(LinformerModel, reader.to(device).eval())
-        self.pooling = sentence_pooling(settings.model) or self.encoder.config.pooling
-        self.normalize = settings.normalize
+        self.pooling = pooling or self.encoder.config.pooling
+        self.normalize = normalize
         longest = self.encoder.config.max_position_embeddings
-        self.encode = DocumentEncoder(tokenizer, longest, overflow=settings.overflow, stride=settings.stride)
+        self.encode = DocumentEncoder(tokenizer, longest, overflow=overflow, stride=stride)
         pad = DataCollatorWithPadding(tokenizer)
         self.windows = WindowReader(
             lambda windows: dict(pad([{"input_ids": window["input_ids"]} for window in windows])),
             self._pooled,
             device=device,
-            precision=resolve_precision(settings.precision, device),
+            precision=precision,
             batch_size=batch_size,
         )
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return int(self.encoder.config.hidden_size) * (2 if self.pooling == "mean_max" else 1)
 
     def embed(self, documents: Iterable[Document]) -> Iterator[Embedded]:
         """A vector for each document, in their order."""
         for group in self.windows.groups(documents):
-            windows = self.encode([document.text for document in group])
-            vectors = document_means(self.windows.read(windows), windows)
-            if self.normalize:
-                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
-            for number, document in enumerate(group):
-                cut = self.encode.overflow == "cut" and tokens[number] > self.encode.max_length
-                yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
+            yield from self.answer(group, self.prepare(group))
+
+    def prepare(self, documents: Sequence[Document]) -> Windows:
+        """The windows of some documents."""
+        return self.encode([document.text for document in documents])
+
+    def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[Embedded]:
+        """A vector for each document, from the windows that :meth:`prepare` made of them."""
+        vectors = document_means(self.windows.read(windows), windows)
+        if self.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))
+        for number, document in enumerate(documents):
+            cut = self.encode.overflow == "cut" and tokens[number] > self.encode.max_length
+            yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
 
     def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
         hidden = self.encoder(**batch, **({"use_cache": False} if self.encoder.config.causal else {})).last_hidden_state
@@ -127,8 +155,8 @@ def embed_files(
         settings: the model and the files.
         output: a name that ends with .parquet or .npy.
         resume: go on with an interrupted run; documents whose vectors are there are read and not computed again.
-        device: see :class:`Embedder`, as for
-        batch_size.
+        device: ``auto`` takes a GPU if there is one.
+        batch_size: windows computed at once.
         on_document: called with how many documents have their vectors.
 
     Returns:
@@ -142,7 +170,7 @@ def embed_files(
         raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}")
     check_there(settings.files)
     check_writable(output)
-    embedder = Embedder(settings, device=device, batch_size=batch_size)
+    embedder = _embedder(settings, resolve_device(device), batch_size)
     parts = output.with_name(f".{output.name}.parts")
     report = ReadReport()
     with held(parts):
@@ -162,6 +190,20 @@ def embed_files(
         cut = _join(sorted(parts.glob("*.parquet")), output)
     shutil.rmtree(parts)
     return what_was_read(sum(done), "embedded", cut, embedder.encode.max_length, report)
+
+
+def _embedder(settings: EmbedSettings, device: str, batch_size: int) -> Embedder:
+    return Embedder(
+        load_model(settings.model),
+        load_tokenizer(settings.model),
+        pooling=sentence_pooling(settings.model),
+        overflow=settings.overflow,
+        stride=settings.stride,
+        normalize=settings.normalize,
+        device=device,
+        precision=resolve_precision(settings.precision, device),
+        batch_size=batch_size,
+    )
 
 
 def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool) -> list[int]:

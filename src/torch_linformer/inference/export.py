@@ -1,6 +1,7 @@
 """A trained model as one file that runs without this package; kept only if it agrees with the model."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,14 @@ from torch.export import Dim
 from torch_linformer import models
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models.pooling import embed
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.opening.pretrained import model_file
+from torch_linformer.opening.sentence_pooling import POOLINGS, sentence_pooling, write_sentence_modules
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+PROMPTS = "config_sentence_transformers.json"  # what sentence-transformers puts before queries and documents
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _TOLERANCE = 1e-4  # of the largest score, in float32
 
@@ -22,12 +27,17 @@ _TOLERANCE = 1e-4  # of the largest score, in float32
 class Scores(nn.Module):
     """A model as a function of ids, mask and, where it has them, token types ``(B, N)``.
 
-    It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering, or ``last_hidden_state``.
+    It returns ``logits``, or ``start_logits`` and ``end_logits`` of question answering; of a model without a head
+    ``last_hidden_state`` and ``sentence_embedding``, the vectors that ``linformer embed`` writes.
+
+    Args:
+        model: with or without a head.
+        pooling: makes the vectors of a model without a head; that of its configuration if None.
     """
 
-    def __init__(self, model: LinformerPreTrainedModel) -> None:
+    def __init__(self, model: LinformerPreTrainedModel, pooling: str | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.pooling = model, pooling or model.config.pooling
         types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
         self.inputs = ["input_ids", "attention_mask", *types]
         self.options = {"use_cache": False} if model.config.causal else {}
@@ -35,18 +45,23 @@ class Scores(nn.Module):
         if isinstance(model, models.LinformerForQuestionAnswering):
             self.outputs = ["start_logits", "end_logits"]
         elif isinstance(model, models.LinformerModel):
-            self.outputs = ["last_hidden_state"]
+            self.outputs = ["last_hidden_state", "sentence_embedding"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        found = self.model(**dict(zip(self.inputs, inputs, strict=True)), **self.options)
-        return tuple(found[name] for name in self.outputs)
+        named = dict(zip(self.inputs, inputs, strict=True))
+        found = self.model(**named, **self.options)
+        if "sentence_embedding" not in self.outputs:
+            return tuple(found[name] for name in self.outputs)
+        hidden = found.last_hidden_state
+        return hidden, embed(hidden, named["attention_mask"], self.pooling)
 
 
 def export_model(folder: str, output: Path, format: str) -> float:
     """Write a model folder as ONNX or as a program of ``torch.export``, with its tokenizer and configuration.
 
-    The file takes any number of rows and any length that the model takes. It is loaded again (by onnxruntime, or by
-    torch) and its scores are compared with the model's before the folder gets its name.
+    The file takes any number of rows and any length that the model takes: the dimensions ``batch`` and ``tokens``. It
+    is loaded again (by onnxruntime, or by torch) and its scores are compared with the model's before the folder gets
+    its name. That of an embedder is one of sentence-transformers.
 
     Returns:
         The largest difference of a score, relative to the largest score.
@@ -66,7 +81,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
         )
-    scores = Scores(model).float().eval()
+    scores = Scores(model, sentence_pooling(folder)).float().eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)
@@ -76,6 +91,11 @@ def export_model(folder: str, output: Path, format: str) -> float:
             raise InputError(f"{folder}: {problem}; nothing is kept")
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
+        if "sentence_embedding" in scores.outputs and scores.pooling in POOLINGS.values():
+            write_sentence_modules(model.config, temporary, scores.pooling)
+            prompts = model_file(folder, PROMPTS)
+            if prompts is not None:
+                shutil.copyfile(prompts, temporary / PROMPTS)
     return difference
 
 
@@ -96,14 +116,20 @@ def _batch(scores: Scores, rows: int, length: int) -> tuple[Tensor, ...]:
 
 
 def _write(scores: Scores, file: Path) -> None:
-    dimensions = {0: Dim("batch"), 1: Dim("length", max=scores.model.config.longest_input)}
+    dimensions = {0: Dim("batch"), 1: Dim("tokens", max=scores.model.config.longest_input)}
     batch = _batch(scores, *_shapes(scores.model)[0])
     program = torch.export.export(scores, batch, dynamic_shapes=((dimensions,) * len(batch),))
     if file.suffix == ".pt2":
         torch.export.save(program, file)
         return
+    names = {axis: dimension.__name__ for axis, dimension in dimensions.items()}  # which the program has not kept
     onnx = torch.onnx.export(
-        program, input_names=scores.inputs, output_names=scores.outputs, dynamo=True, verbose=False
+        program,
+        input_names=scores.inputs,
+        output_names=scores.outputs,
+        dynamic_shapes=((names,) * len(batch),),
+        dynamo=True,
+        verbose=False,
     )
     assert onnx is not None
     onnx.save(str(file))

@@ -15,7 +15,7 @@ from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.streamed import Document, documents_of
 from torch_linformer.errors import InputError
-from torch_linformer.inference.window_reader import WindowReader, what_was_read
+from torch_linformer.inference.window_reader import WindowReader, Windows, what_was_read
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.model_folder import reader_config
 from torch_linformer.reporting.files import atomic_path
@@ -80,9 +80,7 @@ class Predictor:
         precision: str,
         batch_size: int,
     ) -> None:
-        self.task = task_of(model, tokenizer)
-        if type(self.task).describe is Task.describe:
-            raise InputError(f"{type(model).__name__} predicts nothing of a document: {self.task.instead}")
+        self.task = predicting_task(model, tokenizer)
         self.model = cast(nn.Module, model).to(device).eval()
         self.encode = self.task.encoder(
             reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
@@ -104,15 +102,33 @@ class Predictor:
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
         """A record for each document, in their order; batches hold documents of similar lengths."""
         for group in self.windows.groups(documents):
-            texts = [document.text for document in group]
-            questions = [str(document.question) for document in group] if group[0].question is not None else None
-            windows = self.encode(texts, questions)
-            answers = self.task.answers(self.windows.read(windows), windows, self.task.documents(texts, questions))
-            sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
-            tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
-            for number, document in enumerate(group):
-                tokens, read = tokens_and_read[number]
-                question = {} if document.question is None else {"question": document.question}
-                answer = self.task.describe(answers[number], document.text)
-                cut = self.encode.overflow == "cut" and tokens > read
-                yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
+            yield from self.answer(group, self.prepare(group))
+
+    def prepare(self, documents: Sequence[Document]) -> Windows:
+        """The windows of some documents, all of which have a question or none of which has."""
+        return self.encode([document.text for document in documents], _questions(documents))
+
+    def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[dict[str, Any]]:
+        """A record for each document, from the windows that :meth:`prepare` made of them."""
+        columns = self.task.documents([document.text for document in documents], _questions(documents))
+        answers = self.task.answers(self.windows.read(windows), windows, columns)
+        sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
+        tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
+        for number, document in enumerate(documents):
+            tokens, read = tokens_and_read[number]
+            question = {} if document.question is None else {"question": document.question}
+            answer = self.task.describe(answers[number], document.text)
+            cut = self.encode.overflow == "cut" and tokens > read
+            yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
+
+
+def predicting_task(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
+    """The task of a model; an ``InputError`` where it predicts nothing of a document."""
+    task = task_of(model, tokenizer)
+    if type(task).describe is Task.describe:
+        raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
+    return task
+
+
+def _questions(documents: Sequence[Document]) -> list[str] | None:
+    return [str(document.question) for document in documents] if documents[0].question is not None else None

@@ -1,6 +1,6 @@
 """Documents in groups, and what a model makes of their windows, computed in batches of similar lengths."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,8 @@ from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import Batch
+
+Windows = dict[str, list[Any]]  # the columns of a `DocumentEncoder`
 
 BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar lengths
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
@@ -63,7 +65,7 @@ class WindowReader:
             yield group
 
     @torch.inference_mode()
-    def read(self, windows: dict[str, list[Any]]) -> list[Any]:
+    def read(self, windows: Windows) -> list[Any]:
         """What is kept of each window, in their order."""
         order = sorted(range(len(windows["length"])), key=windows["length"].__getitem__)
         found: list[Any] = [None] * len(order)
@@ -76,3 +78,19 @@ class WindowReader:
             for i, row in zip(numbers, kept.cpu().numpy(), strict=True):
                 found[i] = row
         return found
+
+
+def split_windows(windows: Windows, number: int) -> list[Windows]:
+    """The windows of each of so many documents by themselves, each numbered 0 there."""
+    parts: list[Windows] = [{name: [] for name in windows} for _ in range(number)]
+    for at, document in enumerate(windows["document"]):
+        for name, column in windows.items():
+            parts[document][name].append(0 if name == "document" else column[at])
+    return parts
+
+
+def join_windows(parts: Sequence[Windows]) -> Windows:
+    """The windows of several documents, of which :func:`split_windows` made parts, as those of one call."""
+    joined: Windows = {name: [row for part in parts for row in part[name]] for name in parts[0]}
+    joined["document"] = [number for number, part in enumerate(parts) for _ in part["document"]]
+    return joined

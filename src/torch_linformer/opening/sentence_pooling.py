@@ -47,14 +47,15 @@ def sentence_pooling(path: str) -> str | None:
     return ways[0]
 
 
-def write_sentence_modules(config: Any, folder: Path) -> None:
+def write_sentence_modules(config: Any, folder: Path, pooling: str) -> None:
     """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1."""
     names = ("", "1_Pooling", "2_Normalize")
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (kind, path) in enumerate(zip(MODULES, names, strict=True))
     ]
-    ways = {way: pooling == config.pooling for way, pooling in POOLINGS.items()}
+    # Under the names that other readers of such folders know too; some want to see all four.
+    ways = {**{way: name == pooling for way, name in POOLINGS.items()}, "pooling_mode_mean_sqrt_len_tokens": False}
     (folder / names[1]).mkdir(exist_ok=True)
     write_json(folder / names[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})

@@ -131,7 +131,7 @@ def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
     write_model(outcome.model, outcome.tokenizer, output)
     if isinstance(outcome.task, Retrieval):
-        write_sentence_modules(outcome.model.config, output)
+        write_sentence_modules(outcome.model.config, output, outcome.model.config.pooling)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", render_html(outcome.report))
     write_json(output / "metrics.json", outcome.metrics)

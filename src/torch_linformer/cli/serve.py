@@ -1,0 +1,84 @@
+"""``linformer serve``."""
+
+import importlib.util
+import sys
+import traceback
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from torch_linformer.cli import options
+
+_PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+
+
+def serve(
+    model: options.Model,
+    host: Annotated[str, typer.Option(help="address to listen at; 0.0.0.0 is every one")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
+    name: Annotated[str | None, typer.Option(help="what clients call the model  [name of its folder]")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="LINFORMER_API_KEY", help="key that clients must send  [none]")
+    ] = None,
+    overflow: options.Overflow = "cut",
+    stride: options.Stride = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="cut longer texts instead of refusing them")] = False,
+    max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8_000_000,
+    max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a request")] = 131_072,
+    max_queue: Annotated[int, typer.Option(min=1, help="requests in work at once")] = 256,
+    body_seconds: Annotated[float, typer.Option(min=0.1, help="seconds for a request to come")] = 30.0,
+    batch_size: options.BatchSize = 16,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    debug: options.Debug = False,
+) -> None:
+    """Answer requests over HTTP: vectors of documents in OpenAI's form, labels, and what else the model predicts.
+
+    SIGTERM or Ctrl-C ends it when every request that was accepted has its answer.
+    """
+    missing = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ValueError(f'{", ".join(missing)} not installed: pip install "torch-linformer[serve]"')
+    if api_key == "":
+        raise ValueError("--api-key: is empty; give a key, or leave it out")
+    if truncate and overflow == "windows":
+        raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
+    from torch_linformer.cli.app import explain
+    from torch_linformer.serving.application import Application
+    from torch_linformer.serving.limits import Limits
+    from torch_linformer.serving.served_model import load_served
+    from torch_linformer.serving.server import address, bind
+    from torch_linformer.serving.server import serve as answer_requests
+
+    def on_failure(error: BaseException) -> None:
+        _say(*(traceback.format_exception(error) if debug else ()), f"a request failed: {explain(error)}")
+
+    with bind(host, port) as bound:
+        served = load_served(
+            model,
+            name=name,
+            overflow=overflow,
+            stride=stride,
+            batch_size=batch_size,
+            device=device,
+            precision=precision,
+        )
+        limits = Limits(
+            max_body=max_body,
+            max_tokens=max_tokens,
+            max_queue=max_queue,
+            body_seconds=body_seconds,
+            truncate=truncate,
+            api_key=api_key,
+        )
+        if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
+            _say("no --api-key: whoever reaches this port can use the model")
+        where = f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}"
+        left = answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
+    _say(f"stopped with {left} requests unanswered" if left else "every accepted request was answered")
+
+
+def _say(*lines: str) -> None:
+    with suppress(OSError):  # a server goes on when nobody reads what it says
+        print(*lines, sep="\n", file=sys.stderr, flush=True)

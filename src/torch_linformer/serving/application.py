@@ -1,0 +1,169 @@
+"""The paths of the server, and the life of a request: admitted, read, answered, counted."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from torch_linformer.serving.batcher import Batcher, BatchError
+from torch_linformer.serving.counters import Counters
+from torch_linformer.serving.json_answers import json_answer
+from torch_linformer.serving.limits import Limits
+from torch_linformer.serving.model_answers import Answerer
+from torch_linformer.serving.refusals import ClientGoneError, Refusal
+from torch_linformer.serving.request_forms import FIELDS, read_request
+from torch_linformer.serving.served_model import ServedModel
+
+GONE = 499  # counted for a client that closed its connection; it gets nothing
+WATCHED = ("/health", "/metrics")
+Endpoint = Callable[..., Awaitable[Response]]
+
+
+class Application:
+    """Answers requests for one model; every one of them is counted with what became of it.
+
+    Args:
+        model: what is served.
+        limits: of each request.
+        on_failure: called with each error that is not a client's.
+
+    Attributes:
+        asgi: what an HTTP server calls.
+        batcher: must run beside it.
+    """
+
+    def __init__(self, model: ServedModel, limits: Limits, on_failure: Callable[[BaseException], object]) -> None:
+        self.model, self.limits, self.on_failure = model, limits, on_failure
+        self.open = 0  # requests for the model that have begun and not ended
+        self.counters = Counters(open_requests=lambda: self.open, waiting=lambda: len(self.batcher.waiting))
+        self.batcher = Batcher(
+            model.embedder.windows.batch_size, on_batch=self.counters.computed, on_failure=self._batch_failed
+        )
+        self.answerer = Answerer(model, self.batcher, limits)
+        routes = [
+            Route("/health", self._counted(self.health), methods=["GET"]),
+            Route("/metrics", self._counted(self.metrics), methods=["GET"]),
+            *(Route(path, self._counted(self.ask), methods=["POST"]) for path in FIELDS),
+        ]
+        self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._counted(self.elsewhere)})
+        self.asgi.router.redirect_slashes = False
+
+    async def health(self, request: Request) -> Response:
+        """That the server is up, and what it serves; without a key, for whoever watches it."""
+        return json_answer(
+            {
+                "status": "ok",
+                "model": self.model.name,
+                "paths": self.model.paths,
+                "max_tokens_per_text": self.model.longest,
+                "waiting": len(self.batcher.waiting),
+            }
+        )
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts for Prometheus."""
+        self._check_key(request)
+        return Response(self.counters.text(), media_type="text/plain; version=0.0.4")
+
+    async def elsewhere(self, request: Request, error: HTTPException) -> Response:
+        """A path or a method that is not there."""
+        path = request.url.path
+        if error.status_code == 405:
+            method = "GET" if path in WATCHED else "POST"
+            raise Refusal(405, f"{path} takes {method}, not {request.method}", code="method_not_allowed")
+        raise Refusal(404, f"no such path; there are {', '.join([*self.model.paths, *WATCHED])}", code="no_such_path")
+
+    async def ask(self, request: Request) -> Response:
+        """Texts for the model, answered when all of them are computed."""
+        self._check_key(request)
+        path, most = request.url.path, self.limits.max_queue
+        if self.open > most:
+            raise Refusal(429, f"{most} requests are in work already; try again in a moment", code="queue_full")
+        if path not in self.model.paths:
+            there = f"this model has {', '.join(self.model.paths)}"
+            reason = self.model.no_prediction or "it does not tell labels of documents"
+            raise Refusal(404, f"{path} is not for {self.model.name}: {reason}; {there}", code="not_for_this_model")
+        asked = read_request(await self._body(request), path, self.model.name)
+        answering = asyncio.create_task(self.answerer.answer(asked, path))
+        leaving = asyncio.ensure_future(request.receive())  # what comes after the body: that the client is gone
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise ClientGoneError
+            return json_answer(answering.result())
+        finally:
+            answering.cancel()
+            leaving.cancel()
+
+    def _check_key(self, request: Request) -> None:
+        if self.limits.api_key is None:
+            return
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(key.strip().encode("latin-1"), self.limits.api_key.encode())
+        if kind.lower() != "bearer" or not right:
+            raise Refusal(401, "this server asks for its key: send Authorization: Bearer KEY", code="invalid_api_key")
+
+    async def _body(self, request: Request) -> bytes:
+        most, seconds = self.limits.max_body, self.limits.body_seconds
+        too_large = Refusal(
+            413, f"the body has more than {most:,} bytes; send fewer texts at once", code="body_too_large"
+        )
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > most:
+                        raise too_large
+        except TimeoutError:
+            raise Refusal(408, f"the body did not come within {seconds:g} seconds", code="body_too_slow") from None
+        except ClientDisconnect:
+            raise ClientGoneError from None
+        return bytes(body)
+
+    def _counted(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that has an answer whatever happens, and whose requests are counted."""
+
+        async def answer(request: Request, *rest: Any) -> Response:
+            begin, path = time.monotonic(), request.url.path
+            for_model = endpoint == self.ask
+            self.open += for_model
+            status = GONE
+            try:
+                response = await self._or_error(endpoint(request, *rest))
+                status = response.status_code
+            except ClientGoneError:
+                response = Response(status_code=GONE)  # the connection is closed
+            finally:
+                self.open -= for_model
+                known = path in FIELDS or path in WATCHED
+                self.counters.ended(path if known else "other", status, time.monotonic() - begin)
+            return response
+
+        return answer
+
+    async def _or_error(self, answering: Awaitable[Response]) -> Response:
+        try:
+            return await answering
+        except Refusal as refusal:
+            return refusal.response()
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            if not isinstance(error, BatchError):  # which is told already
+                self.on_failure(error)
+            return Refusal(500, "the server failed at this request; its log says why", code="internal").response()
+
+    def _batch_failed(self, error: BaseException) -> None:
+        self.counters.failures.inc()
+        self.on_failure(error)

@@ -1,0 +1,83 @@
+"""One trained model and what it can be asked over HTTP, by what ``linformer embed`` and ``linformer predict`` use."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.errors import InputError
+from torch_linformer.inference.embed import Embedder
+from torch_linformer.inference.predict import Predictor, predicting_task
+from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.sentence_pooling import sentence_pooling
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that is loaded once for all that it does.
+
+    Attributes:
+        name: what clients call it.
+        embedder: makes vectors, with any model.
+        predictor: predicts what the model's task is; None where it has no such task, because of
+        no_prediction: in words.
+    """
+
+    name: str
+    embedder: Embedder
+    predictor: Predictor | None
+    no_prediction: str
+
+    @property
+    def classifies(self) -> bool:
+        """Whether whole documents get labels."""
+        task = None if self.predictor is None else self.predictor.task
+        return task is not None and bool(task.names) and not task.offsets
+
+    @property
+    def asks(self) -> bool:
+        """Whether it answers questions about documents."""
+        return self.predictor is not None and bool(self.predictor.record.usual.question)
+
+    @property
+    def paths(self) -> list[str]:
+        """Where it can be asked."""
+        found = ["/v1/embeddings"]
+        found += ["/classify"] if self.classifies else []
+        return found + (["/predict"] if self.predictor is not None else [])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text that are read at once."""
+        return self.embedder.encode.max_length
+
+
+def load_served(
+    folder: str,
+    *,
+    name: str | None = None,
+    overflow: str = "cut",
+    stride: int | None = None,
+    batch_size: int = 16,
+    device: str = "auto",
+    precision: str = "auto",
+) -> ServedModel:
+    """Load a model folder for serving; clients call it by ``name``, which is that of the folder if None."""
+    device = resolve_device(device)
+    same: dict[str, Any] = {
+        "overflow": overflow,
+        "stride": stride,
+        "device": device,
+        "precision": resolve_precision(precision, device),
+        "batch_size": batch_size,
+    }
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
+    predictor, no_prediction = None, ""
+    try:
+        predicting_task(model, tokenizer)
+    except InputError as error:
+        no_prediction = str(error)
+    else:
+        predictor = Predictor(model, tokenizer, **same)
+    embedder = Embedder(model, tokenizer, pooling=sentence_pooling(folder), **same)
+    return ServedModel(name or Path(folder).resolve().name, embedder, predictor, no_prediction)

@@ -1,0 +1,96 @@
+"""What no client can bring about over HTTP with a sound model: the model itself fails."""
+
+import asyncio
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+
+from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
+from torch_linformer.serving.application import Application
+from torch_linformer.serving.limits import Limits
+from torch_linformer.serving.served_model import load_served
+
+
+def post(application, path, content):
+    """Status and JSON of one request, as an HTTP server hands it to the application."""
+    sent = []
+
+    async def run():
+        coming = [{"type": "http.request", "body": json.dumps(content).encode(), "more_body": False}]
+
+        async def receive():
+            return coming.pop() if coming else await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "root_path": ""}
+        computing = asyncio.ensure_future(application.batcher.run())
+        await application.asgi(scope, receive, send)
+        computing.cancel()
+
+    asyncio.run(run())
+    return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+@pytest.fixture
+def broken(model_copy):
+    """An application whose model gives numbers that are none; and the errors that it has told."""
+    weights = load_file(model_copy / "model.safetensors")
+    for tensor in weights.values():
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+    save_file(weights, model_copy / "model.safetensors", metadata={"format": "pt"})
+    failures = []
+    return Application(load_served(str(model_copy), device="cpu"), Limits(), failures.append), failures
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/predict"])
+def test_numbers_that_are_none_are_an_error_of_the_server(broken, path):
+    application, failures = broken
+    status, content = post(application, path, {"input": "mud"})
+    assert status == 500
+    assert content["error"]["message"] == "the server failed at this request; its log says why"
+    assert [type(failure) for failure in failures] == [ValueError]
+
+
+def test_an_error_of_the_model_is_told_once_and_not_to_the_client(model_copy):
+    failures = []
+    application = Application(load_served(str(model_copy), device="cpu"), Limits(), failures.append)
+    embeddings = application.model.embedder.encoder.embeddings.word_embeddings
+    embeddings.weight.data = embeddings.weight.data[:3]  # ids are beyond it
+    status, content = post(application, "/v1/embeddings", {"input": "wet mud"})
+    assert status == 500 and content["error"]["code"] == "internal"
+    assert [type(failure) for failure in failures] == [IndexError]
+    assert b"linformer_failed_batches_total 1.0" in application.counters.text()
+
+
+def test_a_question_is_asked_of_every_text(model_copy):
+    config = AutoConfig.from_pretrained(model_copy)
+    config.type_vocab_size = 2
+    torch.manual_seed(0)
+    LinformerForQuestionAnswering(config).save_pretrained(model_copy)
+    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
+    assert application.model.paths == ["/v1/embeddings", "/predict"]
+    status, content = post(application, "/predict", {"input": ["wet mud", "the sea"], "question": "what?"})
+    assert status == 200
+    assert [(each["index"], each["question"], "answer" in each) for each in content["data"]] == [
+        (0, "what?", True),
+        (1, "what?", True),
+    ]
+    status, content = post(application, "/predict", {"input": "wet mud"})
+    assert (
+        status == 422 and content["error"]["message"] == "question is missing: this model answers one about each text"
+    )
+
+
+def test_models_that_predict_nothing_say_so(model_copy):
+    LinformerForMaskedLM(AutoConfig.from_pretrained(model_copy)).save_pretrained(model_copy)
+    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
+    assert application.model.paths == ["/v1/embeddings"]
+    status, content = post(application, "/predict", {"input": "mud"})
+    assert status == 404 and "LinformerForMaskedLM predicts nothing of a document" in content["error"]["message"]
+    assert post(application, "/v1/embeddings", {"input": "mud"})[0] == 200

@@ -1,0 +1,255 @@
+"""`linformer serve` as its clients see it: real processes, real HTTP, a model of one layer."""
+
+import base64
+import json
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.inference.embed import Embedder
+from torch_linformer.inference.predict import Predictor
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+
+from .conftest import begin_request, read_response
+
+TEXTS = ["wet grey mud", "the naïve sand of the warm sea", "ice cold white " * 4, "mud"]
+LONG = "ice " * 60
+SAME = {"device": "cpu", "precision": "fp32", "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def served(start_server, classifier_run):
+    """A classifier with narrow limits. Tests must leave no request open."""
+    limits = ("--max-body", "20000", "--max-tokens", "300", "--max-queue", "8", "--body-seconds", "1")
+    return start_server(classifier_run.folder, *limits, "--name", "weather")
+
+
+@pytest.fixture(scope="module")
+def known(classifier_run):
+    """What `linformer embed` and `linformer predict` make of the texts."""
+    model, tokenizer = load_model(str(classifier_run.folder)), load_tokenizer(str(classifier_run.folder))
+    documents = [Document("", text) for text in TEXTS]
+    vectors = [each.embedding for each in Embedder(model, tokenizer, **SAME).embed(documents)]
+    return np.stack(vectors), list(Predictor(model, tokenizer, **SAME).predict(documents))
+
+
+def test_embeddings_in_the_form_of_openai(served, known):
+    found = served.ask("/v1/embeddings", {"input": TEXTS, "model": "weather", "user": "somebody"})
+    assert found.status == 200 and list(found.content) == ["object", "data", "model", "usage"]
+    assert [(each["object"], each["index"]) for each in found.content["data"]] == [("embedding", n) for n in range(4)]
+    np.testing.assert_allclose([each["embedding"] for each in found.content["data"]], known[0], atol=1e-5)
+    tokens = sum(record["tokens"] for record in known[1])
+    assert found.content["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert (found.content["object"], found.content["model"]) == ("list", "weather")
+    coded = served.ask("/v1/embeddings", {"input": TEXTS[1], "encoding_format": "base64", "dimensions": 256})
+    vector = np.frombuffer(base64.b64decode(coded.content["data"][0]["embedding"]), "<f4")
+    np.testing.assert_allclose(vector, known[0][1], atol=1e-5)
+
+
+@pytest.mark.parametrize("path", ["/classify", "/predict"])
+def test_labels_are_those_of_linformer_predict(served, known, path):
+    found = served.ask(path, {"input": TEXTS})
+    assert found.status == 200
+    for number, (record, expected) in enumerate(zip(found.content["data"], known[1], strict=True)):
+        assert record.pop("index") == number
+        assert record.pop("probabilities") == pytest.approx(expected["probabilities"], abs=5e-6)
+        assert record == {name: expected[name] for name in ("label", "tokens", "cut")}
+
+
+def test_a_long_text_is_refused_or_cut(served):
+    status, code, message = served.refused("/predict", {"input": ["mud", LONG]})
+    assert (status, code) == (413, "context_length_exceeded")
+    assert message.startswith("input[1] has ") and 'the model reads 24; send less of it, or "truncate": true' in message
+    (record,) = served.ask("/predict", {"input": LONG, "truncate": True}).content["data"]
+    assert record["cut"] and record["label"] == "snow"
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "code", "message"),
+    [
+        ("/v1/embeddings", b'{"input": ', 400, "invalid_json", "the body must be JSON: Expecting value"),
+        ("/v1/embeddings", b"", 400, "invalid_json", "the body must be JSON: Expecting value"),
+        ("/v1/embeddings", b'"caf\xe9"', 400, "invalid_json", "the body must be JSON in UTF-8"),
+        ("/v1/embeddings", b"[" * 15_000, 400, "invalid_json", "the body must be JSON: RecursionError"),
+        ("/v1/embeddings", b"9" * 5_000, 400, "invalid_json", "the body must be JSON: ValueError"),
+        ("/v1/embeddings", ["mud"], 422, "invalid_value", "the body must be a JSON object, got a list"),
+        ("/classify", {}, 422, "invalid_value", "input must be a text or a list of texts, got nothing"),
+        ("/classify", {"input": []}, 422, "invalid_value", "input must have from 1 to 2,048 texts, got 0"),
+        ("/predict", {"input": " \n"}, 422, "invalid_value", "input has no text"),
+        ("/predict", b'{"input": "\\ud83d"}', 422, "invalid_value", "input has half of a surrogate pair"),
+        ("/predict", {"input": "mud", "question": "who?"}, 422, "invalid_value", "questions are for models trained"),
+        ("/v1/embeddings", {"input": "mud", "model": "gpt"}, 404, "model_not_found", "no model 'gpt' here"),
+        ("/v1/embeddings", {"input": "mud", "dimensions": 3}, 422, "invalid_value", "vectors of this model have 256"),
+        ("/v1/embeddings", b"x" * 20_001, 413, "body_too_large", "the body has more than 20,000 bytes"),
+        ("/v1/embeddings", b"x" * 20_000_000, 413, "body_too_large", "the body has more than 20,000 bytes"),
+        ("/v1/embeddings", {"input": ["mud"] * 301}, 413, "too_many_tokens", "the texts have "),
+        (
+            "/predict",
+            {"input": "mud", "top_k": 3},
+            422,
+            "invalid_value",
+            "unknown field 'top_k'; /predict takes model, ",
+        ),
+        ("/classify", {"input": "mud", "question": "who?"}, 422, "invalid_value", "unknown field 'question'"),
+        (
+            "/v1/embeddings",
+            {"input": [[101, 7592]]},
+            422,
+            "invalid_value",
+            "input[0] must be a text, got a list; token",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": "mud", "encoding_format": "int8"},
+            422,
+            "invalid_value",
+            "encoding_format must be",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": "mud", "truncate": 1},
+            422,
+            "invalid_value",
+            "truncate must be true or false, got",
+        ),
+        ("/v1/models", None, 404, "no_such_path", "no such path; there are /v1/embeddings, /classify, /predict, "),
+        ("/predict", None, 405, "method_not_allowed", "/predict takes POST, not GET"),
+        ("/predict/", {"input": "mud"}, 404, "no_such_path", "no such path"),
+    ],
+    ids=lambda value: None if isinstance(value, (bytes, dict, list)) else value,
+)
+def test_broken_requests_get_one_line_of_json(served, path, content, status, code, message):
+    found = served.refused(path, content)
+    assert found[:2] == (status, code)
+    assert found[2].startswith(message)
+
+
+def test_a_body_that_is_announced_as_too_large_is_not_waited_for(served):
+    with served.connect() as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 20001\r\n\r\n")
+        status, content = read_response(connection)
+    assert (status, content["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_body_in_pieces_of_unknown_length_is_limited_too(served):
+    with served.connect() as connection:
+        head = b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+        connection.sendall(b"2711\r\n" + b"x" * 10_001 + b"\r\n")
+        status, content = read_response(connection)
+    assert (status, content["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_slow_client_is_told_and_holds_up_nobody(served):
+    with served.connect() as connection:
+        begin_request(connection, "/predict", {"input": "mud"}, 5)
+        assert served.ask("/predict", {"input": "mud"}).status == 200
+        status, content = read_response(connection)
+        assert (status, content["error"]["message"]) == (408, "the body did not come within 1 seconds")
+        assert connection.recv(1) == b""  # closed, because the rest may still come
+
+
+def test_more_requests_than_the_queue_holds(served):
+    connections = [served.connect() for _ in range(8)]
+    try:
+        rest = [begin_request(each, "/predict", {"input": "mud"}, 5) for each in connections]
+        served.wait_for("linformer_open_requests", 8)
+        found = served.ask("/predict", {"input": "mud"})
+        assert found.status == 429 and found.headers["retry-after"] == "1"
+        assert found.content["error"]["message"].startswith("8 requests are in work already")
+        assert served.ask("/health").status == 200
+        for connection, part in zip(connections, rest, strict=True):
+            connection.sendall(part)
+            assert read_response(connection)[0] == 200
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_every_request_is_counted_once_whatever_became_of_it(served):
+    """Answers and refusals of forty clients at once, and clients that close their connection."""
+    served.wait_for("linformer_open_requests", 0)
+    before, seen = served.counts(), []
+
+    def client(number):
+        content = {"input": TEXTS * 3} if number % 2 else {"input": number}
+        for _ in range(5):
+            seen.append(served.ask("/predict", content).status)
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(40)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    for _ in range(5):
+        with served.connect() as connection:
+            begin_request(connection, "/predict", {"input": "mud"}, 5)
+            served.wait_for("linformer_open_requests", 1)
+        served.wait_for("linformer_open_requests", 0)
+        seen.append(499)
+    assert {200, 422, 499} <= set(seen) <= {200, 422, 429, 499}
+    assert len(seen) == 205
+    after = served.counts()
+    for status in set(seen):
+        name = f'linformer_requests_total{{path="/predict",status="{status}"}}'
+        assert after[name] - before.get(name, 0) == seen.count(status), status
+
+
+def test_health_and_metrics(served):
+    found = served.ask("/health").content
+    assert found["status"] == "ok" and found["model"] == "weather" and found["max_tokens_per_text"] == 24
+    assert found["paths"] == ["/v1/embeddings", "/classify", "/predict"]
+    counts = served.counts()
+    assert counts["linformer_failed_batches_total"] == 0
+    assert counts["linformer_batch_documents_count"] > 0 and counts["linformer_tokens_total"] > 0
+
+
+def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
+    """Its other options, too: a key, windows instead of cutting; without a key nobody but a watcher gets an answer."""
+    server = start_server(classifier_run.folder, "--api-key", "secret", "--overflow", "windows", "--stride", "4")
+    key = {"Authorization": "Bearer secret"}
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+        assert server.refused("/predict", {"input": "mud"}, headers=headers)[:2] == (401, "invalid_api_key")
+        assert server.refused("/metrics", headers=headers)[0] == 401
+    assert server.ask("/health").status == 200
+    assert server.refused("/predict", {"input": "mud", "truncate": True}, headers=key)[0] == 422
+    (record,) = server.ask("/predict", {"input": LONG}, headers=key).content["data"]
+    assert not record["cut"] and record["tokens"] > 24
+
+    connections = [server.connect() for _ in range(12)]
+    try:
+        rest = []
+        for connection in connections:
+            body = json.dumps({"input": TEXTS}).encode()
+            head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: {len(body)}"
+            connection.sendall(head.encode() + b"\r\n\r\n" + body[:9])
+            rest.append(body[9:])
+        while "_open_requests 12.0" not in server.ask("/metrics", headers=key).content:
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        while _takes_clients(server):
+            pass
+        time.sleep(1)  # a server that waits for nobody would be gone
+        for connection, part in zip(connections, rest, strict=True):
+            connection.sendall(part)
+        found = [read_response(connection) for connection in connections]
+    finally:
+        for connection in connections:
+            connection.close()
+    assert [status for status, _ in found] == [200] * 12
+    assert [record["label"] for record in found[0][1]["data"]] == ["rain", "sun", "snow", "rain"]
+    assert server.process.wait(timeout=20) == 0
+    assert server.process.stderr.read() == "every accepted request was answered\n"
+
+
+def _takes_clients(server):
+    try:
+        with socket.create_connection((server.host, server.port), timeout=5):
+            return True
+    except OSError:
+        return False
