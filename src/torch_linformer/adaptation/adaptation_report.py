@@ -235,10 +235,10 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
         columns=(
             "tokens",
             "ours, tokens/s",
-            "full attention",
+            "full, tokens/s",
             "ours is",
             "ours, MB",
-            "full attention, MB",
+            "full, MB",
             "ours takes",
         ),
         rows=rows,

@@ -12,6 +12,8 @@ from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
+from torch_linformer.tasks.masking import MASK_SHARE
+from torch_linformer.tasks.task import IGNORED
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     return with_changes(config, {"attention": "full"})
 
 
-def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+def _build(step: ModelStep) -> tuple[nn.Module, dict[str, Any]]:
     seq2seq = "encoder" in step.config
     config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**step.config)
     reader = config.encoder if seq2seq else config
@@ -100,13 +102,16 @@ def _build(step: ModelStep) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     return model, batch
 
 
-def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+def _targets(model_class: str, config: Any, ids: torch.Tensor) -> dict[str, Any]:
     """Targets of the shape that the model expects."""
     first = torch.zeros_like(ids[:, 0])
     match model_class:
         case "LinformerModel":
             return {}
-        case "LinformerForMaskedLM" | "LinformerForCausalLM":
+        case "LinformerForMaskedLM":
+            masked = torch.rand(ids.shape, device=ids.device) < MASK_SHARE
+            return {"labels": ids.masked_fill(~masked, IGNORED), "sparse_prediction": True}
+        case "LinformerForCausalLM":
             return {"labels": ids}
         case "LinformerForTokenClassification":
             return {"labels": torch.zeros_like(ids)}
