@@ -9,7 +9,7 @@ import torch
 from pyarrow import parquet
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import embed
+from torch_linformer.inference import embed, output_parts
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
@@ -95,7 +95,7 @@ def test_a_parquet_file_says_where_each_document_is(classifier_run, vectors, tex
 
 def test_an_interrupted_run_goes_on(classifier_run, vectors, tmp_path, monkeypatch):
     whole, _ = vectors(classifier_run.folder, "whole.npy")
-    monkeypatch.setattr(embed, "SHARD_SECONDS", 0.0)  # a part for every document
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every document
     computed = []
     embedded = embed.Embedder.embed
 

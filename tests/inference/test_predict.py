@@ -1,10 +1,14 @@
+import dataclasses
+import json
+import os
+
 import pytest
 import torch
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference import window_reader
-from torch_linformer.inference.predict import Predictor
+from torch_linformer.inference import output_parts, window_reader
+from torch_linformer.inference.predict import Predictor, PredictSettings, predict_files
 from torch_linformer.inference.window_reader import BATCHES_AHEAD
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
@@ -124,3 +128,47 @@ def test_windows_read_what_a_cut_leaves_out(classifier_run):
     assert (found["cut"]["label"], found["windows"]["label"]) == ("rain", "snow")
     assert found["cut"]["cut"] and not found["windows"]["cut"]
     assert found["cut"]["tokens"] == found["windows"]["tokens"]
+
+
+def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch, write_csv):
+    given = write_csv(tmp_path / "given.csv", [(document.text, "") for document in texts], ("text", "note"))
+    settings = PredictSettings(model=str(classifier_run.folder), files=(given,), text_column="text")
+    output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
+    predict_files(settings, whole, device="cpu")
+    assert len(whole.read_text().splitlines()) == len(texts)
+
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every document
+    computed, predicted = [], Predictor.predict
+
+    def counting(self, documents):
+        for record in predicted(self, documents):
+            computed.append(record["document"])
+            if len(computed) == 3:
+                raise KeyboardInterrupt
+            yield record
+
+    monkeypatch.setattr(Predictor, "predict", counting)
+    with pytest.raises(KeyboardInterrupt):
+        predict_files(settings, output, device="cpu")
+    assert not output.exists()
+    with pytest.raises(
+        InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.jsonl\.parts"
+    ):
+        predict_files(settings, output, device="cpu")
+    with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
+        predict_files(dataclasses.replace(settings, overflow="windows"), output, resume=True, device="cpu")
+    said = predict_files(settings, output, resume=True, device="cpu")
+    assert said.startswith(f"{len(texts)} documents read")
+    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in (output, whole)]
+    assert [line["document"] for line in lines[0]] == [line["document"] for line in lines[1]]
+    assert [line["label"] for line in lines[0]] == [line["label"] for line in lines[1]]
+    assert len(set(computed)) == len(texts) and len(computed) == len(texts) + 1  # the third, twice
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_going_on_needs_a_file(classifier_run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    settings = PredictSettings(model=str(classifier_run.folder), files=("-",))
+    for output in (None, tmp_path / "pipe"):
+        with pytest.raises(InputError, match="--resume goes on with a file: name it with --output"):
+            predict_files(settings, output, resume=True)

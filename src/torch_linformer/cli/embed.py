@@ -22,6 +22,7 @@ def embed(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    max_errors: options.MaxErrors = 0,
     debug: options.Debug = False,
 ) -> None:
     """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
@@ -40,5 +41,13 @@ def embed(
     )
     console = Console(stderr=True)
     with saying_how_to_go_on(resume), counting_documents(console) as show:
-        sentence = embed_files(settings, output, resume=resume, device=device, batch_size=batch_size, on_document=show)
+        sentence = embed_files(
+            settings,
+            output,
+            resume=resume,
+            max_errors=max_errors,
+            device=device,
+            batch_size=batch_size,
+            on_document=show,
+        )
     console.print(sentence, highlight=False)

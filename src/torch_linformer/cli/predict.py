@@ -1,5 +1,6 @@
 """``linformer predict``."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.document_count import counting_documents
+from torch_linformer.cli.resumable import saying_how_to_go_on
 from torch_linformer.cli.streams import check_standard_output
 
 
@@ -23,6 +25,8 @@ def predict(
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    max_errors: options.MaxErrors = 0,
     debug: options.Debug = False,
 ) -> None:
     """Predict the answer of the model's task for documents.
@@ -31,33 +35,30 @@ def predict(
     """
     from rich.console import Console
 
-    from torch_linformer.data.reading.columns import NamedColumns
-    from torch_linformer.data.reading.streamed import check_there
-    from torch_linformer.inference.predict import Predictor, open_output, predict_files
-    from torch_linformer.opening.devices import resolve_device, resolve_precision
-    from torch_linformer.opening.model_folder import load_model, load_tokenizer
+    from torch_linformer.inference.predict import PredictSettings, predict_files
 
     if output is None:
         check_standard_output()
-    device = resolve_device(device)
-    predictor = Predictor(
-        load_model(model),
-        load_tokenizer(model),
+    settings = PredictSettings(
+        model=model,
+        files=tuple(files),
+        text_column=text_column,
+        question_column=question_column,
+        source_column=source_column,
+        question=question,
         overflow=overflow,
         stride=stride,
-        device=device,
-        precision=resolve_precision(precision, device),
-        batch_size=batch_size,
+        precision=precision,
     )
-    check_there(files)  # before the output is opened
     console = Console(stderr=True)
-    with open_output(output) as stream, counting_documents(console) as show:
+    with saying_how_to_go_on(resume) if output else nullcontext(), counting_documents(console) as show:
         sentence = predict_files(
-            predictor,
-            files,
-            stream,
-            named=NamedColumns(text_column, question=question_column, source=source_column),
-            question=question,
+            settings,
+            output,
+            resume=resume,
+            max_errors=max_errors,
+            device=device,
+            batch_size=batch_size,
             on_document=show,
         )
     console.print(sentence, highlight=False)

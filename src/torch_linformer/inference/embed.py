@@ -1,10 +1,8 @@
 """A vector for each document, streamed into a file: an input of any size will do, and an interruption costs little."""
 
 import dataclasses
-import json
-import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,25 +15,22 @@ from torch import Tensor
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.columns import NamedColumns
-from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.streamed import Document, check_there, documents_of
 from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.errors import InputError
+from torch_linformer.inference.bad_records import reporting_bad_records
+from torch_linformer.inference.output_parts import parts_of
 from torch_linformer.inference.window_reader import WindowReader, Windows, what_was_read
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.folder_lock import held
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.new_folder import check_writable
-from torch_linformer.opening.run_folder import differences
 from torch_linformer.opening.sentence_pooling import sentence_pooling
-from torch_linformer.reporting.files import atomic_path, write_json
+from torch_linformer.reporting.files import atomic_path
 
 SUFFIXES = (".parquet", ".npy")
-SHARD_SECONDS = 30.0  # of work that an interruption may cost
-SETTINGS = "settings.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +136,7 @@ def embed_files(
     output: Path,
     *,
     resume: bool = False,
+    max_errors: int = 0,
     device: str = "auto",
     batch_size: int = 16,
     on_document: Callable[[int], object] = lambda number: None,
@@ -155,6 +151,7 @@ def embed_files(
         settings: the model and the files.
         output: a name that ends with .parquet or .npy.
         resume: go on with an interrupted run; documents whose vectors are there are read and not computed again.
+        max_errors: so many records that cannot be read are left out, and written to ``OUTPUT.errors.jsonl``.
         device: ``auto`` takes a GPU if there is one.
         batch_size: windows computed at once.
         on_document: called with how many documents have their vectors.
@@ -171,25 +168,16 @@ def embed_files(
     check_there(settings.files)
     check_writable(output)
     embedder = _embedder(settings, resolve_device(device), batch_size)
-    parts = output.with_name(f".{output.name}.parts")
-    report = ReadReport()
-    with held(parts):
-        done = _open_parts(parts, settings, output, resume)
-        try:
-            given = documents_of(settings.files, TEXT, NamedColumns(settings.text_column), report)
-            found = embedder.embed(islice(given, sum(done), None))
-            for shard in _shards(found, on_document, sum(done)):
-                with atomic_path(parts / f"{len(done):08d}.parquet") as temporary:
-                    parquet.write_table(shard, temporary)
-                done.append(len(shard))
-            if not done:
-                raise InputError(f"{', '.join(settings.files)}: no document with any text")
-        finally:
-            if not done:  # nothing to go on with
-                (parts / SETTINGS).unlink()
-        cut = _join(sorted(parts.glob("*.parquet")), output)
-    shutil.rmtree(parts)
-    return what_was_read(sum(done), "embedded", cut, embedder.encode.max_length, report)
+    wanted = {**dataclasses.asdict(settings), "files": list(settings.files)}  # as JSON has them
+    with parts_of(output, wanted, resume) as parts, reporting_bad_records(output, max_errors) as report:
+        given = documents_of(settings.files, TEXT, NamedColumns(settings.text_column), report)
+        found = embedder.embed(islice(given, parts.documents, None))
+        for rows in parts.grouped(found, on_document):
+            parts.add(len(rows), ".parquet", partial(parquet.write_table, _table(rows)))
+        if not parts.files:
+            raise InputError(f"{', '.join(settings.files)}: no document with any text")
+        cut = _join(parts.files, output)
+    return what_was_read(parts.documents, "embedded", cut, embedder.encode.max_length, report)
 
 
 def _embedder(settings: EmbedSettings, device: str, batch_size: int) -> Embedder:
@@ -204,35 +192,6 @@ def _embedder(settings: EmbedSettings, device: str, batch_size: int) -> Embedder
         precision=resolve_precision(settings.precision, device),
         batch_size=batch_size,
     )
-
-
-def _open_parts(parts: Path, settings: EmbedSettings, output: Path, resume: bool) -> list[int]:
-    """The number of vectors of each part that is there."""
-    wanted = {**dataclasses.asdict(settings), "files": list(settings.files)}  # as JSON has them
-    file = parts / SETTINGS
-    if not file.exists():
-        write_json(file, wanted)
-        return []
-    if not resume:
-        raise InputError(f"--output {output}: a run was interrupted; add --resume to go on, or remove {parts}")
-    there = json.loads(file.read_text(encoding="utf-8"))
-    if different := differences(there, wanted):
-        raise InputError(f"--output {output}: the interrupted run is another ({different}); remove {parts}")
-    return [parquet.read_metadata(shard).num_rows for shard in sorted(parts.glob("*.parquet"))]
-
-
-def _shards(found: Iterable[Embedded], on_document: Callable[[int], object], done: int) -> Iterator[pyarrow.Table]:
-    """Tables of vectors, each some seconds of work; ``done`` documents have theirs."""
-    rows: list[Embedded] = []
-    begin = time.monotonic()
-    for number, row in enumerate(found, start=done + 1):
-        rows.append(row)
-        on_document(number)
-        if time.monotonic() - begin > SHARD_SECONDS:
-            yield _table(rows)
-            rows, begin = [], time.monotonic()
-    if rows:
-        yield _table(rows)
 
 
 def _table(rows: Sequence[Embedded]) -> pyarrow.Table:

@@ -23,6 +23,7 @@ def what_was_read(number: int, done: str, cut: int, max_length: int, report: Rea
         (f"cut at {max_length:,} tokens", cut),
         ("skipped, without text", report.empty),
         ("with bytes that are not UTF-8", report.replaced),
+        ("left out, as they cannot be read", report.bad),
     )
     notes = "".join(f", {count:,} {what}" for what, count in counts if count)
     return f"{number:,} document{'' if number == 1 else 's'} {done}{notes}"

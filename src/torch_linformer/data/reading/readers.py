@@ -18,14 +18,22 @@ are counted, because silence would hide a file saved in another encoding.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from torch_linformer.data.reading.table_readers import TABLE_READERS, read_json_lines
-from torch_linformer.data.reading.text_files import BYTE_ORDER_MARK, SNIFFED_BYTES, Row, decode, not_text, opened
+from torch_linformer.data.reading.text_files import (
+    BYTE_ORDER_MARK,
+    SNIFFED_BYTES,
+    BadRow,
+    Row,
+    decode,
+    not_text,
+    opened,
+)
 from torch_linformer.errors import InputError
 
 SAMPLE_ROWS = 100  # rows looked at to recognize the columns
@@ -36,10 +44,26 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass
 class ReadReport:
-    """How many of the rows read so far had bytes that are not UTF-8, and how many were skipped without text."""
+    """What was noticed of the rows read so far.
+
+    Attributes:
+        replaced: how many had bytes that are not UTF-8.
+        empty: how many were skipped without text.
+        bad: how many could not be read.
+        on_bad: called with where such a row stands and what is wrong; without it the first one is raised.
+    """
 
     replaced: int = 0
     empty: int = 0
+    bad: int = 0
+    on_bad: Callable[[str, InputError], object] | None = None
+
+    def leave_out(self, where: str, problem: InputError) -> None:
+        """Go on without a row that cannot be read, or raise ``problem``."""
+        if self.on_bad is None:
+            raise problem
+        self.bad += 1
+        self.on_bad(where, problem)
 
 
 def iter_rows(path: str | Path, report: ReadReport | None = None, *, whole: bool = True) -> Iterator[Row]:
@@ -91,9 +115,13 @@ def shard_suffix(files: Sequence[Path]) -> str | None:
     return suffixes.pop() if len(suffixes) == 1 and suffixes <= TABLE_READERS.keys() else None
 
 
-def _cleaned(rows: Iterator[Row], name: str, report: ReadReport) -> Iterator[Row]:
+def _cleaned(rows: Iterator[Row | BadRow], name: str, report: ReadReport) -> Iterator[Row]:
     try:
-        for values, where in rows:
+        for row in rows:
+            if isinstance(row, BadRow):
+                report.leave_out(*row)
+                continue
+            values, where = row
             clean = {str(_clean(column)): _clean(value) for column, value in values.items()}
             report.replaced += list(clean.values()) != list(values.values())
             yield Row(clean, where)
@@ -126,18 +154,21 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
-def _read_folder(root: Path, whole: bool) -> Iterator[Row]:
+def _read_folder(root: Path, whole: bool) -> Iterator[Row | BadRow]:
     files = list(folder_files(root))
     is_table = shard_suffix([path for _, path in files]) is not None
     for label, path in files:
         if is_table:
             yield from _read_file(path, whole)
             continue
-        for row in _read_text(path, whole):
-            yield row if label is None else Row({**row.values, "label": label}, row.where)
+        try:
+            for row in _read_text(path, whole):
+                yield row if label is None else Row({**row.values, "label": label}, row.where)
+        except InputError as problem:
+            yield BadRow(str(path), problem)
 
 
-def _read_file(path: Path, whole: bool) -> Iterator[Row]:
+def _read_file(path: Path, whole: bool) -> Iterator[Row | BadRow]:
     reader = TABLE_READERS.get(path.suffix.lower())
     return _read_text(path, whole) if reader is None else reader(path)
 
@@ -155,7 +186,7 @@ def _read_text(path: Path, whole: bool) -> Iterator[Row]:
             yield Row({"text": decode(piece)}, str(path))
 
 
-def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row]:
+def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row | BadRow]:
     head: list[bytes] = []
     for line in stream:
         head.append(line if head else line.removeprefix(BYTE_ORDER_MARK))

@@ -40,7 +40,7 @@ def documents(
 ) -> Iterator[Document]:
     """Every row that has text; the columns are recognized as in training. ``question`` is asked of every text.
 
-    Rows without text are counted in the report.
+    Rows without text are counted in the report, and those that cannot be read are left to it.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
@@ -51,10 +51,14 @@ def documents(
         raise InputError(f"{source}: a text without a question; ask one of every document with --question")
     columns = find_columns(sample, source, named, usual=usual, needs_label=False)
     for row in chain(sample, rows):
-        text = read_text(row, columns.text, usual.called[0])
-        asked = question if columns.question is None else read_text(row, columns.question)
-        if asked == "":
-            raise empty_cell(row, "question", columns.question)
+        try:
+            text = read_text(row, columns.text, usual.called[0])
+            asked = question if columns.question is None else read_text(row, columns.question)
+            if asked == "":
+                raise empty_cell(row, "question", columns.question)
+        except InputError as problem:
+            report.leave_out(row.where, problem)
+            continue
         if text:
             yield Document(row.where, text, asked)
         else:

@@ -10,13 +10,13 @@ from pathlib import Path
 from torch_linformer.data.reading.conll import conll_rows
 from torch_linformer.data.reading.parquet import parquet_rows
 from torch_linformer.data.reading.squad import find_squad, squad_rows
-from torch_linformer.data.reading.text_files import CONLL_SUFFIXES, Row, decode, opened
+from torch_linformer.data.reading.text_files import CONLL_SUFFIXES, BadRow, Row, decode, opened
 from torch_linformer.errors import InputError
 
 _LONGEST_CELL = 2**31 - 1  # the csv module refuses cells over 128 KiB unless told otherwise
 
 
-def _read_csv(path: Path, delimiter: str) -> Iterator[Row]:
+def _read_csv(path: Path, delimiter: str) -> Iterator[Row | BadRow]:
     csv.field_size_limit(_LONGEST_CELL)
     with opened(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape", newline="")
@@ -28,17 +28,20 @@ def _read_csv(path: Path, delimiter: str) -> Iterator[Row]:
             if twice:
                 raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
             for number, cells in enumerate(lines, start=1):
-                if len(cells) != len(header):
-                    raise InputError(
-                        f"{path}, row {number} (line {table.line_num}): expected {len(header)} cells as in"
-                        f" the header, found {len(cells)}; put quotes around cells that hold the delimiter"
-                    )
-                yield Row(dict(zip(header, cells, strict=True)), f"{path}, row {number}")
+                where = f"{path}, row {number}"
+                if len(cells) == len(header):
+                    yield Row(dict(zip(header, cells, strict=True)), where)
+                    continue
+                problem = InputError(
+                    f"{where} (line {table.line_num}): expected {len(header)} cells as in"
+                    f" the header, found {len(cells)}; put quotes around cells that hold the delimiter"
+                )
+                yield BadRow(where, problem)
         except csv.Error as error:
             raise InputError(f"{path}, line {table.line_num}: {error}; check the quotes there") from None
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[Row | BadRow]:
     with opened(path) as stream:
         start = stream.tell()
         first = next((line.strip() for line in stream if line.strip()), b"")
@@ -58,12 +61,15 @@ def _read_json(path: Path) -> Iterator[Row]:
         yield from read_json_lines(stream, str(path))
 
 
-def read_json_lines(lines: Iterable[bytes], name: str) -> Iterator[Row]:
+def read_json_lines(lines: Iterable[bytes], name: str) -> Iterator[Row | BadRow]:
     """Rows of JSON lines; blank lines are passed over."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{name}, line {number}"
-            yield _object(_parse_json(line, where, "write one JSON object on each line"), where)
+            try:
+                yield _object(_parse_json(line, where, "write one JSON object on each line"), where)
+            except InputError as problem:
+                yield BadRow(where, problem)
 
 
 def _object(values: object, where: str) -> Row:
@@ -80,7 +86,7 @@ def _parse_json(data: bytes, where: str, remedy: str) -> object:
 
 
 # What reads the rows of files with a suffix, in lower case.
-TABLE_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+TABLE_READERS: dict[str, Callable[[Path], Iterator[Row | BadRow]]] = {
     ".csv": partial(_read_csv, delimiter=","),
     ".tsv": partial(_read_csv, delimiter="\t"),
     ".parquet": parquet_rows,

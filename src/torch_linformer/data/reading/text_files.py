@@ -32,6 +32,13 @@ class Row(NamedTuple):
         return None if column is None else self.values.get(column)
 
 
+class BadRow(NamedTuple):
+    """Where a row stands that cannot be read, and what is wrong with it."""
+
+    where: str
+    problem: InputError
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """A text file as bytes, after its byte order mark; a file that is not text is an `InputError`."""

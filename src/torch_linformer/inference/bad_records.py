@@ -1,0 +1,36 @@
+"""Records that cannot be read, in a file of their own, so that they do not end a run over many others."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.errors import InputError
+
+
+@contextmanager
+def reporting_bad_records(output: Path | None, most: int) -> Iterator[ReadReport]:
+    """A report that leaves out so many bad records, each with a line in ``OUTPUT.errors.jsonl``; with 0 none.
+
+    Raises:
+        InputError: there is no output beside which that file could lie, or one more record is bad.
+    """
+    if most < 0:
+        raise InputError(f"--max-errors must be 0 or more, got {most}")
+    if not most:
+        yield ReadReport()
+        return
+    if output is None:
+        raise InputError("--max-errors writes bad records beside the file of --output: name it")
+    file = output.with_name(f"{output.name}.errors.jsonl")
+    file.unlink(missing_ok=True)  # of an earlier run, or of this one before it was interrupted
+
+    def write(where: str, problem: InputError) -> None:
+        if report.bad > most:
+            raise InputError(f"{problem}; it is one more than --max-errors {most}, see {file}")
+        with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
+            lines.write(json.dumps({"record": where, "error": str(problem)}, ensure_ascii=False) + "\n")
+
+    report = ReadReport(on_bad=write)
+    yield report

@@ -1,0 +1,61 @@
+"""Records that cannot be read do not end a run over many others, if so many are allowed."""
+
+import json
+
+import pytest
+
+from torch_linformer.errors import InputError
+from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.predict import PredictSettings, predict_files
+
+LINES = ['{"text": "wet mud"}', '{"text": "wet', '{"text": "warm sand"}', "[1]", '{"text": 5}', '{"text": "ice"}']
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Files with a record of each kind: JSON lines, a table and a folder of texts."""
+    lines, table, folder = tmp_path / "posts.jsonl", tmp_path / "posts.csv", tmp_path / "posts"
+    lines.write_text("\n".join(LINES))
+    table.write_text("text,note\ngrey mud,a\nsea\nwarm sea,b\n")
+    folder.mkdir()
+    (folder / "1.txt").write_text("cold ice")
+    (folder / "2.txt").write_bytes(b"\0\0")
+    return str(lines), str(table), str(folder)
+
+
+EXPECTED = {
+    "posts.jsonl, line 2": "not valid JSON",
+    "posts.jsonl, line 4": "expected a JSON object, found list",
+    "posts.jsonl, line 5": "not text",
+    "posts.csv, row 2": "expected 2 cells as in the header, found 1",
+    "2.txt": "not a text file in UTF-8",
+}
+
+
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_they_are_left_out_and_told(classifier_run, given, tmp_path, command):
+    output = tmp_path / ("out.jsonl" if command == "predict" else "out.parquet")
+    kinds = {"predict": (PredictSettings, predict_files), "embed": (EmbedSettings, embed_files)}
+    settings, run = kinds[command][0](model=str(classifier_run.folder), files=given), kinds[command][1]
+    said = run(settings, output, max_errors=5, device="cpu")
+    assert said.startswith("6 documents") and said.endswith(", 5 left out, as they cannot be read")
+    told = [json.loads(line) for line in (tmp_path / f"{output.name}.errors.jsonl").read_text().splitlines()]
+    assert len(told) == 5
+    for record, (where, error) in zip(told, EXPECTED.items(), strict=True):
+        assert record["record"].endswith(where) and record["error"].startswith(record["record"])
+        assert error in record["error"]
+
+    output.unlink()
+    with pytest.raises(InputError, match=r"2\.txt: not a text .*; it is one more than --max-errors 4, see .*errors"):
+        run(settings, output, max_errors=4, device="cpu")
+    with pytest.raises(InputError, match="line 2: not valid JSON"):
+        run(settings, output, device="cpu")
+    assert not output.exists()
+    with pytest.raises(InputError, match="--max-errors must be 0 or more, got -1"):
+        run(settings, output, max_errors=-1, device="cpu")
+
+
+def test_they_need_a_file(classifier_run, given):
+    settings = PredictSettings(model=str(classifier_run.folder), files=given)
+    with pytest.raises(InputError, match="--max-errors writes bad records beside the file of --output: name it"):
+        predict_files(settings, max_errors=1, device="cpu")
