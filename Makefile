@@ -16,7 +16,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test fuzz clients test-clients test-hf check build clean
+.PHONY: help setup train test fuzz clients test-clients test-hf check docs build clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -80,9 +80,13 @@ check: setup  ## lint, formatting and types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
+docs: setup  ## build the documentation into site/; a warning or a broken link is an error
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs . site
+	@echo "open site/index.html"
+
 build: setup  ## build the wheel and the sdist into dist/
 	@$(PY) -m build --no-isolation
 
 clean:  ## remove what builds and tests left behind; .venv and runs stay
-	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find examples src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -97,7 +97,7 @@ def test_sdist_holds_what_it_takes_to_work_on_the_project(built):
         "tests/test_packaging.py",
     ]
     assert set(files) <= names
-    left_in = {name.split("/")[0] for name in names} & {".git", ".venv", "build", "dist", "runs"}
+    left_in = {name.split("/")[0] for name in names} & {".git", ".venv", "build", "dist", "runs", "site"}
     assert not left_in
 
 

@@ -172,7 +172,7 @@ def forbidden_imports(path: Path, layer: str) -> list[str]:
 
 def project_files() -> Iterator[Path]:
     """Every file that belongs to the project, whether git knows it yet or not."""
-    left_out = {".git", ".hypothesis", ".venv", ".venv-clients", "__pycache__", "build", "dist", "runs"}
+    left_out = {".git", ".hypothesis", ".venv", ".venv-clients", "__pycache__", "build", "dist", "runs", "site"}
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = [name for name in subfolders if name not in left_out and not name.endswith("_cache")]
         yield from (Path(folder, name) for name in names)
@@ -293,6 +293,20 @@ def test_public_names_have_docstrings(module, name):
     assert callable(thing)
     own = (thing.__doc__ or "").strip()
     assert own and not own.startswith(f"{name}("), f"{module}.{name} needs a docstring of its own"
+
+
+def test_the_reference_has_every_public_name():
+    documented = set()
+    for page in sorted((ROOT / "docs" / "reference").glob("*.rst")):
+        module = ""
+        for directive, name in re.findall(r"^\.\. (\w+):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            module = name if directive == "currentmodule" else module
+            if directive in {"autoclass", "autofunction"}:
+                home, _, own = (name if "." in name else f"{module}.{name}").rpartition(".")
+                documented.add(getattr(importlib.import_module(home), own))
+    public = [(module, name) for module, names in PUBLIC_NAMES.items() for name in names if name[0] != "_"]
+    left_out = [pair for pair in public if getattr(importlib.import_module(pair[0]), pair[1]) not in documented]
+    assert left_out == []
 
 
 def test_unknown_names_at_the_top_are_attribute_errors():

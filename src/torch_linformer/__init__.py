@@ -1,7 +1,7 @@
 """Linear-time attention over long sequences: Linformer (Wang et al. 2020, arXiv 2006.04768) for PyTorch.
 
-`torch_linformer.functional` holds the mathematics, `torch_linformer.nn` the modules; both need only torch.
-The names below are Hugging Face Transformers models. They need the extra `hf` and are imported when first
+``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
+The names below are Hugging Face Transformers models. They need the extra ``hf`` and are imported when first
 touched, so that importing this package stays instant. Transformers' Auto classes know them as soon as both packages
 are imported, in whichever order.
 """

@@ -154,9 +154,9 @@ def test_docstring_says_how_to_install_and_run_it(name):
     assert re.search(rf"^Run: .*examples/{name}\.py", docstring, re.MULTILINE)
 
 
-def test_every_row_of_the_readme_has_an_example_and_every_example_a_row():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| with \| what \|.*\n\|[-|]+\n((?:\|.*\n)+)", readme, re.MULTILINE)[1]
-    named = [re.findall(r"\]\(examples/(\w+)\.py\)", row) for row in table.splitlines()]
+def test_every_row_of_the_page_has_an_example_and_every_example_a_row():
+    page = (ROOT / "docs" / "works-with.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| with \| what \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)[1]
+    named = [re.findall(r"\]\(\.\./examples/(\w+)\.py\)", row) for row in table.splitlines()]
     assert all(named), "a row without an example"
     assert sorted({name for names in named for name in names}) == EXAMPLES

@@ -1,6 +1,6 @@
 """Pretrained encoders made linear: a student with slots learns to do what its teacher does.
 
-``adapt`` needs the extra `train` and is imported when first used.
+``adapt`` needs the extra ``train`` and is imported when first used.
 """
 
 from typing import TYPE_CHECKING

@@ -42,8 +42,7 @@ def adapt(
         output: folder for the result, with ``adaptation.json`` and ``report.html``; None writes nothing.
         screen: where progress is shown.
         options: those of the command, with underscores: ``task``, ``k``, ``max_length``, ``window``, ``steps``,
-            ``minutes``, ``batch_size``, …: :class:`~torch_linformer.adaptation.adapt_settings.AdaptSettings`.
-            ``test`` is a fraction.
+            ``minutes``, ``batch_size``, …: see ``linformer adapt --help``. ``test`` is a fraction.
 
     Returns:
         The adapted model, in evaluation mode, with the head of its task.

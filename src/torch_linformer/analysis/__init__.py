@@ -1,6 +1,6 @@
 """Looking inside a model: what attends to what, how low the rank of that is, and the K that follows.
 
-The names below need the extra `train` and are imported when first used.
+The names below need the extra ``train`` and are imported when first used.
 """
 
 from typing import TYPE_CHECKING

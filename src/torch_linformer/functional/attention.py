@@ -61,6 +61,14 @@ def linformer_attention(
         ValueError: if shapes do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
 
     Source: arXiv 2006.04768, equation 7.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.functional import linformer_attention
+        >>> sequence = torch.randn(2, 4, 3000, 16)  # (B, H, N, D)
+        >>> proj = torch.randn(4096, 64) / 64  # E = F, for up to 4,096 positions, with variance 1 / max_len
+        >>> linformer_attention(sequence, sequence, sequence, proj, proj).shape
+        torch.Size([2, 4, 3000, 16])
     """
     _check_inputs(query, key, value)
     for sequence, proj in ((key, proj_k), (value, proj_v)):

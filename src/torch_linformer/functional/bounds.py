@@ -23,6 +23,11 @@ def johnson_lindenstrauss_k(n: int, d: int, eps: float) -> int:
         ValueError: if an argument lies outside its range.
 
     Source: arXiv 2006.04768, Theorem 2.
+
+    Example:
+        >>> from torch_linformer.functional import johnson_lindenstrauss_k
+        >>> johnson_lindenstrauss_k(n=4096, d=64, eps=0.5)
+        167
     """
     if n < 1 or d < 1:
         raise ValueError(f"n and d must be at least 1, got n={n} and d={d}")

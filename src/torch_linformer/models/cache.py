@@ -104,7 +104,7 @@ class LinformerCache(Cache):
 
     @property
     def max_cache_len(self) -> int:
-        """−1: there is no limit."""
+        """No limit, which transformers writes as −1."""
         return self.layers[0].get_max_length()
 
     @property

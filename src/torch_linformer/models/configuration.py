@@ -48,7 +48,9 @@ FIELDS = (
 class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
-    Args beyond the usual ones of transformers:
+    It has the usual fields of transformers, and these.
+
+    Args:
         max_position_embeddings: longest input in tokens, ``max_len`` of the projections. A causal model has no longest
             input unless its positions are ``learned``; its slots begin with time scales up to this one.
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
@@ -75,11 +77,20 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
         lexical_buckets: of pairs of tokens in the lexical head of a classifier
-            (:class:`~torch_linformer.models.lexical_head.LexicalHead`), 0 for one that counts only single tokens; None
-            for a classifier without one.
+            (``torch_linformer.models.lexical_head``), 0 for one that counts only single tokens; None for a classifier
+            without one.
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer import LinformerConfig, LinformerForSequenceClassification
+        >>> sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+        >>> config = LinformerConfig(**sizes, vocab_size=1000, max_position_embeddings=8192, k=256, num_labels=3)
+        >>> model = LinformerForSequenceClassification(config)
+        >>> model(input_ids=torch.randint(1000, (2, 5000))).logits.shape
+        torch.Size([2, 3])
     """
 
     model_type = "linformer"

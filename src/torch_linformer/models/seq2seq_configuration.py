@@ -29,7 +29,9 @@ OF_THE_PARTS = (
 class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
-    Args beyond the usual ones of transformers:
+    It has the usual fields of transformers, and these.
+
+    Args:
         encoder: a :class:`LinformerConfig` or a dict of its fields, not causal. Its ``max_position_embeddings`` is the
             longest source.
         decoder: likewise, causal (a dict, or nothing, is made so); width, length and vocabulary may differ. With

@@ -32,7 +32,7 @@ class LinformerForSequenceClassification(LabeledModel):
     error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
     floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
 
-    With ``config.lexical_buckets`` the logits of a :class:`~torch_linformer.models.lexical_head.LexicalHead` are added.
+    With ``config.lexical_buckets`` the logits of a ``torch_linformer.models.lexical_head.LexicalHead`` are added.
 
     Raises:
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.

@@ -41,7 +41,7 @@ class Decoder(Stack):
         need_weights: bool = False,
         pasts: Sequence[Past] | None = None,
     ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`DecoderLayer.forward`.
+        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`LinformerDecoderLayer.forward`.
 
         ``memory`` may be what :meth:`compress` made of it, and ``pasts`` has one past a layer.
         """
@@ -57,7 +57,9 @@ class Decoder(Stack):
 class LinformerDecoder(Decoder):
     """A stack of :class:`LinformerDecoderLayer`, with a final norm when ``norm_first``; causal, inputs ``(B, N, C)``.
 
-    Args as in :class:`LinformerDecoderLayer`, and:
+    It takes the arguments of :class:`LinformerDecoderLayer`, and these.
+
+    Args:
         num_layers: layers.
         k: slots of the target, one number or one a layer.
         memory_k: slots of the memory, one number or one a layer.

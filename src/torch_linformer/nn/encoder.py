@@ -46,7 +46,7 @@ class Encoder(Stack):
         overwrite: bool = False,
         pasts: Sequence[Past] | None = None,
     ) -> Tensor:
-        """``(B, N, C)`` to ``(B, N, C)``; arguments as in :meth:`EncoderLayer.forward`; ``pasts`` has one a layer.
+        """``(B, N, C)`` to ``(B, N, C)``; arguments of :meth:`LinformerEncoderLayer.forward`; ``pasts``: one a layer.
 
         ``need_layers`` is for hooks that keep what the layers return: nothing is written over it. With
         ``need_weights``, and with ``pasts``, a reversible stack keeps the activations of its layers.
@@ -107,7 +107,9 @@ class Encoder(Stack):
 class LinformerEncoder(Encoder):
     """A stack of layers over :class:`LinformerAttention`, with a final norm when ``norm_first``; inputs ``(B, N, C)``.
 
-    Args as in :class:`LinformerEncoderLayer`, and:
+    It takes the arguments of :class:`LinformerEncoderLayer`, and these.
+
+    Args:
         num_layers: layers.
         k: one number, or one a layer (nonuniform K).
         options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
@@ -120,6 +122,16 @@ class LinformerEncoder(Encoder):
 
     Source: arXiv 2006.04768, section 4 (parameter sharing, nonuniform projected dimension); arXiv 1604.06174
     (checkpoints) and 1707.04585 (reversible layers).
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn import LinformerEncoder
+        >>> encoder = LinformerEncoder(d_model=64, nhead=4, num_layers=2, max_len=1024, k=32)
+        >>> encoder(torch.randn(1, 1000, 64)).shape
+        torch.Size([1, 1000, 64])
+        >>> encoder.resize_max_len(4096)  # a trained model reads longer texts
+        >>> encoder(torch.randn(1, 3000, 64)).shape
+        torch.Size([1, 3000, 64])
     """
 
     def __init__(

@@ -28,20 +28,21 @@ class AttentionOptions(TypedDict, total=False):
     Attributes:
         num_kv_heads: heads of keys and values (1: multi-query attention), H by default; divides H.
         head_dim: width D of one head, C / H by default.
-        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see :class:`SequenceProjection`), ``dynamic``
-            (chosen by the input: see :class:`DynamicProjection`); None for an attention that owns no map and is given
+        projection: ``linear``, ``random``, ``conv``, ``mean`` or ``max`` (see
+            :class:`~torch_linformer.nn.SequenceProjection`), ``dynamic`` (chosen by the input: see
+            :class:`~torch_linformer.nn.DynamicProjection`); None for an attention that owns no map and is given
             ``shared_projection`` at each call.
         sharing: ``none`` (E and F for every key/value head), ``kv_per_head`` (one E = F for every key/value head,
             ``proj_v`` is None), ``headwise`` (one E, one F a layer), ``kv`` (one E = F a layer, ``proj_v`` is None) or,
             in an encoder or decoder, ``layerwise`` (one E = F for the whole stack).
         length_scaling: False leaves the length factor s out (``linear`` and ``random``).
         causal: position t attends to running means of what came before it, itself included, instead of E and F over
-            all positions: see :class:`CausalProjection`. There is no longest sequence: ``max_len`` is the longest time
-            scale that slots begin with.
+            all positions: see :class:`~torch_linformer.nn.causal_projection.CausalProjection`. There is no longest
+            sequence: ``max_len`` is the longest time scale that slots begin with.
         window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
             otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
         rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
-            even; see :func:`torch_linformer.functional.rotary.rotate`.
+            even; see ``torch_linformer.functional.rotary.rotate``.
         slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
         slot_mass: a slot that stands for m tokens has log m added to its scores: ``none``, ``fixed``, or ``learned``,
@@ -79,6 +80,7 @@ DEFAULTS: AttentionOptions = {
     "exact_first": 0,
     "exact_last": 0,
 }
+"""What each option is where it is left out."""
 
 
 class LayerOptions(AttentionOptions, total=False):
@@ -105,7 +107,7 @@ class StackOptions(LayerOptions, total=False):
         activation_memory: what training keeps of each layer for the backward pass. ``none``, the default: all that
             autograd saves. ``checkpoint``: the layer's input; the layer is computed again, which changes no number.
             ``reversible`` (encoders with ``norm_first``): nothing, and the model is another one: see
-            :class:`ReversibleEncoderLayer`.
+            ``torch_linformer.nn.reversible``.
         memory: the former name of ``activation_memory``.
     """
 

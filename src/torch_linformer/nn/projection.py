@@ -43,10 +43,9 @@ class SequenceProjection(nn.Module):
     ``max``      maximum, per channel, of the real tokens in window j    nothing
     ============ ======================================================= ==============================
 
-    Gradients of ``max`` in half precision: see :func:`torch_linformer.functional.projection.max_windows`.
-
     with w = ⌈max_len / K⌉ and :math:`s = \sqrt{max\_len / n}` for n real tokens. E and g are drawn with variance
-    1 / max_len and 1 / w, so a slot has the variance of a token whatever the length.
+    1 / max_len and 1 / w, so a slot has the variance of a token whatever the length. Gradients of ``max`` in half
+    precision: see ``torch_linformer.functional.projection.max_windows``.
 
     Args:
         max_len: longest sequence, in tokens.
@@ -61,6 +60,12 @@ class SequenceProjection(nn.Module):
         ValueError: for an unknown ``projection``, ``k`` outside 1 … ``max_len``, or an input over ``max_len``.
 
     Source: arXiv 2006.04768, section 4.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn import SequenceProjection
+        >>> SequenceProjection(max_len=6, k=3, projection="mean")(torch.arange(5.0).view(1, 5, 1)).flatten()
+        tensor([0.5000, 2.5000, 4.0000])
     """
 
     weight: Tensor | None
@@ -134,7 +139,7 @@ class SequenceProjection(nn.Module):
     ) -> Tensor:
         """Slots of ``sequence``; ``key_padding_mask`` ``(B, M)`` as in :class:`LinformerAttention`.
 
-        With ``all_slots=False`` only those that it reaches: see :meth:`reached`. ``chunk`` says that ``sequence`` is
+        With ``all_slots=False`` only those that it reaches: see ``reached``. ``chunk`` says that ``sequence`` is
         those positions of a longer one: slots of windows begin at its first, which must begin a window, and dense ones
         are its share of a sum, which s does not scale.
         """

@@ -60,7 +60,7 @@ class Advice:
 def suggest_k(spectrum: Spectrum, level: int) -> Advice:
     """The smallest K of every head and layer whose σ hold ``level`` percent of the energy Σσ², mean over documents.
 
-    The saving is that of the cost model (:mod:`torch_linformer.measuring.costs`) at the length of the spectrum, with
+    The saving is that of the cost model (``torch_linformer.measuring.costs``) at the length of the spectrum, with
     one E and one F a layer.
 
     Raises:

@@ -25,7 +25,7 @@ class Architecture:
 
 @dataclass(frozen=True, kw_only=True)
 class LowRankErrors:
-    """Measured relative errors of the attention's output; see :mod:`torch_linformer.analysis.spectra.low_rank_error`.
+    """Measured relative errors of the attention's output; see ``torch_linformer.analysis.spectra.low_rank_error``.
 
     Attributes:
         ks: the K that were tried.

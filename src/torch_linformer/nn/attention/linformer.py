@@ -55,6 +55,17 @@ class LinformerAttention(Attention):
             ``sharing="layerwise"``.
 
     Source: arXiv 2006.04768, section 4.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn import LinformerAttention
+        >>> attention = LinformerAttention(embed_dim=64, num_heads=4, max_len=4096, k=128)
+        >>> texts = torch.randn(2, 1000, 64)
+        >>> padding = torch.arange(1000) >= torch.tensor([[1000], [600]])  # the second text has 600 tokens
+        >>> output, _ = attention(texts, key_padding_mask=padding)
+        >>> alone, _ = attention(texts[1:, :600])
+        >>> torch.allclose(output[1:, :600], alone, atol=1e-5)
+        True
     """
 
     proj_k: SequenceMap | None

@@ -48,6 +48,15 @@ class Past:
 
     Attributes:
         state: None before the first call.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn import LinformerAttention, Past
+        >>> attention = LinformerAttention(64, 4, max_len=1024, k=16, causal=True, window=8)
+        >>> text, past = torch.randn(1, 100, 64), Past()
+        >>> pieces = [attention(piece, past=past)[0] for piece in text.split(30, dim=1)]
+        >>> torch.allclose(torch.cat(pieces, dim=1), attention(text)[0], atol=1e-5)
+        True
     """
 
     def __init__(self) -> None:
