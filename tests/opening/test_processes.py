@@ -6,7 +6,7 @@ from torch_linformer.opening import processes
 
 def test_rows_that_cannot_be_shared(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(InputError, match="--batch-size 8 cannot be shared by 3 processes: take a multiple of it"):
+    with pytest.raises(InputError, match="--batch-size 8 cannot be shared by 3 processes: take a multiple of 3"):
         processes.join("cpu", 8)
     with pytest.raises(InputError, match="--device mps: 3 processes train together on a CPU or on CUDA devices only"):
         processes.join("mps", 9)

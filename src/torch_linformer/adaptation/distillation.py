@@ -29,23 +29,21 @@ def distillation_loss(student: list[Tensor], teacher: list[Tensor], attention_ma
     with as many texts, the mean is that over the texts of all.
     """
     real = attention_mask.bool()
-    variances = _variances(torch.stack([wanted[real].float() for wanted in teacher]))
-    errors = [
-        F.mse_loss(own[real].float(), wanted[real].float()) / variance
-        for own, wanted, variance in zip(student, teacher, variances, strict=True)
-    ]
+    errors = []
+    for own, wanted in zip(student, teacher, strict=True):
+        target = wanted[real].float()
+        errors.append(F.mse_loss(own[real].float(), target) / _variance(target))
     cosine = (embed(student[-1], attention_mask, pooling) * embed(teacher[-1], attention_mask, pooling)).sum(dim=-1)
     return processes.mean_over_all(torch.stack(errors).mean(), real.sum()) + EMBEDDING * (1 - cosine).mean()
 
 
-def _variances(states: Tensor) -> Tensor:
-    """Those of ``(L, tokens, C)`` in each layer, over the tokens of all processes."""
-    own = states.flatten(1)
+def _variance(states: Tensor) -> Tensor:
+    """That of ``(tokens, C)``, over the tokens of all processes."""
     if processes.count() == 1:
-        return own.var(dim=1)
-    number = processes.total(own.new_tensor(own.shape[1]))
-    mean = processes.total(own.sum(dim=1)) / number
-    return processes.total((own - mean[:, None]).square().sum(dim=1)) / (number - 1)
+        return states.var()
+    number = processes.total(states.new_tensor(states.numel()))
+    mean = processes.total(states.sum()) / number
+    return processes.total((states - mean).square().sum()) / (number - 1)
 
 
 def split_slot_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -26,7 +26,9 @@ def join(device: str, batch_size: int) -> None:
     """
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
     if batch_size % wanted:
-        raise InputError(f"--batch-size {batch_size} cannot be shared by {wanted} processes: take a multiple of it")
+        raise InputError(
+            f"--batch-size {batch_size} cannot be shared by {wanted} processes: take a multiple of {wanted}"
+        )
     if wanted > 1 and not dist.is_initialized():
         if device not in ("cpu", "cuda"):
             raise InputError(f"--device {device}: {wanted} processes train together on a CPU or on CUDA devices only")

@@ -45,13 +45,13 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
-        items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config)
+        shared = processes.count() > 1 and model.training
+        items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config) if shared else None
         try:
             found = super().compute_loss(model, inputs, *args, **kwargs)
         finally:
             self.label_smoother = smoother
-        # While it evaluates the Trainer asks for the outputs too.
-        return processes.mean_over_all(found, items) if isinstance(found, Tensor) else found
+        return found if items is None else processes.mean_over_all(cast(Tensor, found), items)
 
     def scores_of(self, examples: Examples) -> dict[str, Any]:
         """Every score of the model on some documents; those of what it writes in the main process."""
