@@ -1,6 +1,5 @@
 """An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,9 +29,9 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.nn.options import default_k
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent, remove_checkpoints
+from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
+from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
@@ -80,13 +79,7 @@ def run_adaptation(
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source, "sharing": settings.shared_by}
-    with ExitStack() as whole:
-
-        def opened() -> tuple[Path | None, bool]:
-            whole.enter_context(run_folder(output))
-            return open_run(output, run, resume, screen, RESULT), (output / RESULT).exists()
-
-        checkpoint, finished = processes.on_main(opened)
+    with shared_run(output, run, resume, screen, RESULT) as (checkpoint, finished):
         if finished:
             screen.say(
                 f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
@@ -104,9 +97,7 @@ def run_adaptation(
             if processes.is_main():
                 write_adapted(outcome, output)
                 show_adapted(outcome, output, screen)
-        if processes.is_main():
-            remove_checkpoints(output)
-        return output
+    return output
 
 
 class Adaptation:

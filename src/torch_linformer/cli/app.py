@@ -21,6 +21,7 @@ from torch_linformer.cli.inspect_ import inspect_
 from torch_linformer.cli.predict import predict
 from torch_linformer.cli.serve import serve
 from torch_linformer.cli.spectrum import spectrum
+from torch_linformer.cli.started_by import processes_started, speaks_for_all
 from torch_linformer.cli.train import train
 from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
 
@@ -52,15 +53,11 @@ def run(arguments: list[str] | None = None) -> None:
     """Run the command; whatever goes wrong ends it with one line on standard error, and status 2."""
     arguments = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in arguments
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and arguments[0] not in TOGETHER:
-        if os.environ.get("RANK", "0") == "0":
-            several = " and ".join(TOGETHER)
-            _say(f"{arguments[0]} is the work of one process: torchrun and accelerate launch are for {several}")
-        raise SystemExit(USER_ERROR)
     if not debug:
         warnings.simplefilter("ignore")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
+        _check_alone(arguments[0])
         status = app(arguments, prog_name="linformer", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
@@ -76,9 +73,15 @@ def run(arguments: list[str] | None = None) -> None:
     raise SystemExit(status or 0)
 
 
+def _check_alone(name: str) -> None:
+    if processes_started() > 1 and name not in TOGETHER:
+        several = " and ".join(TOGETHER)
+        raise InputError(f"{name} is the work of one process: torchrun and accelerate launch are for {several}")
+
+
 def _is_said_elsewhere(error: Exception) -> bool:
     """Whether the main process of several says the same: it does before they meet, and of what all were given."""
-    if os.environ.get("RANK", "0") == "0":
+    if speaks_for_all():
         return False
     distributed = sys.modules.get("torch.distributed")
     return distributed is None or not distributed.is_initialized() or isinstance(error, (SaidElsewhere, InputError))

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from torch_linformer.cli.options import Debug
+from torch_linformer.cli.started_by import speaks_for_all
 from torch_linformer.errors import FORMER_NAMES, flag
 from torch_linformer.training.option_fields import read_config, renamed
 
@@ -45,7 +46,7 @@ def saying_how_to_go_on(resume: bool) -> Iterator[str]:
     try:
         yield command
     except KeyboardInterrupt:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks_for_all():
             print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
         raise SystemExit(130) from None
 

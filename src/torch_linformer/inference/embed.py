@@ -168,8 +168,7 @@ def embed_files(
     check_there(settings.files)
     check_writable(output)
     embedder = _embedder(settings, resolve_device(device), batch_size)
-    wanted = {**dataclasses.asdict(settings), "files": list(settings.files)}  # as JSON has them
-    with parts_of(output, wanted, resume) as parts, reporting_bad_records(output, max_errors) as report:
+    with parts_of(output, settings, resume) as parts, reporting_bad_records(output, max_errors) as report:
         given = documents_of(settings.files, TEXT, NamedColumns(settings.text_column), report)
         found = embedder.embed(islice(given, parts.documents, None))
         for rows in parts.grouped(found, on_document):

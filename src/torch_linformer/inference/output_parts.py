@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,20 +55,23 @@ class OutputParts:
 
 
 @contextmanager
-def parts_of(output: Path, settings: dict[str, Any], resume: bool) -> Iterator[OutputParts]:
+def parts_of(output: Path, settings: Any, resume: bool) -> Iterator[OutputParts]:
     """The parts of an output that a run with the same settings has left; they are removed once the block succeeds.
+
+    ``settings`` are a dataclass of what JSON can hold.
 
     Raises:
         InputError: another process makes this output, the run is not to be gone on with, or it is another one.
     """
+    wanted = json.loads(json.dumps(asdict(settings)))
     folder = output.with_name(f".{output.name}.parts")
     with held(folder):
         if not (folder / SETTINGS).exists():
-            write_json(folder / SETTINGS, settings)
+            write_json(folder / SETTINGS, wanted)
         elif not resume:
             raise InputError(f"--output {output}: a run was interrupted; add --resume to go on, or remove {folder}")
         there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        if different := differences(there, settings):
+        if different := differences(there, wanted):
             raise InputError(f"--output {output}: the interrupted run is another ({different}); remove {folder}")
         parts = OutputParts(folder)
         try:

@@ -3,7 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -85,14 +86,11 @@ def predict_files(
         raise InputError("questions are for models trained with --task qa; this one answers without")
     with reporting_bad_records(None if streamed else output, max_errors) as report:
         documents = documents_of(settings.files, predictor.record, named, report, settings.question)
-        if output is None:
-            written, cut = _stream(predictor.predict(documents), sys.stdout, on_document)
-        elif streamed:
-            with output.open("w", encoding="utf-8") as pipe:
-                written, cut = _stream(predictor.predict(documents), pipe, on_document)
+        if output is None or streamed:
+            with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
+                written, cut = _stream(predictor.predict(documents), stream, on_document)
         else:
-            wanted = {**asdict(settings), "files": list(settings.files)}  # as JSON has them
-            with parts_of(output, wanted, resume) as parts:
+            with parts_of(output, settings, resume) as parts:
                 found = predictor.predict(islice(documents, parts.documents, None))
                 for records in parts.grouped(found, on_document):
                     parts.add(len(records), ".jsonl", partial(_write_lines, records))

@@ -1,12 +1,13 @@
 """Task heads on the Linformer backbone."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
@@ -25,6 +26,7 @@ from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.typed import typed
 from torch_linformer.nn.linear import run_linear
 
+LabeledOutput = SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput
 ONE_DOCUMENT = "this head reads one document per row; give each document its own row"
 
 
@@ -37,7 +39,7 @@ class LabeledModel(LinformerPreTrainedModel):
     """A backbone, logits from its hidden states, and a loss if labels are given: what three heads share."""
 
     linformer: LinformerModel
-    output_class: type[SequenceClassifierOutput] | type[TokenClassifierOutput] | type[MaskedLMOutput]
+    output_class: type[LabeledOutput]
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
 
     @typed(can_return_tuple)
@@ -51,14 +53,17 @@ class LabeledModel(LinformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
-    ) -> SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput:
+    ) -> LabeledOutput:
         """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone."""
         if not self.scores_tokens:
             refuse_packed_rows(position_ids, attention_mask, ONE_DOCUMENT)
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        logits = self.logits_of(outputs.last_hidden_state, attention_mask)
+        return self.labeled(outputs, self.logits_of(outputs.last_hidden_state, attention_mask), labels)
+
+    def labeled(self, outputs: BaseModelOutput, logits: Tensor, labels: Tensor | None) -> LabeledOutput:
+        """What :meth:`forward` returns, from what the backbone does."""
         return self.output_class(
             loss=None if labels is None else self.loss_of(logits, labels),
             logits=logits,
@@ -247,7 +252,7 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         labels: Tensor | None = None,
         sparse_prediction: bool = False,
         **kwargs: Any,
-    ) -> MaskedLMOutput:
+    ) -> LabeledOutput:
         """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
 
         Args:
@@ -255,20 +260,16 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
             sparse_prediction: compute the logits only where a label is not −100, ``(labels, vocab_size)``. The loss is
                 the same; of a masked language model's training step most of the work is logits that it ignores.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        if not sparse_prediction:
-            return cast(MaskedLMOutput, super().forward(*inputs, labels, **kwargs, return_dict=True))
-        if labels is None:
+        if sparse_prediction and labels is None:
             raise ValueError("sparse_prediction=True predicts the tokens that have labels: give labels")
-        outputs = self.linformer(*inputs, return_dict=True, **kwargs)
-        asked = labels != IGNORED
-        logits = self.lm_head(outputs.last_hidden_state[asked])
-        return MaskedLMOutput(
-            loss=token_loss(logits, labels[asked]),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+        outputs = self.linformer(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
+        hidden = outputs.last_hidden_state
+        if sparse_prediction and labels is not None:
+            asked = labels != IGNORED
+            hidden, labels = hidden[asked], labels[asked]
+        return self.labeled(outputs, self.logits_of(hidden, None), labels)
 
     def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         logits: Tensor = self.lm_head(hidden)

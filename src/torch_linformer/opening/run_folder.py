@@ -5,14 +5,15 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from torch_linformer.errors import BEFORE, FORMER_NAMES, InputError, flag
-from torch_linformer.opening.checkpoints import last_whole_checkpoint
+from torch_linformer.opening import processes
+from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_checkpoints
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.reporting.screen import Screen
 
@@ -64,6 +65,25 @@ def open_run(
         afresh = f"no checkpoint in {output}: starting afresh"
         screen.say(afresh if checkpoint is None else f"going on from {checkpoint}")
     return checkpoint
+
+
+@contextmanager
+def shared_run(
+    output: Path, wanted: dict[str, Any], resume: bool, screen: Screen, result: str = "metrics.json"
+) -> Iterator[tuple[Path | None, bool]]:
+    """The folder of a run, which the main process keeps for all; its checkpoints are gone once the block succeeds.
+
+    The checkpoint to resume from, if any, and whether the run is finished; the arguments are those of :func:`open_run`.
+    """
+    with ExitStack() as kept:
+
+        def opened() -> tuple[Path | None, bool]:
+            kept.enter_context(run_folder(output))
+            return open_run(output, wanted, resume, screen, result), (output / result).exists()
+
+        yield processes.on_main(opened)
+        if processes.is_main():
+            remove_checkpoints(output)
 
 
 def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ KINDS = {  # what clients of OpenAI's API tell errors apart by
     404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
-    503: "server_error",
 }
 RETRY_SECONDS = "1"
 

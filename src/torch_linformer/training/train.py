@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +20,9 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import remove_checkpoints
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
-from torch_linformer.opening.run_folder import RUN_FILE, identity, open_run, run_folder
+from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
@@ -89,13 +87,7 @@ def train(
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size)
     screen = screen or TrainingScreen()
-    with ExitStack() as whole:
-
-        def opened() -> tuple[Path | None, bool]:
-            whole.enter_context(run_folder(output))
-            return open_run(output, identity(settings), resume, screen), (output / "metrics.json").exists()
-
-        checkpoint, finished = processes.on_main(opened)
+    with shared_run(output, identity(settings), resume, screen) as (checkpoint, finished):
         if finished:
             screen.say(f"{output} holds this run already, and it is finished; remove the folder to train it again")
         else:
@@ -103,9 +95,7 @@ def train(
             if outcome is not None:
                 write_outcome(outcome, output)
                 show_outcome(outcome, output, screen)
-        if processes.is_main():
-            remove_checkpoints(output)
-        return output
+    return output
 
 
 def _trained(
