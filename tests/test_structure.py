@@ -21,12 +21,16 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "functional": (set(), None),
     "nn": ({"functional"}, None),
     "models": ({"functional", "nn"}, "hf"),
+    "distributed": ({"functional"}, None),
     "reporting": (set(), "train"),
     "measuring": ({"nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "models", "data"}, "train"),
     "opening": ({"errors", "models", "reporting", "data", "tasks"}, "train"),
-    "training": ({"errors", "models", "reporting", "measuring", "data", "tasks", "opening"}, "train"),
+    "training": (
+        {"errors", "models", "distributed", "reporting", "measuring", "data", "tasks", "opening"},
+        "train",
+    ),
     "adaptation": (
         {"errors", "nn", "models", "reporting", "measuring", "data", "tasks", "opening", "training"},
         "train",
@@ -82,6 +86,7 @@ PUBLIC_NAMES = {
         "plot_spectrum",
         "suggest_k",
     ],
+    "torch_linformer.distributed": ["SequencePiece", "context_parallel"],
     "torch_linformer.functional": [
         "SlotWeights",
         "causal_linformer_attention",

@@ -22,7 +22,7 @@ from torch_linformer.analysis import measure_spectrum
 from torch_linformer.analysis.spectra.advice import BOUND
 from torch_linformer.cli.app import run
 from torch_linformer.models import LinformerConfig, LinformerModel
-from torch_linformer.training.train_settings import SIZES as MODEL_SIZES
+from torch_linformer.training.sizes import SIZES as MODEL_SIZES
 
 SIZES = {
     "vocab_size": 300,

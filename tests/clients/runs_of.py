@@ -17,16 +17,19 @@ import torch
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.opening import processes
+from torch_linformer.training import sizes as model_sizes
 from torch_linformer.training import train_settings
 from torch_linformer.training.train import train
 
 torch.set_default_dtype(torch.float64)
 sys.executable = "/bin/false"  # no steps are measured
 folder, name = Path(sys.argv[1]), sys.argv[2]
-sizes = train_settings.SIZES
+sizes = model_sizes.SIZES
 sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in sizes.items()})
 for run, options in json.loads((folder / "runs.json").read_text(encoding="utf-8")).items():
     options["output"] = str(folder / name / run)
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        options.pop("context_parallel", None)
     if "source" in options:
         run_adaptation(options.pop("source"), AdaptSettings(**options))
     else:

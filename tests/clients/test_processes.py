@@ -77,6 +77,9 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "qa": {**own, "task": "qa", "data": str(folder / "questions.json")},
         "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "label_smoothing": 0.1},
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
+        "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
+        "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
+        "tags in pieces": {**own, "task": "token-classify", "data": str(folder / "tags.conll"), "context_parallel": 2},
         "adapt": {
             **{name: quick[name] for name in ("data", "test", "max_length", "batch_size", "device", "precision")},
             **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10},
@@ -89,7 +92,13 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     return lambda run: (folder / "one" / run, folder / "two" / run)
 
 
-NAMES = ["classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed", "adapt"]
+NAMES = {task: task for task in ("classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed")}
+NAMES |= {
+    "classify in pieces": "classify",
+    "mlm in pieces": "mlm",
+    "tags in pieces": "token-classify",
+    "adapt": "adapt",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,7 +107,7 @@ def test_weights_and_scores_are_those_of_one_process(runs, name):
     assert_close(load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
     result = "adaptation.json" if name == "adapt" else "metrics.json"
     ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (two, one))
-    for score in ("start", "end") if name == "adapt" else TASKS[name].headline:
+    for score in ("start", "end") if name == "adapt" else TASKS[NAMES[name]].headline:
         assert ours[score] == pytest.approx(expected[score], abs=1e-4)
 
 

@@ -23,7 +23,8 @@ from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import train as run_module
-from torch_linformer.training.train_settings import SIZES, TrainSettings
+from torch_linformer.training.sizes import SIZES
+from torch_linformer.training.train_settings import TrainSettings
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TASKS = ("multilabel", "regress", "token-classify", "qa")

@@ -177,7 +177,7 @@ def test_a_window_without_slots_sees_what_is_near_and_nothing_else():
 def test_places_of_few_tokens():
     """Three first and two last ones of rows of five, of two and of no tokens: what is both is a first one."""
     exact = ExactTokens(3, 2)
-    places, missing, _ = exact.places(
+    places, missing, *_ = exact.places(
         torch.zeros(3, 5, 1), Padding(torch.arange(5) >= torch.tensor([[5], [2], [0]]), in_order=True)
     )
     assert places.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]

@@ -10,6 +10,13 @@ def test_rows_that_cannot_be_shared(monkeypatch):
         processes.join("cpu", 8)
     with pytest.raises(InputError, match="--device mps: 3 processes train together on a CPU or on CUDA devices only"):
         processes.join("mps", 9)
+    with pytest.raises(
+        InputError, match=r"--context-parallel 2 .* there are 3: torchrun --nproc-per-node 2 -m torch_l"
+    ):
+        processes.join("cpu", 9, context_parallel=2)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(InputError, match="--context-parallel 2 is computed by as many processes, and there is 1: "):
+        processes.join("cpu", 9, context_parallel=2)
 
 
 def test_one_process_is_all():

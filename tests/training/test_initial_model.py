@@ -15,8 +15,9 @@ from torch_linformer.training.initial_model import (
     build_seq2seq_config,
 )
 from torch_linformer.training.new_task import new_task
+from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
-from torch_linformer.training.train_settings import SIZES, TrainSettings
+from torch_linformer.training.train_settings import TrainSettings
 
 # Settings become a configuration
 

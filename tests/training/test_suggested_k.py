@@ -6,7 +6,8 @@ import json
 import pytest
 
 from torch_linformer.errors import InputError
-from torch_linformer.training.train_settings import SIZES, TrainSettings
+from torch_linformer.training.sizes import SIZES
+from torch_linformer.training.train_settings import TrainSettings
 
 LAYERS = SIZES["small"].layers
 KS = list(range(40, 40 + LAYERS))

@@ -15,8 +15,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from torch_linformer.errors import InputError
 from torch_linformer.opening.run_folder import identity, open_run
 from torch_linformer.training import train as run_module
+from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
-from torch_linformer.training.train_settings import SIZES, TrainSettings
+from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
 FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "modeling_linformer.py", "report.html"]

@@ -8,7 +8,8 @@ from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import AllPositions
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.training.option_fields import read_config
-from torch_linformer.training.train_settings import SIZES, TrainSettings, size_of_width
+from torch_linformer.training.sizes import SIZES, size_of_width
+from torch_linformer.training.train_settings import TrainSettings
 
 LAYERS = SIZES["base"].layers
 OF_LINFORMER = {
@@ -71,6 +72,9 @@ def test_slots_are_one_number_or_one_a_layer():
         ),
         ({"whole_words": True}, "--whole-words goes with --task mlm, not classify"),
         ({"packing": False}, "--packing goes with --task mlm, clm, not classify"),
+        ({"task": "qa", "context_parallel": 2}, "--context-parallel goes with --task classify, multilabel, regress, "),
+        ({"task": "mlm", "context_parallel": 2}, "--context-parallel reads one document a row: give --no-packing too"),
+        ({"attention": "full", "context_parallel": 2}, "--context-parallel has no effect with --attention full"),
         ({"task": "clm", "whole_words": True}, "--whole-words goes with --task mlm, not clm"),
         ({"task": "clm", "projection": "conv"}, "--projection goes with --task classify, multilabel, regress, "),
         ({"task": "clm", "sharing": "kv"}, "--sharing goes with --task classify, multilabel, regress, "),
@@ -210,6 +214,7 @@ VALUES = {
     "chunk-size": ("512", 512),
     "embeddings": ('"random"', "random"),
     "size": ('"base"', "base"),
+    "context-parallel": ("1", 1),
     "class-weights": ('"balanced"', "balanced"),
     "epochs": ("3", 3.0),
     "max-steps": ("50", 50),

@@ -114,4 +114,12 @@ class CausalState:
 
     def rows(self, index: Tensor) -> Self:
         """The rows of the batch that ``index`` names, in its order."""
-        return type(self)(*(getattr(self, field.name).index_select(0, index) for field in fields(self)))
+        return type(self)(*(x.index_select(0, index) for x in self.tensors()))
+
+    def like(self, other: "CausalState") -> list[Tensor]:
+        """All tensors, of the types of another state's."""
+        return [x.to(y.dtype) for x, y in zip(self.tensors(), other.tensors(), strict=True)]
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in the order in which they are given."""
+        return [getattr(self, field.name) for field in fields(self)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.segment_prior import LEAST, Reach, SegmentPrior
 from torch_linformer.functional.torch_state import is_transformed
 
@@ -32,6 +33,14 @@ class Pooled(NamedTuple):
         """A view of some of them."""
         return Pooled(tuple(x[rows, :, slots] for x in self.slots), self.log_mass[rows, :, slots])
 
+    def of_all_pieces(self, padding: Padding) -> "Pooled":
+        """Slots of whole rows, where these are of a piece of them."""
+        peak = padding.highest(self.log_mass.detach())
+        share = (self.log_mass - peak).exp()
+        joined = padding.total(torch.cat([*(x * share for x in self.slots), share], dim=-1))
+        *sums, mass = torch.split(joined, [*(x.shape[-1] for x in self.slots), 1], dim=-1)
+        return Pooled(tuple(x / mass for x in sums), peak + mass.log())
+
     def joined(self, other: "Pooled") -> "Pooled":
         """Slots of the positions of both."""
         log_mass = torch.logaddexp(self.log_mass, other.log_mass)
@@ -53,8 +62,8 @@ def pool(
 
     It is one attention of K learned queries to the positions. Scores are computed in blocks, and again in the backward
     pass, for which nothing else is kept than inputs and result; on a CPU a block leaves out the slots that are so far
-    away that they have no weight in it, whatever is scored there. There is no gradient of the sums of weights, and, as
-    for SDPA, none of the gradient; compiled graphs and the transforms of ``torch.func`` compute all scores at once.
+    away that they have no weight in it, whatever is scored there. As for SDPA there is no gradient of the gradient;
+    compiled graphs and the transforms of ``torch.func`` compute all scores at once.
 
     Args:
         queries: w, ``(H, K, D)``, or ``(K, D)`` for one head.
@@ -187,7 +196,6 @@ class _Pool(torch.autograd.Function):
                 sequence.copy_(of_slots)
         ctx.place = place
         ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled, *whole.slots, whole.log_mass)
-        ctx.mark_non_differentiable(whole.log_mass)
         return (*whole.slots, whole.log_mass)
 
     @staticmethod
@@ -196,8 +204,10 @@ class _Pool(torch.autograd.Function):
         queries, shift, log_steepness, scored, *others, log_mass = ctx.saved_tensors
         prior, number, place = SegmentPrior(shift, log_steepness), len(others) // 2, ctx.place
         pooled, slots = others[:number], others[number:]
-        # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P), and that sum is the result times its gradient.
+        # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P), and that sum is the result times its gradient; that of the
+        # logarithm of its sum is P.
         mean = sum((x * y).sum(dim=-1, keepdim=True) for x, y in zip(slots, of_outputs[:-1], strict=True))
+        mean = mean - of_outputs[-1]
         of_slots = [x.to(y.dtype) for x, y in zip(of_outputs[:-1], pooled, strict=True)]
         sums = {"dtype": log_mass.dtype, "device": log_mass.device}
         of_queries = torch.zeros(queries.shape, **sums)

@@ -1,11 +1,11 @@
-"""Padding: where it is, and the order in which a row's real tokens come first.
+"""Padding: where it is, the order in which a row's real tokens come first, and which piece of the rows a batch holds.
 
 Row i of E, the windows and the positions of causal attention belong to the i-th real token. The result of a row must
 not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +22,15 @@ def afresh(question: Hashable, find: Callable[[], Tensor]) -> Tensor:
 class Padding:
     """The padding of a batch, and what follows from it, worked out once for all layers that ask.
 
+    A batch holds whole rows. Where other processes hold other pieces of them, a subclass says which piece this is and
+    what all of them come to: ``torch_linformer.distributed.SequencePiece``.
+
     Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
         in_order: padding follows the real tokens already, or its place does not matter.
     """
+
+    is_piece: ClassVar[bool] = False
 
     def __init__(self, mask: Tensor, in_order: bool = False) -> None:
         self.mask, self.in_order = mask, in_order
@@ -46,6 +51,47 @@ class Padding:
     def about(self, subject: Hashable) -> Once:
         """:meth:`once` for questions about one subject."""
         return lambda question, find: self.once((subject, question), find)
+
+    @property
+    def start(self) -> int:
+        """Positions of the whole rows before these."""
+        return 0
+
+    @property
+    def length(self) -> int:
+        """Positions of the whole rows."""
+        return self.mask.shape[1]
+
+    def mask_around(self, reach: int) -> Tensor:
+        """The mask of what :meth:`around` returns."""
+        return self.mask
+
+    def around(self, sequence: Tensor, reach: int) -> Tensor:
+        """``(B, H, N, D)`` with the positions of the whole rows at most ``reach`` before and after it."""
+        return sequence
+
+    def total(self, share: Tensor) -> Tensor:
+        """The sum over all pieces of the rows, of a tensor that has the same shape in each."""
+        return share
+
+    def highest(self, share: Tensor) -> Tensor:
+        """The maximum over all pieces of the rows, likewise, without its gradient."""
+        return share
+
+    def maximum(self, share: Tensor) -> Tensor:
+        """:meth:`highest`, whose gradient goes to the pieces that have it, in equal parts."""
+        if not self.is_piece:
+            return share
+        has_it = self.highest(share.detach()) == share
+        return self.total(share.where(has_it, 0.0)) / self.total(has_it.to(share.dtype))
+
+    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+        """What the piece before this one has handed on, in place of ``state``; ``like`` is part of this one's graph."""
+        return tuple(state)
+
+    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
+        """Let the piece after this one receive ``state``; its gradient comes by ``output``, which is returned."""
+        return output
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "Padding":
         """The same on another device: hooks that spread a model over devices move what layers are given."""
@@ -146,6 +192,21 @@ class Padding:
             return torch.where(self.real, ranks, self._positions + (self.tokens - ranks))
 
         return self.once("moved to", find)
+
+
+def start_of(padding: Padding | None) -> int:
+    """Positions of the whole rows before these."""
+    return 0 if padding is None else padding.start
+
+
+def length_of(sequence: Tensor, padding: Padding | None) -> int:
+    """Positions of the whole rows of which ``sequence`` ``(…, N, C)`` holds all, or a piece."""
+    return sequence.shape[-2] if padding is None or not padding.is_piece else padding.length
+
+
+def total_of(share: Tensor, padding: Padding | None) -> Tensor:
+    """The sum of ``share`` over all pieces of the rows."""
+    return share if padding is None else padding.total(share)
 
 
 def mask_of(padding: Padding | None) -> Tensor | None:

@@ -21,6 +21,8 @@ from torch_linformer.functional.padding import (
     justify,
     mask_of,
     once_of,
+    start_of,
+    total_of,
     zero_padding,
 )
 
@@ -90,7 +92,7 @@ def compress(
     rows = _rows(proj, length, padding)
     if sequence.dim() == 4 and rows.dim() > proj.dim():
         rows = rows.unsqueeze(1)
-    slots = mix_positions(rows, sequence, impl=impl)
+    slots = total_of(mix_positions(rows, sequence, impl=impl), padding)
     return scale_to_length(slots, max_len, length, padding) if length_scaling else slots
 
 
@@ -98,7 +100,7 @@ def compress_with_mass(sequence: Tensor, proj: Tensor, padding: Padding | None, 
     """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and of as many ones, which a bias is multiplied by."""
     max_len, length = proj.shape[0], sequence.shape[1]
     rows = _rows(proj, length, padding)
-    slots = mix_positions(rows, sequence)
+    slots = total_of(mix_positions(rows, sequence), padding)
     slots = scale_to_length(slots, max_len, length, padding) if length_scaling else slots
     if padding is None:
         mass = rows.sum(dim=0, keepdim=True)
@@ -111,7 +113,7 @@ def compress_with_mass(sequence: Tensor, proj: Tensor, padding: Padding | None, 
 
     counts_BM = padding.once(("what a position counts", max_len, length_scaling, rows.dtype), find)
     mass = counts_BM @ rows if rows.dim() == 2 else torch.bmm(counts_BM.unsqueeze(1), rows).squeeze(1)
-    return Sums(slots, mass)
+    return Sums(slots, padding.total(mass))
 
 
 def _rows(proj: Tensor, length: int, padding: Padding | None) -> Tensor:
@@ -121,7 +123,8 @@ def _rows(proj: Tensor, length: int, padding: Padding | None) -> Tensor:
     if proj.dim() == 3 and torch.compiler.is_compiling():
         # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
         return proj.index_select(1, torch.arange(length, device=proj.device))
-    return proj[..., :length, :]
+    start = start_of(padding)
+    return proj[..., start : start + length, :]
 
 
 def scale_to_length(slots: Tensor, max_len: int, length: int, padding: Padding | None) -> Tensor:
@@ -139,16 +142,18 @@ def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: 
     ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence; padding follows the real tokens. Returns ``(B, K, C)`` or
     ``(B, H, K, D)``; slots without a real token are zero (see :func:`empty_windows`).
     """
-    windows = _windows(zero_padding(sequence, mask_of(padding)), kernel.shape[-1], num_slots)
+    window = kernel.shape[-1]
+    windows = _windows(zero_padding(sequence, mask_of(padding)), window, num_slots, padding)
     if kernel.dim() == 2:
         kernel = kernel[:, None]
-    return pad_slots((kernel[..., None, :] @ windows).squeeze(-2), num_slots)
+    return total_of(_among_all((kernel[..., None, :] @ windows).squeeze(-2), window, num_slots, padding), padding)
 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
     """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
     cleaned = zero_padding(sequence, mask_of(padding))
-    totals = pad_slots(_windows(cleaned, window, num_slots).sum(dim=-2), num_slots)
+    sums = _windows(cleaned, window, num_slots, padding).sum(dim=-2)
+    totals = total_of(_among_all(sums, window, num_slots, padding), padding)
 
     def find() -> Tensor:
         return tokens_per_window(sequence, window, num_slots, padding).clamp(min=1).to(totals.dtype)
@@ -165,9 +170,12 @@ def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding 
     maxima are distinct they err at most twice as much, except for the digits lost where all slots have a common mean.
     """
     filled = fill_padding(sequence, mask_of(padding), float("-inf"))
-    peaks = _windows(filled, window, num_slots, fill=float("-inf")).amax(dim=-2)
+    peaks = _windows(filled, window, num_slots, padding, fill=float("-inf")).amax(dim=-2)
+    peaks = _among_all(peaks, window, num_slots, padding, fill=float("-inf"))
+    if padding is not None:
+        peaks = padding.maximum(peaks)
     empty = empty_windows(sequence, window, num_slots, padding)
-    return pad_slots(peaks, num_slots).masked_fill(_like_slots(empty, sequence), 0.0)
+    return peaks.masked_fill(_like_slots(empty, sequence), 0.0)
 
 
 def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
@@ -181,34 +189,35 @@ def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Paddin
 
 def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None) -> Tensor:
     """Real tokens in each slot's window, ``(B or 1, K)``."""
-    if padding is not None:
 
-        def find() -> Tensor:
-            of_windows = _windows(padding.real.unsqueeze(-1), window, num_slots).sum(dim=-2)
-            return pad_slots(of_windows, num_slots).squeeze(-1)
+    def find() -> Tensor:
+        before = torch.arange(0, num_slots * window, window, device=sequence.device).unsqueeze(0)
+        tokens = sequence.shape[-2] if padding is None else padding.tokens
+        return (tokens - before).clamp(min=0, max=window)
 
-        return padding.once(("tokens of windows", window, num_slots), find)
-    before = torch.arange(num_slots, device=sequence.device).unsqueeze(0) * window
-    return (sequence.shape[-2] - before).clamp(min=0, max=window)
+    return once_of(padding)(("tokens of windows", window, num_slots), find)
 
 
-def _windows(sequence: Tensor, window: int, num_slots: int, fill: float = 0.0) -> Tensor:
-    """``(…, M, C)`` cut into ``(…, ⌈M / w⌉, w, C)``, the last window filled up with ``fill``."""
-    length = sequence.shape[-2]
+def _windows(
+    sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None, fill: float = 0.0
+) -> Tensor:
+    """``(…, M, C)`` cut into ``(…, n, w, C)``, the windows that it reaches into, filled up with ``fill``."""
+    length, inside = sequence.shape[-2], start_of(padding) % window
     # In a compiled graph for all lengths the number of windows must not depend on the length.
-    count = num_slots if torch.compiler.is_compiling() else -(-length // window)
-    padded = put_around(sequence, 0, count * window - length, fill)
+    count = num_slots if torch.compiler.is_compiling() else -(-(inside + length) // window)
+    padded = put_around(sequence, inside, count * window - inside - length, fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
+
+
+def _among_all(slots: Tensor, window: int, num_slots: int, padding: Padding | None, fill: float = 0.0) -> Tensor:
+    """The slots of :func:`_windows` among all ``num_slots``, the others ``fill``."""
+    before = start_of(padding) // window
+    return put_around(slots, before, num_slots - before - slots.shape[-2], fill)
 
 
 def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
     """``(B or 1, K)`` shaped to go with slots ``(B, K, C)`` or ``(B, H, K, D)``."""
     return per_slot.unsqueeze(-1) if sequence.dim() == 3 else per_slot[:, None, :, None]
-
-
-def pad_slots(slots: Tensor, num_slots: int) -> Tensor:
-    """``slots`` with zeros after them, ``num_slots`` in all."""
-    return put_around(slots, 0, num_slots - slots.shape[-2])
 
 
 def check_dense(sequence: Tensor, proj: Tensor, key_padding_mask: Tensor | None) -> None:

@@ -2,9 +2,14 @@
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from torch_linformer.functional.padding import Padding
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +27,7 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
     Raises:
         TypeError: for another name, with the nearest right one.
+        ValueError: for a piece of rows, given to a model whose ``takes_pieces`` is not True, or cut by Accelerate.
     """
 
     def decorate(forward: Callable[P, T]) -> Callable[P, T]:
@@ -30,6 +36,10 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(forward)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            _refuse_pieces_by_accelerate()
+            model, mask = args[0], kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
+            if isinstance(mask, Padding) and not getattr(model, "takes_pieces", False):
+                raise ValueError(f"{type(model).__name__} needs whole rows: no piece of them can be its attention_mask")
             for name in kwargs:
                 if name not in known:
                     _refuse(name, f"{type(args[0]).__name__}.forward()", names)
@@ -38,6 +48,19 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return checked
 
     return decorate
+
+
+def _refuse_pieces_by_accelerate() -> None:
+    """Raise ``ValueError`` where Accelerate cuts rows into pieces, which a model would take for whole rows."""
+    if torch.compiler.is_compiling() or "accelerate.state" not in sys.modules:
+        return
+    state = sys.modules["accelerate.state"].AcceleratorState._shared_state
+    for name in ("cp_size", "sp_size"):
+        if (getattr(state.get("parallelism_config"), name, None) or 1) > 1:
+            raise ValueError(
+                f"{name} of accelerate's ParallelismConfig gives each process a piece of every row, and slots would be "
+                "made of that piece alone: take torch_linformer.distributed.context_parallel instead"
+            )
 
 
 def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, Any]:

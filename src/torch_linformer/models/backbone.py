@@ -71,7 +71,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def _prepare(
         self,
         input_ids: Tensor | None,
-        attention_mask: Tensor | None,
+        attention_mask: Tensor | Padding | None,
         token_type_ids: Tensor | None,
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None,
@@ -91,9 +91,10 @@ class LinformerBackbone(LinformerPreTrainedModel):
             if past_key_values is not None or (use_cache and self.config.causal):
                 raise ValueError(f"{SEVERAL}, but past_key_values hold one document per row: give use_cache=False")
             use_cache = False
+        if isinstance(attention_mask, Padding):  # a piece of the rows
+            length, use_cache = attention_mask.length, False
         cache = self._cache(past_key_values, use_cache)
-        attention_mask = self._check_sizes(batch, length, attention_mask, cache)
-        padding = None if attention_mask is None else read_attention_mask(self.config, attention_mask)
+        padding = self._padding(batch, length, attention_mask, cache)
         kwargs.update(past_key_values=cache, return_dict=True)
         # Tokens are moved once for all layers; but what is recorded must lead to the output, so there each layer does.
         stays = padding is None or padding.order is None or any(self._records(kwargs))
@@ -128,20 +129,20 @@ class LinformerBackbone(LinformerPreTrainedModel):
     def _computes_layers_again(self) -> bool:
         return self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
-    def _check_sizes(
-        self, batch: int, length: int, attention_mask: Tensor | None, cache: LinformerCache | None
-    ) -> Tensor | None:
-        """The mask of the N new columns; raises ``ValueError`` where sizes do not fit."""
+    def _padding(
+        self, batch: int, length: int, attention_mask: Tensor | Padding | None, cache: LinformerCache | None
+    ) -> Padding | None:
+        """That of the N new columns; raises ``ValueError`` where sizes do not fit."""
         before = 0 if cache is None else cache.get_seq_length()
         if self.config.longest_input is not None:
             check_length(before + length, self.config.longest_input)
-        if attention_mask is None:
-            return None
+        if attention_mask is None or isinstance(attention_mask, Padding):
+            return attention_mask
         if attention_mask.shape not in ((batch, length), (batch, before + length)):
             raise ValueError(
                 f"attention_mask must have shape (B, N) = ({batch}, {length}), got {tuple(attention_mask.shape)}"
             )
-        return attention_mask[:, attention_mask.shape[1] - length :]
+        return read_attention_mask(self.config, attention_mask[:, attention_mask.shape[1] - length :])
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
@@ -197,6 +198,8 @@ class LinformerModel(LinformerBackbone):
     tokens come out as if the row had none.
     """
 
+    takes_pieces = True
+
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.encoder = build_encoder(config)
@@ -207,7 +210,7 @@ class LinformerModel(LinformerBackbone):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Padding | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -220,7 +223,8 @@ class LinformerModel(LinformerBackbone):
         Args:
             input_ids: ``(B, N)`` token ids.
             attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. After a past, columns of the past
-                may stand before these N.
+                may stand before these N. Or a ``torch_linformer.distributed.SequencePiece``, where this process holds
+                only a piece of the rows: ``(B, n)`` of the other arguments, and of the hidden states.
             token_type_ids: ``(B, N)``, 0 by default.
             position_ids: ``(B, N)``; by default each row's real tokens are counted from 0, or go on from the past.
                 Rotary positions always do. Without an ``attention_mask``, positions that begin again (0 1 2 0 1: every

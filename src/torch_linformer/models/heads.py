@@ -16,6 +16,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
@@ -40,6 +41,7 @@ class LabeledModel(LinformerPreTrainedModel):
 
     linformer: LinformerModel
     output_class: type[LabeledOutput]
+    takes_pieces = True
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
 
     @typed(can_return_tuple)
@@ -47,7 +49,7 @@ class LabeledModel(LinformerPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Padding | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -60,24 +62,27 @@ class LabeledModel(LinformerPreTrainedModel):
         outputs = self.linformer(
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, return_dict=True, **kwargs
         )
-        return self.labeled(outputs, self.logits_of(outputs.last_hidden_state, attention_mask), labels)
+        logits = self.logits_of(outputs.last_hidden_state, attention_mask)
+        return self.labeled(outputs, logits, labels, attention_mask)
 
-    def labeled(self, outputs: BaseModelOutput, logits: Tensor, labels: Tensor | None) -> LabeledOutput:
+    def labeled(
+        self,
+        outputs: BaseModelOutput,
+        logits: Tensor,
+        labels: Tensor | None,
+        attention_mask: Tensor | Padding | None,
+    ) -> LabeledOutput:
         """What :meth:`forward` returns, from what the backbone does."""
         return self.output_class(
-            loss=None if labels is None else self.loss_of(logits, labels),
+            loss=None if labels is None else token_loss(logits, labels, rows=attention_mask),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
 
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         """Logits from the backbone's last hidden states ``(B, N, C)``."""
         raise NotImplementedError
-
-    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy, in float32, over the positions whose label is not −100."""
-        return token_loss(logits, labels)
 
 
 class LinformerForTokenClassification(LabeledModel):
@@ -93,7 +98,7 @@ class LinformerForTokenClassification(LabeledModel):
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(hidden))
         return logits
 
@@ -245,7 +250,7 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Padding | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -269,8 +274,8 @@ class LinformerForMaskedLM(VocabularyScores, LabeledModel):
         if sparse_prediction and labels is not None:
             asked = labels != IGNORED
             hidden, labels = hidden[asked], labels[asked]
-        return self.labeled(outputs, self.logits_of(hidden, None), labels)
+        return self.labeled(outputs, self.logits_of(hidden, None), labels, attention_mask)
 
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         logits: Tensor = self.lm_head(hidden)
         return logits

@@ -72,7 +72,7 @@ def packed_rows(position_ids: Tensor | None, batch: int) -> PackedRows | None:
     return PackedRows(first.expand(batch, -1))
 
 
-def refuse_packed_rows(position_ids: Tensor | None, attention_mask: Tensor | None, reason: str) -> None:
+def refuse_packed_rows(position_ids: Tensor | None, attention_mask: Tensor | Padding | None, reason: str) -> None:
     """Raise ``ValueError``, with the reason, if a row holds several documents."""
     if attention_mask is None and packed_rows(position_ids, 1 if position_ids is None else len(position_ids)):
         raise ValueError(f"{SEVERAL}: {reason}")

@@ -5,15 +5,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.nn.attention.exact_tokens import ExactTokens
 from torch_linformer.nn.linear import run_linear
 
 
-def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
+def pool(hidden: Tensor, attention_mask: Tensor | Padding | None, pooling: str) -> Tensor:
     """One vector per row of ``(B, N, C)``; padding is ignored, and a row that is all padding gives zeros.
 
-    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last.
+    ``mean_max`` gives ``(B, 2C)``, the others ``(B, C)``; ``cls`` is the first real token, ``last`` the last. Where
+    ``attention_mask`` is a piece of the rows, the vectors are those of whole rows.
     """
+    if isinstance(attention_mask, Padding):
+        return _pool_pieces(hidden, attention_mask, pooling)
     every_token = hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
     real = every_token if attention_mask is None else attention_mask != 0
     if pooling == "mean_max":
@@ -31,6 +36,22 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: str) -> Tensor:
     accurate = torch.promote_types(hidden.dtype, torch.float32)
     total = hidden.masked_fill(padding, 0.0).sum(dim=1, dtype=accurate)
     return (total / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(hidden.dtype)
+
+
+def _pool_pieces(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
+    """:func:`pool` of rows of which ``hidden`` ``(B, n, C)`` is a piece."""
+    if pooling == "mean_max":
+        return torch.cat([_pool_pieces(hidden, piece, part) for part in ("mean", "max")], dim=-1)
+    no_tokens = piece.tokens == 0
+    if pooling in ("cls", "last"):
+        taken = ExactTokens(int(pooling == "cls"), int(pooling == "last")).places(hidden, piece).take(hidden)
+        return taken.squeeze(1).masked_fill(no_tokens, 0.0)
+    if pooling == "max":
+        filled = F.pad(fill_padding(hidden, piece.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))
+        return piece.maximum(filled.amax(dim=1)).masked_fill(no_tokens, 0.0)
+    accurate = torch.promote_types(hidden.dtype, torch.float32)
+    total = piece.total(piece.clean(hidden).sum(dim=1, dtype=accurate))
+    return (total / piece.tokens.clamp(min=1)).to(hidden.dtype)
 
 
 def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
@@ -61,7 +82,7 @@ class Pooler(nn.Module):
             self.activation = ACT2FN[config.classifier_hidden_act]
             self.out_features = config.hidden_size
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         pooled = pool(hidden, attention_mask, self.pooling)
         if self.dense is not None:
             pooled = self.activation(run_linear(self.dense, pooled))

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
@@ -63,7 +64,7 @@ class LinformerForSequenceClassification(LabeledModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Padding | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -90,12 +91,14 @@ class LinformerForSequenceClassification(LabeledModel):
                     "the lexical head reads input_ids, and inputs_embeds have no words: give whole_ids beside them, or "
                     "load the model with lexical_buckets=None"
                 )
+            if whole_ids is None and isinstance(attention_mask, Padding):
+                raise ValueError("the lexical head reads whole rows, and these are pieces of them: give whole_ids too")
             lexical = self.lexical(input_ids, attention_mask) if whole_ids is None else self.lexical(whole_ids)
             logits = logits + lexical
         loss = None if labels is None else self.loss_of(logits, labels)
         return replace(outputs, loss=loss, logits=logits, lexical_logits=lexical)
 
-    def logits_of(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def logits_of(self, hidden: Tensor, attention_mask: Tensor | Padding | None) -> Tensor:
         logits: Tensor = self.classifier(self.dropout(self.pooler(hidden, attention_mask)))
         return logits
 

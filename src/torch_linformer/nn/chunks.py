@@ -56,6 +56,8 @@ class Chunks:
     """
 
     def __init__(self, sequence: Tensor, padding: Padding | None, size: int) -> None:
+        if padding is not None and padding.is_piece:
+            raise ValueError("a piece of the rows is not read in chunks: leave chunk_size out here")
         self.is_copy = padding is not None and not padding.in_order
         self.sequence = sequence if padding is None else reorder(sequence, padding.order, dim=1)
         self.padding = None if padding is None else padding.justified

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.dynamic import Pooled, pool, pooling_weights
-from torch_linformer.functional.padding import Padding, mask_of
+from torch_linformer.functional.padding import Padding, length_of, mask_of, start_of
 from torch_linformer.functional.projection import check_length
 from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.nn.options import check_k, check_new_length
@@ -110,11 +110,13 @@ class DynamicProjection(nn.Module):
         Returns:
             ``(B, K, C)`` or ``(B, H, K, D)`` for each sequence.
         """
-        check_length(scored.shape[-2], self.max_len)
+        check_length(length_of(scored, padding), self.max_len)
         mask = mask_of(padding)
         tokens = real_tokens(scored, padding) if tokens is None else tokens
-        heads, first = [self._heads(x) for x in (scored, *pooled)], 0 if chunk is None else chunk.start
+        heads, first = [self._heads(x) for x in (scored, *pooled)], start_of(padding) if chunk is None else chunk.start
         part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
+        if padding is not None and padding.is_piece:
+            part = part.of_all_pieces(padding)
         return part if chunk is not None else self.slots_like(part, pooled)
 
     def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:

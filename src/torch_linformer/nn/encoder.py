@@ -67,7 +67,7 @@ class Encoder(Stack):
         padding = options["src_key_padding_mask"]
         if padding is not None:  # cleaned here for all layers
             first = cast(SelfAttentionLayer, next(self.each_layer()))
-            src = src if first.can_chunk(mask, is_causal, need_weights) else first.clean(src, padding)
+            src = src if first.can_chunk(padding, mask, is_causal, need_weights) else first.clean(src, padding)
         overwrite = overwrite and ours
         for call, past in self.calls(pasts):
             src = call(src, overwrite=overwrite, past=past, **options)

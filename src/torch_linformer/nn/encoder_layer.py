@@ -30,10 +30,14 @@ class SelfAttentionLayer(TransformerLayer):
     def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
         super().__init__({"self_attn": self_attn}, *layout, **options)
 
-    def can_chunk(self, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
-        """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention."""
+    def can_chunk(self, padding: Padding | None, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
+        """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention.
+
+        Of a piece of the rows, which is short already, only the feed-forward does.
+        """
         refused = not self.self_attn.causal if is_causal else src_mask is not None
-        return runs_in_chunks(self.chunk_size) and not need_weights and not refused
+        whole = padding is None or not padding.is_piece
+        return runs_in_chunks(self.chunk_size) and whole and not need_weights and not refused
 
     def attend_with(
         self,
@@ -103,7 +107,7 @@ class EncoderLayer(SelfAttentionLayer):
         Padding comes out as some finite value; gradients to it are exactly zero.
         """
         padding = self.read_padding(src, src_key_padding_mask)
-        if self.can_chunk(src_mask, is_causal, need_weights):
+        if self.can_chunk(padding, src_mask, is_causal, need_weights):
             read = partial(self.attends_of_chunks, shared_projection=shared_projection, past=past)
             return self.run_in_chunks(src, padding, read, overwrite)
         attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
@@ -144,7 +148,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         The others are those of :meth:`EncoderLayer.forward`.
         """
         padding = self.read_padding(first, src_key_padding_mask)
-        if self.can_chunk(src_mask, is_causal, need_weights):
+        if self.can_chunk(padding, src_mask, is_causal, need_weights):
             first_chunks, second_chunks = self.cut(first, padding), self.cut(second, padding)
             attends_of = self.attends_of_chunks(second_chunks, shared_projection, past)
             return self._run_chunks(first_chunks, second_chunks, padding, attends_of, overwrite, first.dim() == 2)

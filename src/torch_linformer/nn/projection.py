@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
+from torch_linformer.functional.padding import Padding, length_of, mask_of, reorder, zero_padding
 from torch_linformer.functional.projection import (
     average_windows,
     check_length,
@@ -143,12 +143,13 @@ class SequenceProjection(nn.Module):
         those positions of a longer one: slots of windows begin at its first, which must begin a window, and dense ones
         are its share of a sum, which s does not scale.
         """
-        check_length(sequence.shape[-2], self.max_len)
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
+        length = length_of(sequence, padding)
+        check_length(length, self.max_len)
         if self.projection not in DENSE:
             if padding is not None:
                 sequence, padding = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.justified
-            num_slots = self.k if all_slots else self.reached(sequence.shape[-2])
+            num_slots = self.k if all_slots else self.reached(length)
             return self._slots_of_windows(sequence, num_slots, padding)
         sequence = zero_padding(sequence, mask_of(padding))
         if chunk is not None:
@@ -177,7 +178,7 @@ class SequenceProjection(nn.Module):
             raise ValueError(
                 f"slot_mass needs slots that stand for tokens: those of {self.projection!r} maps mix them all"
             )
-        return tokens_per_window(sequence, self.window, self.reached(sequence.shape[-2]), padding)
+        return tokens_per_window(sequence, self.window, self.reached(length_of(sequence, padding)), padding)
 
     def _slots_of_windows(self, sequence: Tensor, num_slots: int, padding: Padding | None) -> Tensor:
         """The first ``num_slots`` windows."""
@@ -200,12 +201,11 @@ class SequenceProjection(nn.Module):
 
         With ``all_slots=False`` only of those that the sequence reaches, as :meth:`forward` gives them.
         """
-        length = sequence.shape[-2]
         every = all_slots or torch.compiler.is_compiling()
-        if self.projection in DENSE or (not every and key_padding_mask is None and length > 0):
+        if self.projection in DENSE or (not every and key_padding_mask is None and sequence.shape[-2] > 0):
             return None
-        num_slots = self.k if every else self.reached(length)
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
+        num_slots = self.k if every else self.reached(length_of(sequence, padding))
         return empty_windows(sequence, self.window, num_slots, None if padding is None else padding.justified)
 
     def check_resize(self, max_len: int, mode: str) -> None:

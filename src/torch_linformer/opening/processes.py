@@ -17,15 +17,25 @@ from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
 WAITING = timedelta(hours=12)  # the longest wait for the main process, which reads and tokenizes the data for all
 T = TypeVar("T")
 
+_in_pieces = False  # whether the processes share each row, and not the rows of a batch
 
-def join(device: str, batch_size: int) -> None:
-    """Meet the other processes, if there are any.
+
+def join(device: str, batch_size: int, context_parallel: int = 1) -> None:
+    """Meet the other processes, if there are any; ``context_parallel`` of them, all or one, compute each row.
 
     Raises:
-        InputError: they cannot share a batch equally, or have no way to talk to each other.
+        InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
     """
+    global _in_pieces
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
-    if batch_size % wanted:
+    if context_parallel not in (1, wanted):
+        raise InputError(
+            f"--context-parallel {context_parallel} is computed by as many processes, and there "
+            f"{'is' if wanted == 1 else 'are'} {wanted}: "
+            f"torchrun --nproc-per-node {context_parallel} -m torch_linformer.cli train ..."
+        )
+    _in_pieces = context_parallel > 1
+    if not _in_pieces and batch_size % wanted:
         raise InputError(
             f"--batch-size {batch_size} cannot be shared by {wanted} processes: take a multiple of {wanted}"
         )
@@ -49,6 +59,18 @@ def leave() -> None:
 def count() -> int:
     """How many processes train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def shares() -> int:
+    """Into how many shares the processes divide each batch of rows; 1 where they share each row instead."""
+    return 1 if _in_pieces else count()
+
+
+def read_by_main(values: Tensor) -> Tensor:
+    """What the main process has in place of ``values``; of the same shape in each."""
+    values = values.clone(memory_format=torch.contiguous_format)
+    dist.broadcast(values, src=0)
+    return values
 
 
 def rank() -> int:

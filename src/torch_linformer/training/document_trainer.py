@@ -45,7 +45,7 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
-        shared = processes.count() > 1 and model.training
+        shared = processes.shares() > 1 and model.training
         items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config) if shared else None
         try:
             found = super().compute_loss(model, inputs, *args, **kwargs)

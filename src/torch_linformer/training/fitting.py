@@ -36,8 +36,10 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
         rows = trainer.args.train_batch_size
-        share = rows // processes.count()
-        screen.say(f"{processes.count()} processes, each with {share} of the {rows} rows of a batch")
+        share = f"{rows // processes.shares()} of the {rows} rows of a batch"
+        if processes.shares() == 1:
+            share = f"1/{processes.count()} of every row"
+        screen.say(f"{processes.count()} processes, each with {share}")
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))

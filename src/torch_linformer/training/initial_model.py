@@ -20,8 +20,9 @@ from torch_linformer.models.configuration import FIELDS, with_changes
 from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.train_settings import DECODER_SLOTS, SIZES, WINDOW, TrainSettings
+from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings
 
 _LSA_DOCUMENTS = 20_000  # at most; drawn at random
 _LSA_STEPS = 100  # at the peak rate, that the optimizer would need to undo the vectors

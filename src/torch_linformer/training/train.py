@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch.distributed as dist
 import transformers
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.distributed import context_parallel
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForSequenceClassification,
@@ -37,9 +39,10 @@ from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.retrieval_trainer import trainer_for
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
+from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention
-from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings, size_of_width
+from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -85,7 +88,7 @@ def train(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
-    processes.join(resolve_device(settings.device), settings.batch_size)
+    processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel)
     screen = screen or TrainingScreen()
     with shared_run(output, identity(settings), resume, screen) as (checkpoint, finished):
         if finished:
@@ -111,6 +114,8 @@ def _trained(
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
         add_latent_semantics(model, data.train.windows, settings)
+    if settings.context_parallel > 1:
+        context_parallel(model, dist.group.WORLD)
     describe_model(model, settings, device, precision, screen)
     if settings.minutes is not None:
         after = [f"scoring {format_count(len(data.splits.test))} documents held out"]

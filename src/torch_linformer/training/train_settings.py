@@ -8,30 +8,8 @@ from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.option_fields import check_options, option
+from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.suggested_k import suggested_k
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of a model, and what training it from scratch asks for."""
-
-    hidden_size: int
-    layers: int
-    heads: int
-    feed_forward: int
-    learning_rate: float
-    dropout: float
-    position_embedding: str
-
-
-# `tiny` reads thousands of tokens a document on two CPU cores: one layer, whose E and F know positions themselves.
-# `base` has the dimensions of RoBERTa-base, `large` those of RoBERTa-large.
-SIZES = {
-    "tiny": Size(128, 1, 4, 256, 3e-3, 0.3, "none"),
-    "small": Size(384, 6, 6, 1536, 5e-4, 0.1, "learned"),
-    "base": Size(768, 12, 12, 3072, 1e-4, 0.1, "learned"),
-    "large": Size(1024, 24, 16, 4096, 5e-5, 0.1, "learned"),
-}
 
 TASKS = tuple(HEADLINES)
 OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
@@ -60,8 +38,15 @@ _OF_TASKS = {  # options that only some tasks have
     "class_weights": ("classify",),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
+    "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
 }
-_OF_LINFORMER = ("window", *_OF_SLOTS, "exact_first", "exact_last")  # options that full attention does not have
+_OF_LINFORMER = (
+    "window",
+    *_OF_SLOTS,
+    "exact_first",
+    "exact_last",
+    "context_parallel",
+)  # options that full attention does not have
 _OF_NEW_MODELS = {
     *_OF_LINFORMER,
     "tokenizer",
@@ -144,6 +129,7 @@ class TrainSettings:
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
+    context_parallel: int = option(1, "under torchrun: processes, all of them, that compute each document together")
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
     probe: bool = option(True, "also measure a training step beside full attention")
@@ -156,6 +142,7 @@ class TrainSettings:
         for name, value, least in (
             ("stride", self.stride, 0),
             ("patience", self.patience, 0),
+            ("context_parallel", self.context_parallel, 1),
             ("window", self.window, 0),
             ("exact_first", self.exact_first, 0),
             ("exact_last", self.exact_last, 0),
@@ -181,6 +168,8 @@ class TrainSettings:
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
+        if self.context_parallel > 1 and self.task == "mlm" and self.packing:
+            raise InputError("--context-parallel reads one document a row: give --no-packing too")
         self.slots  # noqa: B018 - its checks
 
     def _check_effect(self, name: str) -> None:
@@ -189,7 +178,7 @@ class TrainSettings:
             raise InputError(f"{flag(name)} goes with --task {', '.join(_OF_TASKS[name])}, not {self.task}")
         if self.from_model and name in _OF_NEW_MODELS:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
-        if self.attention == "full" and name in _OF_LINFORMER:
+        if self.attention == "full" and name in (*_OF_LINFORMER, "context_parallel"):
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
         if name in _OF_SLOTS and self.k == "0":
             raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
@@ -290,9 +279,3 @@ class TrainSettings:
 def sharing_for(projection: str) -> str:
     """Who shares a projection where nobody said: two P, for keys and for values, learn slowly (docs/slots.md)."""
     return "kv_per_head" if projection == "dynamic" else "headwise"
-
-
-def size_of_width(width: int) -> Size:
-    """The size whose learning rate suits a model of that width: the widest that is no wider, or else the smallest."""
-    fitting = [size for size in SIZES.values() if size.hidden_size <= width]
-    return max(fitting, key=lambda size: size.hidden_size, default=SIZES["tiny"])

@@ -12,6 +12,7 @@ from torch_linformer.nn.attention.checks import (
     check_compressed,
     check_inputs,
     check_past,
+    check_piece,
 )
 from torch_linformer.nn.attention.context import Call, Context, at_positions
 from torch_linformer.nn.attention.heads import Heads
@@ -116,6 +117,7 @@ class Attention(Heads):
             other = source if value is None or value is key else self.to_batch_first(value)
             check_inputs(self, queries, source, other)
             padding = read_padding(key_padding_mask, source, ordered=self.context.is_ordered)
+            check_piece(self.context, type(self).__name__, padding, past)
             check_aligned(self.context, queries, source, padding is not None)
             keys, values, of_keys = self._put_in_order(source, other, padding)
             if padding is not None:

@@ -5,10 +5,12 @@ from typing import Any, cast
 from torch import Tensor
 
 from torch_linformer.functional.causal import attend_causally
+from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import Attended, Call, Context, at_positions
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import FullState
+from torch_linformer.nn.attention.past import FullState, Past
 from torch_linformer.nn.causal_projection import CausalProjection
 from torch_linformer.nn.options import AttentionOptions
 
@@ -25,6 +27,7 @@ class CausalSlots(Context):
     name = "causal attention, whose slots are running means"
     options = frozenset({"window", "rotary_dim", "exact_first"})
     causal = True
+    takes_pieces = True
     no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
 
     def __init__(self, options: AttentionOptions, max_len: int, k: int) -> None:
@@ -47,11 +50,13 @@ class CausalSlots(Context):
             cast(CausalProjection, attention.running).reset_parameters()
 
     def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
-        past = call.past
+        past, running = call.past, cast("CausalProjection | None", attention.running)
+        piece = call.padding if call.padding is not None and call.padding.is_piece else None
+        if piece is not None:
+            past = Past(self._handed_on(context, piece, queries_BHND.shape[1]))
         queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
         before = None if past is None else past.state
         assert not isinstance(before, FullState)
-        running = cast("CausalProjection | None", attention.running)
         slot_weights, score_bias = (None, None) if running is None else running(keys)
         output, weights, state = attend_causally(
             queries,
@@ -68,7 +73,15 @@ class CausalSlots(Context):
         )
         if past is not None:
             past.state = state
+        if piece is not None:
+            output = piece.hand_on(state.like(cast(CausalState, before)), output)
         return output, weights
+
+    def _handed_on(self, context: KeysAndValues, piece: Padding, heads: int) -> CausalState:
+        """The state after the pieces of the rows before this one."""
+        keys, values = (x[:, :1].expand(-1, heads, -1, -1) for x in (context.keys, context.values))  # only their sizes
+        empty = CausalState.empty(keys, values, self.k, self.window, self.exact_first)
+        return CausalState(*piece.received(empty.tensors(), context.keys))
 
 
 def check_causal_k(k: int, max_len: int, window: int | None, *, limit: str = "max_len") -> None:

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import Context
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
@@ -53,6 +54,16 @@ def check_aligned(context: Context, query: Tensor, key: Tensor, has_padding: boo
     if context.is_aligned and query.shape[1] != key.shape[1] and (causal or has_padding):
         kind = "causal attention is self-attention" if causal else "a window counts the real tokens of both"
         raise ValueError(f"{kind}: query and key must have one length, got {query.shape[1]} and {key.shape[1]}")
+
+
+def check_piece(context: Context, name: str, padding: Padding | None, past: Past | None) -> None:
+    """Raise ``ValueError`` for a piece of the rows that an attention called ``name`` would take for all of them."""
+    if padding is None or not padding.is_piece:
+        return
+    if not context.takes_pieces:
+        raise ValueError(f"{name} with {context.name} needs whole rows: only slots and windows are made of pieces")
+    if past is not None:
+        raise ValueError("past goes with whole rows: a piece of the rows is given the state of those before it")
 
 
 def check_past(past: Past | None, query: Tensor) -> None:

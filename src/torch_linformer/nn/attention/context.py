@@ -45,6 +45,7 @@ class Context:
         options: the :class:`AttentionOptions` that it has, beside those of heads.
         causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
             compress.
+        takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
         window: tokens of the local window, None without one.
         rotary_dim: channels turned by position.
         max_len: longest sequence at first, for contexts with slots; so is k, their number.
@@ -53,6 +54,7 @@ class Context:
     name: ClassVar[str]
     options: ClassVar[frozenset[str]]
     causal: ClassVar[bool] = False
+    takes_pieces: ClassVar[bool] = False
     no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
 
     def __init__(self, options: AttentionOptions = DEFAULTS, max_len: int = 1, k: int = 1) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.padding import Once, Padding, afresh
+from torch_linformer.functional.padding import Once, Padding, afresh, length_of, total_of, zero_padding
 
 
 class ExactTokens(NamedTuple):
@@ -30,13 +30,13 @@ class ExactTokens(NamedTuple):
             )
 
     def places(self, sequence: Tensor, padding: Padding | None) -> "Places":
-        """Where they stand in ``sequence`` ``(B, M, C)``."""
+        """Where they stand in the rows of ``sequence`` ``(B, M, C)``."""
         if padding is not None:
             return padding.once(("places", self), partial(self._find, sequence, padding))
         return self._find(sequence, None)
 
     def _find(self, sequence: Tensor, padding: Padding | None) -> "Places":
-        length, device = sequence.shape[1], sequence.device
+        length, device = length_of(sequence, padding), sequence.device
         tokens = torch.full((1, 1), length, device=device)
         if padding is not None:
             tokens = padding.tokens
@@ -44,10 +44,10 @@ class ExactTokens(NamedTuple):
         last = tokens - self.last + torch.arange(self.last, device=device)
         index = torch.cat([first, last], dim=-1)
         if padding is None and not torch.compiler.is_compiling() and length >= self.number:
-            return Places(index, None)
+            return Places(index, None, None)
         missing = torch.cat([first >= tokens, last < self.first], dim=-1)
         once = afresh if padding is None else padding.about(self)
-        return Places(index.masked_fill(missing, 0), missing, once)
+        return Places(index.masked_fill(missing, 0), missing, padding, once)
 
 
 class Places(NamedTuple):
@@ -57,27 +57,47 @@ class Places(NamedTuple):
         positions: theirs, ``(B or 1, T)``.
         missing: bool ``(B or 1, T)``, True where there is no such token; None where there are all of them, as in a long
             sequence without padding.
+        padding: of the rows.
         once: keeps what follows from them, for the other layers of a stack.
     """
 
     positions: Tensor
     missing: Tensor | None
+    padding: Padding | None
     once: Once = afresh
 
     def take(self, sequence: Tensor) -> Tensor:
-        """``(B, T, C)`` of ``(B, M, C)``."""
+        """``(B, T, C)`` of ``(B, M, C)``, whichever piece of the rows holds them."""
         batch, length, channels = sequence.shape
+        index, elsewhere = self.positions, None
+        if self.padding is not None and self.padding.is_piece:
+            index = index - self.padding.start
+            elsewhere = (index < 0) | (index >= length)
+            index = index.masked_fill(elsewhere, 0)
         if length == 0:
-            return sequence.new_zeros(batch, self.positions.shape[1], channels)
-        return sequence.gather(1, self.positions.unsqueeze(-1).expand(batch, -1, channels))
+            taken = sequence.sum(dim=1, keepdim=True).expand(-1, index.shape[1], -1)  # zeros, part of the graph
+        else:
+            taken = sequence.gather(1, index.unsqueeze(-1).expand(batch, -1, channels))
+        return total_of(zero_padding(taken, elsewhere), self.padding)
 
-    def hidden(self, length: int, padding: Padding | None) -> Tensor:
-        """Bool ``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out."""
+    def hidden(self, length: int, reach: int) -> Tensor:
+        """Bool ``(B or 1, M)``: True at these tokens and at padding, which a window beside them leaves out.
+
+        Of the ``length`` positions there are, and of the others that a window of that ``reach`` sees.
+        """
 
         def find() -> Tensor:
-            index = self.positions if self.missing is None else self.positions.masked_fill(self.missing, length)
-            found = torch.zeros(index.shape[0], length + 1, dtype=torch.bool, device=index.device)
+            index, missing, mask, columns = self.positions, self.missing, None, length
+            if self.padding is not None:
+                mask = self.padding.mask_around(reach)
+                columns = mask.shape[1]
+                if self.padding.is_piece:
+                    index = index - max(0, self.padding.start - reach)
+                    outside = (index < 0) | (index >= columns)
+                    missing = outside if missing is None else outside | missing
+            index = index if missing is None else index.masked_fill(missing, columns)
+            found = torch.zeros(index.shape[0], columns + 1, dtype=torch.bool, device=index.device)
             found = found.scatter(1, index, True)[:, :-1]
-            return found if padding is None else found | padding.mask
+            return found if mask is None else found | mask
 
-        return self.once("hidden", find)
+        return self.once(("hidden", reach), find)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.padding import Padding
+
 
 class KeysAndValues(NamedTuple):
     """What queries attend to.
@@ -18,6 +20,7 @@ class KeysAndValues(NamedTuple):
         exact: positions that every query attends to themselves beside the slots.
         near: the positions themselves where there is a local window beside the slots.
         num_slots: K, where they are slots; they may be only the first ones, those that a sequence reaches.
+        before: of positions near the queries of a piece of the rows: those before the first query's.
     """
 
     keys: Tensor
@@ -27,6 +30,7 @@ class KeysAndValues(NamedTuple):
     num_slots: int = 0
     log_tokens: Tensor | None = None
     exact: "KeysAndValues | None" = None
+    before: int = 0
 
     def rows(self, index: Tensor) -> "KeysAndValues":
         """The rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""
@@ -35,7 +39,7 @@ class KeysAndValues(NamedTuple):
             x if x is None or x.shape[0] == 1 else x.index_select(0, index) for x in (self.padding, self.log_tokens)
         )
         near, exact = (None if part is None else part.rows(index) for part in (self.near, self.exact))
-        return KeysAndValues(keys, values, padding, near, self.num_slots, log_tokens, exact)
+        return KeysAndValues(keys, values, padding, near, self.num_slots, log_tokens, exact, self.before)
 
     def over_all_slots(self, weights: Tensor) -> Tensor:
         """Weights ``(…, K)`` of all slots, 0 where there was none to attend to; after them may stand a window's."""
@@ -53,6 +57,15 @@ class KeysAndValues(NamedTuple):
         ]
         rows = self.keys.shape[0]  # not the most that a mask has: a comparison would tie an exported graph to it
         return torch.cat([mask.expand(rows, -1) for mask in masks], dim=-1)
+
+    def around(self, padding: Padding | None, reach: int) -> "KeysAndValues":
+        """Those of all positions of the rows within ``reach`` of these, which may be a piece of them."""
+        if padding is None or not padding.is_piece:
+            return self
+        both = padding.around(torch.cat([self.keys, self.values], dim=-1), reach)
+        keys, values = torch.split(both, [self.keys.shape[-1], self.values.shape[-1]], dim=-1)
+        before, mask = min(reach, padding.start), padding.mask_around(reach)
+        return self._replace(keys=keys, values=values, padding=mask, before=before)
 
     @property
     def nbytes(self) -> int:

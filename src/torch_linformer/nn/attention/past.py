@@ -59,8 +59,8 @@ class Past:
         True
     """
 
-    def __init__(self) -> None:
-        self.state: CausalState | FullState | None = None
+    def __init__(self, state: CausalState | FullState | None = None) -> None:
+        self.state = state
 
     def select_rows(self, index: Tensor) -> None:
         """Keep the rows of the batch that ``index`` names, in its order (beam search, repeated samples)."""

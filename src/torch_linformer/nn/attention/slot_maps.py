@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.padding import Padding, length_of, zero_padding
 from torch_linformer.functional.projection import check_length, compress, compress_with_mass
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.products import count_multiplications
@@ -83,7 +83,7 @@ class SlotMaps(NamedTuple):
             masses = self.masses(attention, inputs.key, padding)
         else:  # E and F as one matrix: the sequence is read once
             for each in dense:
-                check_length(inputs.key.shape[1], each.max_len)
+                check_length(length_of(inputs.key, padding), each.max_len)
             matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
             if _has_bias(attention):
                 both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)

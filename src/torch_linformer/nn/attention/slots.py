@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import attend, repeat_heads
-from torch_linformer.functional.padding import Once, Padding, afresh, zero_padding
+from torch_linformer.functional.padding import Once, Padding, afresh, length_of, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
 from torch_linformer.nn.attention.exact_tokens import ExactTokens, Places
@@ -41,17 +41,9 @@ class Slots(Context):
     """
 
     name = "slots of the whole sequence"
+    takes_pieces = True
     options = frozenset(
-        {
-            "projection",
-            "sharing",
-            "length_scaling",
-            "window",
-            "slot_bias",
-            "slot_mass",
-            "exact_first",
-            "exact_last",
-        }
+        {"projection", "sharing", "length_scaling", "window", "slot_bias", "slot_mass", "exact_first", "exact_last"}
     )
     no_mask = "a slot mixes all positions, so no score belongs to one (query, key) pair"
 
@@ -105,8 +97,8 @@ class Slots(Context):
         heads, width = attention.num_kv_heads, attention.head_dim
         if self.projection is not None and self.k > 0:
             per_head = self.sharing in PER_HEAD
-            options: dict[str, Any] = {"projection": self.projection, "num_heads": heads if per_head else None}
-            options |= {"length_scaling": self.length_scaling, **factory}
+            options = {"projection": self.projection, "length_scaling": self.length_scaling, **factory}
+            options["num_heads"] = heads if per_head else None
             linears = {"proj_k": attention.k_proj, "proj_v": attention.v_proj}
             if self.sharing in ONE_MAP or self.projection in PARAMETERLESS:
                 del linears["proj_v"]
@@ -135,20 +127,20 @@ class Slots(Context):
         padding: Padding | None,
         shared_projection: SequenceMap | None,
     ) -> KeysAndValues:
-        near = super().read(attention, key, value, padding, None) if self.window else None
-        exact = None
+        positions = super().read(attention, key, value, padding, None) if self.window else None
+        near, exact = None if positions is None else positions.around(padding, self._reach), None
         if self.exact.number:
             places = self.exact.places(key, padding)
             exact_k = places.take(key)
             exact = super().read(attention, exact_k, exact_k if value is key else places.take(value), None, None)
-            near, exact = _apart(near, exact, places, key.shape[1], padding)
+            near, exact = _apart(near, exact, places, key.shape[1], self._reach)
         if self.k == 0:
             return _without_slots(attention, key)._replace(near=near, exact=exact)
         maps, inputs = SlotMaps.of(attention, shared_projection), Pair(key, value)
-        if maps.compress_first(attention, key.shape[1], value is key, bool(self.window)):
+        if maps.compress_first(attention, length_of(key, padding), value is key, bool(self.window)):
             slots = maps.compress_inputs(attention, inputs, padding)
         else:
-            positions = near or super().read(attention, key, value, padding, None)
+            positions = positions or super().read(attention, key, value, padding, None)
             slots = maps.compress(inputs, Pair(positions.keys, positions.values), padding)
         return self._context(slots, maps, key, padding)._replace(near=near, exact=exact)
 
@@ -165,7 +157,7 @@ class Slots(Context):
             places = self.exact.places(chunks.sequence, chunks.padding)
             x = chunks.normed(places.take(chunks.sequence), places.missing, norm)
             exact = super().read(attention, x, x, None, None)
-            near, exact = _apart(near, exact, places, chunks.length, chunks.padding)
+            near, exact = _apart(near, exact, places, chunks.length, self._reach)
         if self.k == 0:
             return _without_slots(attention, chunks.sequence)._replace(near=near, exact=exact)
         maps = SlotMaps.of(attention, shared_projection)
@@ -214,9 +206,8 @@ class Slots(Context):
                 need_weights=call.need_weights,
             )
         else:
-            assert self.window is not None
-            heads, reach = attention.num_heads, self.window // 2
-            first, last = max(0, call.start - reach), call.start + queries_BHND.shape[2] + reach
+            heads, reach, start = attention.num_heads, self._reach, near.before + call.start
+            first, last = max(0, start - reach), start + queries_BHND.shape[2] + reach
             near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
             output, weights = attend_with_window(
                 queries_BHND,
@@ -228,12 +219,17 @@ class Slots(Context):
                 slot_padding=slot_padding,
                 slot_bias=score_bias,
                 key_padding=None if near.padding is None else near.padding[:, first:last],
-                offset=call.start - first,
+                offset=start - first,
                 dropout_p=attention.dropout_p,
                 need_weights=call.need_weights,
                 once=once,
             )
         return output, None if weights is None else context.over_all_slots(weights)
+
+    @property
+    def _reach(self) -> int:
+        """Positions that a window holds on either side of its query."""
+        return 0 if self.window is None else self.window // 2
 
     def _once(self, attention: Heads, context: KeysAndValues, call: Call) -> Once:
         """What is kept for all layers of the same kind and number of slots, window and exact tokens."""
@@ -270,14 +266,14 @@ def check_slots(k: int, max_len: int, window: int | None, *, limit: str = "max_l
 
 
 def _apart(
-    near: KeysAndValues | None, exact: KeysAndValues, places: Places, length: int, padding: Padding | None
+    near: KeysAndValues | None, exact: KeysAndValues, places: Places, length: int, reach: int
 ) -> tuple[KeysAndValues | None, KeysAndValues]:
     """The window without the tokens that are seen exactly, so that these count once, and the exact tokens.
 
     In a row without tokens all that is attended to is missing: its values are zeros.
     """
     if near is not None:
-        near = near._replace(padding=places.hidden(length, padding))
+        near = near._replace(padding=places.hidden(length, reach))
     return near, exact._replace(values=zero_padding(exact.values, places.missing), padding=places.missing)
 
 

@@ -1,0 +1,182 @@
+"""One sequence over several processes: each holds a piece of consecutive positions."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from torch_linformer.distributed.collectives import Around, HandOn, Neighbors, Peers, Receive, Sum
+from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
+
+
+class SequencePiece(Padding):
+    r"""The piece of each row of a batch that this process holds, for any layer, encoder or model of this package.
+
+    It takes the place of ``key_padding_mask``, ``src_key_padding_mask`` or ``attention_mask``. A row's real tokens are
+    counted first and its padding after them, wherever it stood; rank r of R then holds positions
+    :math:`\lfloor rN/R \rfloor` up to :math:`\lfloor (r+1)N/R \rfloor`. Layers ask the others for sums over all
+    positions, O(K·C) numbers a layer whatever N, and for the w/2 positions on either side that a window of w sees.
+
+    Every rank computes the same loss. The gradient of a parameter is the **mean** over the ranks, which
+    ``DistributedDataParallel`` and ``fully_shard`` take.
+
+    Args:
+        mesh: the ranks, a mesh of one dimension or their process group, in the order of the pieces.
+        batch: rows B.
+        length: positions N of the whole rows.
+        key_padding_mask: bool ``(B, N)``, True at padding, on any side and between tokens; the same in every rank.
+        bounds: R + 1 positions where pieces begin and end, 0 first and N last, instead of even ones.
+        device: where the pieces are; that of the mask, or else the CPU.
+
+    Raises:
+        ValueError: for bounds that do not cut N positions into R pieces, a mesh of several dimensions, a mask that is
+            not bool ``(B, N)``.
+
+    Example:
+        >>> import torch
+        >>> import torch.distributed as dist
+        >>> from torch_linformer.distributed import SequencePiece
+        >>> from torch_linformer.nn import LinformerEncoder
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun: no arguments
+        >>> encoder = LinformerEncoder(d_model=64, nhead=4, num_layers=2, max_len=1024, k=32)
+        >>> sequence = torch.randn(2, 1000, 64)
+        >>> piece = SequencePiece(dist.group.WORLD, batch=2, length=1000)
+        >>> hidden = encoder(piece.cut(sequence), src_key_padding_mask=piece)  # (B, 1000 / R, C) of each rank
+        >>> piece.gather(hidden).shape
+        torch.Size([2, 1000, 64])
+        >>> dist.destroy_process_group()
+    """
+
+    is_piece = True
+
+    def __init__(
+        self,
+        mesh: DeviceMesh | dist.ProcessGroup | None,
+        batch: int,
+        length: int,
+        *,
+        key_padding_mask: Tensor | None = None,
+        bounds: Sequence[int] | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.peers = Peers(group_of(mesh))
+        check_padding_mask(key_padding_mask, batch, length)
+        self.bounds = even_bounds(length, self.peers.count) if bounds is None else check_bounds(bounds, length, self)
+        self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
+        device = device if key_padding_mask is None else key_padding_mask.device
+        tokens = torch.full((batch, 1), length, device=device) if self._rows is None else self._rows.tokens
+        self._tokens = tokens
+        super().__init__(self._mask(self.start, self.stop), in_order=True)
+
+    @property
+    def start(self) -> int:
+        return self.bounds[self.peers.rank]
+
+    @property
+    def stop(self) -> int:
+        """The position after the last one."""
+        return self.bounds[self.peers.rank + 1]
+
+    @property
+    def length(self) -> int:
+        return self.bounds[-1]
+
+    @property
+    def tokens(self) -> Tensor:
+        return self._tokens
+
+    @property
+    def up_to(self) -> Tensor:
+        return self.once("up to", lambda: self._positions.minimum(self._tokens))
+
+    @property
+    def _positions(self) -> Tensor:
+        return torch.arange(self.start + 1, self.stop + 1, device=self._tokens.device)
+
+    def cut(self, rows: Tensor, fill: float | None = None) -> Tensor:
+        """This piece, ``(B, n, …)``, of whole rows ``(B, N, …)``; with ``fill`` at padding if it is given."""
+        if rows.shape[:2] != (self._tokens.shape[0], self.length):
+            raise ValueError(f"rows must be {(self._tokens.shape[0], self.length)} first, got {tuple(rows.shape)}")
+        moved = rows if self._rows is None else self._rows.justify(rows)
+        piece = moved[:, self.start : self.stop]
+        if fill is not None:
+            piece = piece.masked_fill(self.mask.view(*self.mask.shape, *[1] * (piece.dim() - 2)), fill)
+        return piece
+
+    def gather(self, piece: Tensor) -> Tensor:
+        """The whole rows ``(B, N, C)`` of pieces ``(B, n, C)``, each token where it stood; O(N·C) numbers."""
+        around = (0, 0, self.start, self.length - self.stop)
+        rows = self.total(torch.nn.functional.pad(zero_padding(piece, self.mask), around))
+        return rows if self._rows is None else self._rows.restore(rows)
+
+    def mask_around(self, reach: int) -> Tensor:
+        bounds = max(0, self.start - reach), min(self.length, self.stop + reach)
+        return self.once(("mask around", reach), lambda: self._mask(*bounds))
+
+    def around(self, sequence: Tensor, reach: int) -> Tensor:
+        neighbors = self.once(("neighbors", reach), lambda: Neighbors.of(self.bounds, self.peers.rank, reach))
+        around: Tensor = Around.apply(sequence, self.peers, neighbors)  # type: ignore[no-untyped-call]
+        return around
+
+    def total(self, share: Tensor) -> Tensor:
+        # Roundings of a sum grow with its terms.
+        accurate = share.to(torch.promote_types(share.dtype, torch.float32)) if share.is_floating_point() else share
+        total: Tensor = Sum.apply(accurate, self.peers)  # type: ignore[no-untyped-call]
+        return total.to(share.dtype)
+
+    def highest(self, share: Tensor) -> Tensor:
+        return self.peers.reduce(share, dist.ReduceOp.MAX)
+
+    def received(self, state: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+        if self.peers.rank == 0:
+            return tuple(state)
+        received: tuple[Tensor, ...] = Receive.apply(self.peers, like, *state)  # type: ignore[no-untyped-call]
+        return received
+
+    def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
+        if self.peers.rank == self.peers.count - 1:
+            return output
+        handed: Tensor = HandOn.apply(self.peers, output, *state)  # type: ignore[no-untyped-call]
+        return handed
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Padding:
+        mask = None if self._rows is None else self._rows.mask.to(device, non_blocking=non_blocking)
+        if self._tokens.device == torch.device(device):
+            return self
+        batch, group = self._tokens.shape[0], self.peers.group
+        return SequencePiece(
+            group, batch, self.length, key_padding_mask=mask, bounds=self.bounds, device=torch.device(device)
+        )
+
+    def _mask(self, start: int, stop: int) -> Tensor:
+        """Which of these positions of the rows are padding."""
+        return torch.arange(start, stop, device=self._tokens.device) >= self._tokens
+
+
+def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """The process group of a mesh of one dimension."""
+    if isinstance(mesh, DeviceMesh):
+        if mesh.ndim != 1:
+            raise ValueError(
+                f"a sequence goes over one dimension of a mesh, and this one has {mesh.ndim}: name one of "
+                f"{mesh.mesh_dim_names}, as in mesh['cp']"
+            )
+        return mesh.get_group()
+    if mesh is None:
+        raise ValueError("no processes to share a sequence: call torch.distributed.init_process_group first")
+    return mesh
+
+
+def even_bounds(length: int, count: int) -> list[int]:
+    """Where ``count`` pieces of ``length`` positions begin, and the last one ends."""
+    return [rank * length // count for rank in range(count + 1)]
+
+
+def check_bounds(bounds: Sequence[int], length: int, piece: SequencePiece) -> list[int]:
+    """Raise ``ValueError`` for bounds that do not cut ``length`` positions into a piece a rank."""
+    found, number = list(bounds), piece.peers.count + 1
+    if len(found) != number or found != sorted(found) or (found[0], found[-1]) != (0, length):
+        raise ValueError(f"bounds must be {number} positions from 0 to {length}, in order, got {found}")
+    return found
