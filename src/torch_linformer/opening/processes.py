@@ -21,7 +21,7 @@ _in_pieces = False  # whether the processes share each row, and not the rows of 
 
 
 def join(device: str, batch_size: int, context_parallel: int = 1) -> None:
-    """Meet the other processes, if there are any; ``context_parallel`` of them, all or one, compute each row.
+    """Meet the other processes, if there are any; ``context_parallel`` of them, all or one, train on each row.
 
     Raises:
         InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
@@ -61,12 +61,12 @@ def count() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def shares() -> int:
-    """Into how many shares the processes divide each batch of rows; 1 where they share each row instead."""
-    return 1 if _in_pieces else count()
+def in_pieces() -> bool:
+    """Whether the processes share each row that they train on, and not the rows of a batch."""
+    return _in_pieces
 
 
-def read_by_main(values: Tensor) -> Tensor:
+def of_main(values: Tensor) -> Tensor:
     """What the main process has in place of ``values``; of the same shape in each."""
     values = values.clone(memory_format=torch.contiguous_format)
     dist.broadcast(values, src=0)

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PretrainedConfig
 
+from torch_linformer.distributed.context_parallel import arguments_of_piece
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
@@ -45,7 +47,11 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
-        shared = processes.shares() > 1 and model.training
+        if processes.in_pieces() and model.training:
+            # Words are masked at random: each process would have its piece of other rows.
+            inputs = {name: processes.of_main(x) if isinstance(x, Tensor) else x for name, x in inputs.items()}
+            inputs = arguments_of_piece(cast(nn.Module, self.model), inputs, dist.group.WORLD)
+        shared = processes.count() > 1 and not processes.in_pieces() and model.training
         items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config) if shared else None
         try:
             found = super().compute_loss(model, inputs, *args, **kwargs)

@@ -36,8 +36,8 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
         rows = trainer.args.train_batch_size
-        share = f"{rows // processes.shares()} of the {rows} rows of a batch"
-        if processes.shares() == 1:
+        share = f"{rows // processes.count()} of the {rows} rows of a batch"
+        if processes.in_pieces():
             share = f"1/{processes.count()} of every row"
         screen.say(f"{processes.count()} processes, each with {share}")
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch.distributed as dist
 import transformers
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.distributed import context_parallel
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForSequenceClassification,
@@ -114,8 +112,6 @@ def _trained(
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
         add_latent_semantics(model, data.train.windows, settings)
-    if settings.context_parallel > 1:
-        context_parallel(model, dist.group.WORLD)
     describe_model(model, settings, device, precision, screen)
     if settings.minutes is not None:
         after = [f"scoring {format_count(len(data.splits.test))} documents held out"]

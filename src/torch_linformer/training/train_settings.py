@@ -129,7 +129,7 @@ class TrainSettings:
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
-    context_parallel: int = option(1, "under torchrun: processes, all of them, that compute each document together")
+    context_parallel: int = option(1, "under torchrun: processes, all of them, that train on each document together")
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
     probe: bool = option(True, "also measure a training step beside full attention")

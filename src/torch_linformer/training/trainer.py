@@ -109,7 +109,7 @@ class RunTrainer(Trainer):
             self.tokens += tokens
             return bool(loss.isfinite())
         of_main = (self._clock, float(self.asked_to_stop)) if processes.is_main() else (0.0, 0.0)
-        read = float(tokens) if processes.is_main() or processes.shares() == processes.count() else 0.0
+        read = float(tokens) if processes.is_main() or not processes.in_pieces() else 0.0
         own = [*of_main, read, float(not loss.isfinite())]
         seconds, stop, read, broken = processes.total(tokens.new_tensor(own, dtype=torch.float64)).tolist()
         self.told = seconds, stop > 0
@@ -139,24 +139,12 @@ class RunTrainer(Trainer):
             f"lower --learning-rate, now {self.args.learning_rate:g}{elsewhere}"
         )
 
-    def create_accelerator_and_postprocess(self) -> None:
-        super().create_accelerator_and_postprocess()
-        if processes.shares() < processes.count():  # all have the same results
-            self.accelerator.gather_for_metrics = lambda found, **_: found
-
-    def _get_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
-        loader: Any = super()._get_dataloader(*args, **kwargs)
-        if processes.shares() < processes.count():
-            # Accelerate cuts the batches into a share a process; told of one process, it hands them on whole.
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        loader: Any = super().get_train_dataloader()
+        if processes.in_pieces():
+            # Accelerate gives each process other batches; told of one process, it hands on all of them.
             loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
         return cast("DataLoader[Any]", loader)
-
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        inputs = super()._prepare_inputs(inputs)
-        if processes.shares() == processes.count():
-            return inputs
-        # Words are masked at random: each process would compute its pieces of other rows.
-        return {name: processes.read_by_main(x) if isinstance(x, Tensor) else x for name, x in inputs.items()}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -203,7 +191,7 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
         fp16=precision == "fp16",
         use_cpu=device == "cpu",
         # Each process takes its share of a batch.
-        accelerator_config={"split_batches": True} if processes.shares() > 1 else None,
+        accelerator_config={"split_batches": True} if processes.count() > 1 and not processes.in_pieces() else None,
         ddp_find_unused_parameters=False,  # there are none
         disable_tqdm=True,
         report_to="none",
