@@ -30,9 +30,9 @@ def cut_into_passages(text: str, spans: Sequence[tuple[int, int]]) -> list[range
     for number, (start, end) in enumerate(spans):
         if start == end:
             continue
-        last = passages[-1] if passages else range(0)
+        last = passages[-1] if passages else range(-1)
         goes_on = last.stop == number and len(last) < MOST_TOKENS
-        if goes_on and not _END.search(text, max(reached - 1, 0), start + 1):
+        if goes_on and not _END.search(text, reached - 1, start + 1):
             passages[-1] = range(last.start, number + 1)
         else:
             passages.append(range(number, number + 1))
