@@ -54,7 +54,7 @@ def pages(classifier_run, tmp_path_factory, datasets_cache):
         )
         call("spectrum", bert, *spectrum)
         call("adapt", bert, *adapt, "--output", str(folder / "adapted"))
-    columns = ("method", *(f"a score with a name, number {number}" for number in range(12)))
+    columns = ("", *(f"a score with a name, number {number}" for number in range(12)))
     section = Section("A wide table", columns=columns, rows=[("ours", *map(float, range(12)))])
     report = Report(title="Wide", verdict="It is wide.", headlines=[Headline("columns", 13)], sections=[section])
     files["wide"].write_text(render_html(report), encoding="utf-8")
