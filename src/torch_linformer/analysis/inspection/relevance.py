@@ -84,7 +84,8 @@ def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
     features, counted = head.features(tokens, torch.ones_like(tokens, dtype=torch.bool))
     occurring = torch.nonzero(counted[0])[:, 0]  # the tokens, and after them each token's pair with the next one
     found = features[0, occurring]
-    counts = torch.bincount(found, minlength=len(head.idf)).to(head.idf)
+    accurate = torch.promote_types(head.weight.dtype, torch.float32)
+    counts = torch.bincount(found, minlength=len(head.idf)).to(accurate)
     weights = nn.functional.normalize(torch.where(counts > 0, (1 + counts.log()) * head.idf, 0.0), dim=0)
     added = (weights / counts)[found].unsqueeze(-1) * head.weight[found]
     pairs = occurring >= len(places)
