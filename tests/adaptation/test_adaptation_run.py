@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from types import SimpleNamespace
@@ -101,6 +102,29 @@ def test_the_student_comes_near_its_teacher(finished):
     start, end = finished.result["start"], finished.result["end"]
     assert 1 - end["cosine"] < 0.7 * (1 - start["cosine"]) and end["rank_correlation"] > start["rank_correlation"]
     assert end["cosine"] > 0.95
+
+
+def test_chance_stands_beside_the_nearest_that_are_kept(finished, read_page):
+    """Of 40 texts held out ten others are drawn from 39."""
+    assert re.search(r"before any training: .*, ten nearest kept 0\.\d{4} \(chance 0\.2564\)\n", finished.shown)
+    row = next(line for line in finished.shown.splitlines() if line.strip().startswith("ten nearest kept "))
+    assert row.split()[-1] == "0.2564"
+    text = [part.strip() for part in read_page((finished.folder / "report.html").read_text("utf-8")).text]
+    assert text.count("0.2564") == 1 and any(part.endswith("chance 0.2564") for part in text)
+
+
+def test_a_page_is_named_after_the_source_and_names_leakage(adapt, source, options, tmp_path, read_page):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
+        shown = adapt(tmp_path / "run", test=options["data"], steps=1)
+    warning = "warning: 400 of the 400 documents held out have the text of one to learn from: "
+    assert shown.count(warning) == 2  # before the training, and at its end
+    page = read_page((tmp_path / "run" / "report.html").read_text("utf-8"))
+    text = [part.strip() for part in page.text if part.strip()]
+    title, verdict, leakage = [part for part in text if not part.startswith("/*")][1:4]
+    assert (title, verdict[:10]) == ("small, adapted", "The slots ") and leakage.startswith(warning)
+    assert str(source) not in "".join(text[: text.index("Settings")])
+    assert warning in (tmp_path / "run" / "README.md").read_text("utf-8")
 
 
 def test_the_folder_is_whole(finished):

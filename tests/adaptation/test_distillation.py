@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from torch_linformer.adaptation.distillation import distillation_loss
 from torch_linformer.adaptation.objectives import embed
-from torch_linformer.adaptation.similarity import embedding_scores
+from torch_linformer.adaptation.similarity import chance_of_neighbours, embedding_scores
 
 
 def test_the_loss_is_what_its_docstring_says():
@@ -80,3 +80,16 @@ def test_ten_neighbours_of_many():
     half = wanted.clone()
     half[200:] = other[200:]
     assert by_chance < embedding_scores(half, wanted)["neighbours"] < 0.5
+
+
+@pytest.mark.parametrize("texts", [8, 13])
+def test_what_chance_keeps_of_the_nearest(texts):
+    """Embeddings with nothing in common; with eight texts all seven others are among the ten nearest."""
+    generator = torch.Generator().manual_seed(0)
+    kept = []
+    for _ in range(20):
+        one, other = (
+            torch.nn.functional.normalize(torch.randn(texts, 16, generator=generator), dim=-1) for _ in range(2)
+        )
+        kept.append(embedding_scores(one, other)["neighbours"])
+    assert chance_of_neighbours(texts) == pytest.approx(sum(kept) / len(kept), abs=0.01)

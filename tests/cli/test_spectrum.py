@@ -98,7 +98,7 @@ def test_a_folder_with_everything(bert, call, workplace):
     assert [each["length"] for each in record["spectra"]] == [16, 32]
     page = (folder / "report.html").read_text()
     assert "<script" not in page and page.count("<svg") == 2 and "16 tokens" in page
-    assert "slots, window, exact" in page and "K that holds, 32 tokens" in page
+    assert "slots, window, exact" in page and "K by the rank of P, 32 tokens" in page
     (k,) = set(record["spectra"][1]["suggested_k"]["loss"]["layers"])
     errors = record["spectra"][1]["low_rank_error"]
     without, *losses = (
@@ -107,9 +107,9 @@ def test_a_folder_with_everything(bert, call, workplace):
     )
     assert k == next(each for each, loss in zip((0, 8, 16, 32), (without, *losses), strict=True) if loss <= BOUND)
     assert ("no slots are needed" in shown) == (k == 0)
-    assert "to train with the K that holds:  linformer train --k @" in shown and "--projection dynamic" in shown
+    assert "to train with the K that is enough:  linformer train --k @" in shown and "--projection dynamic" in shown
     for level in ("90", "95", "99"):
-        assert ",".join(map(str, record["spectra"][1]["suggested_k"][level]["layers"])) in page
+        assert ", ".join(map(str, record["spectra"][1]["suggested_k"][level]["layers"])) in page
 
 
 def test_numbers_are_those_of_the_model_on_the_documents(bert, call, workplace):

@@ -1,6 +1,7 @@
-"""What the tests with other packages share: a tiny classifier that learns in seconds, in memory and as a folder."""
+"""What the tests with other packages share: a tiny classifier that learns in seconds, and a browser."""
 
 import random
+import shutil
 
 import pytest
 import torch
@@ -12,6 +13,29 @@ from torch_linformer.models import LinformerConfig, LinformerForSequenceClassifi
 TOPICS = {"rain": ["wet", "grey", "mud"], "sun": ["warm", "sand", "sea"]}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OTHERS = ["the", "of", "and"]
+BROWSER_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's chromium, headless, by Playwright."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=BROWSER_ARGUMENTS)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

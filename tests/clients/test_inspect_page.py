@@ -2,7 +2,6 @@
 
 import base64
 import os
-import shutil
 import time
 
 import pytest
@@ -13,18 +12,6 @@ from torch_linformer.analysis.inspection.page import write_inspection
 from torch_linformer.analysis.inspection.page_arrays import pack_layers
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 NASTY = "<script>document.title='run'</script>"
 DOCUMENT = f"the wet mud {NASTY} </script> <!-- of the sea \x1b and sea sand " + "mud sand the of " * 105
 PATIENCE = 120  # seconds, for a busy machine
@@ -56,16 +43,6 @@ def inspection(tokenizer):
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     return inspect_text(model, tokenizer, DOCUMENT)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +194,9 @@ def test_the_keyboard_alone(visit, inspection):
     assert page.evaluate("[state.layer.packed.number, state.head]") == [1, 1]
 
     page.focus("#document")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
     until(page, "state.token === 3 && text.of === 'layer 1, head 1, token 3'")
     layer = inspection.layers[1]
     values = page.evaluate("text.spans.map((span) => Number(span.dataset.value))")
@@ -246,6 +224,33 @@ def test_what_the_answer_draws_on(visit, inspection):
     shown = page.inner_text("#document-readout")
     value = float(shown.rsplit(": ", 1)[1].split()[0].replace("−", "-"))
     assert value == pytest.approx(float(inspection.answer.relevance.values[0, 4]), rel=6e-3)
+
+
+def test_the_strongest_token_is_selected_at_first_and_in_sight(visit, inspection):
+    page = visit()
+    strongest = int(inspection.answer.relevance.values[0].abs().argmax())
+    assert page.evaluate("state.token") == strongest and page.input_value("#token") == str(strongest)
+    box, chosen = (page.locator(name).bounding_box() for name in ("#document", "#document .chosen"))
+    assert box["y"] <= chosen["y"] and chosen["y"] + chosen["height"] <= box["y"] + box["height"]
+
+
+def test_the_passages_that_decided_are_ranked_and_lead_to_their_strongest_token(visit, inspection):
+    page = visit()
+    for label in (0, 1):
+        page.select_option("#label", str(label))
+        values = inspection.answer.relevance.values[label].double()
+        shown = page.locator("#passages .added").all_inner_texts()
+        added = [float(text.replace("−", "-")) for text in shown]
+        assert len(added) == 5 and [abs(value) for value in added] == sorted(map(abs, added), reverse=True)
+        assert inspection.answer.labels[label] in page.inner_text("#passages-heading")
+        page.locator("#passages button").nth(1).focus()
+        page.keyboard.press("Enter")
+        token = page.evaluate("state.token")
+        assert page.evaluate("state.from") == "answer"
+        passage = page.evaluate(f"data.answer.passages[{label}][1]")
+        part = values[passage["first"] : passage["last"] + 1]
+        assert token == passage["first"] + int(part.abs().argmax())
+        assert added[1] == pytest.approx(float(part.sum()), rel=6e-3)
 
 
 def test_e_and_f_and_one_slot_of_them(visit, inspection):

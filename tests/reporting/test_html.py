@@ -22,6 +22,7 @@ def report():
     return render_html(
         Report(
             title="Which package?",
+            verdict="None is left.\nOne is.",
             lead="A small run.",
             headlines=[
                 Headline(name="accuracy", value="91.6 %", note="majority 48.0 %"),
@@ -29,10 +30,10 @@ def report():
             ],
             sections=[
                 Section(heading="Data", text="One.\n\nTwo.", columns=("Split", "Documents"), rows=[("train", 1189)]),
-                Section(heading="Doubts", verdict="None is left.", facts={"asked": 2500}),
+                Section(heading="Doubts", facts={"asked": 2500}),
                 Section(heading="Lengths", figure=plots.length_histogram([5, 700], 512), caption="Dashed."),
                 Section(heading="Matrix", figure=plots.confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"])),
-                Section(heading="Curve", figure=plots.learning_curve([{"step": 1, "loss": 2.0}])),
+                plots.learning_curve("Curve", [{"step": 1, "loss": 2.0}], "eval_loss"),
             ],
             settings={"--seed": "7"},
             machine={"processor": "abacus"},
@@ -43,9 +44,19 @@ def report():
 
 def test_everything_is_on_the_page_in_order(read_page):
     text = [part.strip() for part in read_page(report()).text]
-    wanted = ["Which package?", "A small run.", "accuracy", "91.6 %", "majority 48.0 %", "steps", "1,800"]
+    wanted = [
+        "Which package?",
+        "None is left.",
+        "One is.",
+        "A small run.",
+        "accuracy",
+        "91.6 %",
+        "majority 48.0 %",
+        "steps",
+        "1,800",
+    ]
     wanted += ["Data", "One.", "Two.", "Split", "Documents", "train", "1,189"]
-    wanted += ["Doubts", "None is left.", "asked", "2,500", "Lengths", "Dashed.", "Matrix", "Curve"]
+    wanted += ["Doubts", "asked", "2,500", "Lengths", "Dashed.", "Matrix", "Curve"]
     wanted += ["Settings", "--seed", "7", "Machine and versions", "processor", "abacus"]
     wanted += ["Command", "linformer train corpus --seed 7"]
     title_of_the_tab = "Which package?"
@@ -80,9 +91,11 @@ def test_every_text_is_escaped(read_page):
     figure = plots.confusion_matrix([[1]], [NASTY])
     table = {"columns": (NASTY, NASTY), "rows": [(NASTY, NASTY)]}
     facts = {NASTY: NASTY}
-    section = Section(heading=NASTY, text=NASTY, verdict=NASTY, facts=facts, **table, figure=figure, caption=NASTY)
+    section = Section(heading=NASTY, text=NASTY, facts=facts, **table, figure=figure, caption=NASTY)
     headline = Headline(name=NASTY, value=NASTY, note=NASTY)
-    whole = Report(title=NASTY, sections=[section], command=NASTY, lead=NASTY, headlines=[headline], settings=facts)
+    whole = Report(
+        title=NASTY, verdict=NASTY, sections=[section], command=NASTY, lead=NASTY, headlines=[headline], settings=facts
+    )
     page = read_page(render_html(whole))
     assert "script" not in page.tags
     assert [part.strip() for part in page.text].count(NASTY) == 19

@@ -5,20 +5,22 @@ from torch_linformer.reporting.report import Headline, Report, Section
 def test_a_whole_document():
     report = Report(
         title="A title",
+        verdict="So it is.\nBut for one.",
         lead="Of a machine.",
         headlines=[Headline(name="times", value="2.0×", note="faster\nthan that"), Headline(name="rows", value=1000)],
         sections=[
             Section(heading="First", text="One.\n\nTwo.", columns=("", "ms"), rows=[("ours", 1.5), ("theirs", None)]),
-            Section(heading="Second", verdict="So it is.", figure="<svg/>", caption="What it shows."),
+            Section(heading="Second", figure="<svg/>", caption="What it shows."),
         ],
         settings={"--k": 1000},
         command="linformer bench x",
         figures={"one": b""},
     )
     assert render_markdown(report) == (
-        "# A title\n\nOf a machine.\n\n- times: **2.0×** (faster, than that)\n- rows: **1,000**\n\n"
+        "# A title\n\n**So it is.**\n\n**But for one.**\n\n"
+        "Of a machine.\n\n- times: **2.0×** (faster, than that)\n- rows: **1,000**\n\n"
         "## First\n\nOne.\n\nTwo.\n\n|  | ms |\n| --- | ---: |\n| ours | 1.5 |\n| theirs | – |\n\n"
-        "## Second\n\n**So it is.**\n\nWhat it shows.\n\n"
+        "## Second\n\nWhat it shows.\n\n"
         "## Settings\n\n|  |  |\n| --- | ---: |\n| --k | 1,000 |\n\n"
         "![one](one.png)\n\n## Command\n\n```sh\nlinformer bench x\n```\n"
     )

@@ -41,7 +41,7 @@ def fills(svg):
 
 
 FIGURES = {
-    "learning_curve": lambda: learning_curve(HISTORY, "eval_accuracy"),
+    "learning_curve": lambda: learning_curve("Curve", HISTORY, "eval_accuracy").figure,
     "confusion_matrix": lambda: confusion_matrix([[3, 1], [0, 4]], ["neg", "pos"]),
     "length_histogram": lambda: length_histogram([5, 100, 900], 512),
 }
@@ -81,27 +81,52 @@ def test_every_reference_inside_a_figure_has_its_target():
 
 
 def test_the_learning_curve_names_its_lines_and_its_best_point():
-    shown = texts(learning_curve(HISTORY, "eval_accuracy"))
+    shown = texts(FIGURES["learning_curve"]())
     assert {"training", "validation", "Loss", "Validation accuracy: best 0.8125 at step 40"} <= set(shown)
 
 
 def test_the_best_point_may_be_the_lowest():
-    assert "Validation accuracy: best 0.5 at step 20" in texts(
-        learning_curve(HISTORY, "eval_accuracy", larger_is_better=False)
-    )
+    section = learning_curve("Curve", HISTORY, "eval_accuracy", larger_is_better=False)
+    assert "Validation accuracy: best 0.5 at step 20" in texts(section.figure)
 
 
 def test_a_metric_that_was_never_logged_leaves_the_loss():
-    assert texts(learning_curve(HISTORY, "eval_macro_f1")) == texts(learning_curve(HISTORY))
+    shown = texts(learning_curve("Curve", HISTORY, "eval_macro_f1").figure)
+    assert "Loss" in shown and not [text for text in shown if text.startswith("Validation ")]
 
 
-def test_a_run_that_logged_nothing_still_has_a_figure():
-    assert "Loss: nothing was logged" in texts(learning_curve([]))
+def test_one_point_is_told_and_not_drawn():
+    """Twice logged losses have a curve; the one evaluation has none."""
+    section = learning_curve("Curve", HISTORY[:3], "eval_accuracy", caption="A caption.")
+    shown = texts(section.figure)
+    assert "training" in shown and "validation" not in shown and "Loss" in shown
+    assert not [text for text in shown if "accuracy" in text]
+    told = "validation loss 1.7500 at step 20, validation accuracy 0.5000 at step 20."
+    assert section.text == f"Logged once, and so without a curve: {told}"
+    assert (section.heading, section.caption) == ("Curve", "A caption.")
+
+
+def test_points_by_themselves_are_no_figure():
+    section = learning_curve("Curve", [HISTORY[0], HISTORY[2]], "eval_accuracy", caption="A caption.")
+    assert (section.figure, section.caption) == ("", "")
+    assert "training loss 2.5000 at step 10, validation loss 1.7500 at step 20" in section.text
+
+
+def test_a_metric_without_losses_has_the_figure_to_itself():
+    history = [{"step": step, "eval_accuracy": step / 10} for step in (1, 2)]
+    shown = texts(learning_curve("Curve", history, "eval_accuracy").figure)
+    assert "Validation accuracy: best 0.2 at step 2" in shown and "Loss" not in shown
+
+
+def test_a_run_that_logged_nothing_says_so():
+    section = learning_curve("Curve", [], "eval_accuracy")
+    assert (section.text, section.figure) == ("Nothing was logged.", "")
 
 
 def test_a_long_run_makes_no_larger_a_figure():
     rng = np.random.default_rng(0)
-    sizes = [len(learning_curve([{"step": s, "loss": float(rng.random())} for s in range(n)])) for n in (400, 40_000)]
+    runs = [[{"step": step, "loss": float(rng.random())} for step in range(steps)] for steps in (400, 40_000)]
+    sizes = [len(learning_curve("Curve", run, "eval_accuracy").figure) for run in runs]
     assert sizes[1] < 1.2 * sizes[0]
 
 
@@ -117,7 +142,10 @@ def test_the_confusion_matrix_shows_its_counts_and_colors_shares_of_the_row():
     svg = confusion_matrix([[30, 10], [0, 4000]], ["neg", "pos"])
     assert [text for text in texts(svg) if re.fullmatch(r"[\d,]+", text)] == ["30", "10", "4,000"]
     opacities = [float(value) for value in re.findall(r"fill-opacity: ([\d.]+)", svg)]
-    assert opacities == pytest.approx([0.06 + 0.69 * share for share in (0.75, 0.25, 1.0)], abs=1e-5)
+    legend = [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert opacities == pytest.approx([0.06 + 0.69 * share for share in (0.75, 0.25, 1.0, *legend)], abs=1e-5)
+    assert [text for text in texts(svg) if text.endswith("%")] == ["0%", "25%", "50%", "75%", "100%"]
+    assert "of the documents of a true label" in texts(svg)
 
 
 @pytest.mark.parametrize(("labels", "counted"), [(25, True), (26, False)])

@@ -11,9 +11,10 @@ def test_a_report_in_brief():
     screen.report(
         Report(
             title="A title",
+            verdict="[b]Fast.",
             headlines=[Headline(name="headline", value=1)],
             sections=[
-                Section(heading="Times", text="How.", verdict="[b]Fast.", columns=("", "ms"), rows=[("ours", 1500)]),
+                Section(heading="Times", text="How.", columns=("", "ms"), rows=[("ours", 1500)]),
                 Section(heading="Facts", facts={"documents": 2500}),
                 Section(heading="Details", columns=("", "ms"), rows=[("theirs", 1)], detail=True),
                 Section(heading="Figure", figure="<svg/>", caption="What it shows."),
@@ -22,4 +23,4 @@ def test_a_report_in_brief():
         )
     )
     words = [word for word in screen.console.file.getvalue().split() if "─" not in word]
-    assert words == ["Times", "ms", "ours", "1,500", "[b]Fast.", "Facts", "documents", "2,500"]
+    assert words == ["Times", "ms", "ours", "1,500", "Facts", "documents", "2,500", "[b]Fast."]

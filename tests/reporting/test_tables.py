@@ -138,7 +138,7 @@ def test_an_empty_column_is_aligned_to_the_left():
 
 
 def test_a_table_shows_its_title_and_every_cell():
-    text = shown(results_table("Speed", ["attention", "tokens/s"], [["linformer", 31_224], ["full", None]]))
+    text = shown(results_table("Speed", ["attention", "tokens/s"], [["linformer", 31_224], ["full", None]], 100))
     assert text.split() == [
         "Speed",
         "attention",
@@ -154,18 +154,38 @@ def test_a_table_shows_its_title_and_every_cell():
 def test_where_it_is_too_wide_headings_are_broken_and_numbers_are_not():
     columns = ["tokens at once", "ours, in tokens a second", "full attention, in tokens a second"]
     console = Console(file=io.StringIO(), width=40)
-    console.print(results_table("", columns, [["8,192", 11_895, "30 min 03 s"], ["128", 3_583, "1 s"]]))
+    console.print(results_table("", columns, [["8,192", 11_895, "30 min 03 s"], ["128", 3_583, "1 s"]], 40))
     text = console.file.getvalue()
     assert all(cell in text for cell in ("8,192", "11,895", "30 min 03 s", "128", "3,583"))
     assert len(text.splitlines()) > 5
 
 
+def test_a_table_as_wide_as_that_of_an_adaptation_fits_a_terminal():
+    columns = ["tokens", "ours, tokens/s", "full, tokens/s", "ours is", "ours, MB", "full, MB", "ours takes"]
+    row = ["8,192", 9_986, 874, "11.4× faster", 222, 171, "1.3× more memory"]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(results_table("", columns, [row, ["128", 1, 2, "–", 3, 4, "–"]], 80))
+    text = console.file.getvalue()
+    assert all(cell in text for cell in ("8,192", "9,986", "11.4× faster", "1.3× more memory"))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_text_beside_numbers_is_broken_and_nothing_is_cut_off():
+    rows = [["90 %", 0.32, "344, 308, 227, 71, 144, 9, 344, 308, 227, 71, 144, 9", 312, "1.2× (1.4×)", "1.8× (2.3×)"]]
+    columns = ["energy", "ε", "K of the layers", "Theorem 2", "multiplications", "memory"]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(results_table("", columns, rows, 80))
+    shown_cells = console.file.getvalue().split()
+    assert [each for each in shown_cells if each in rows[0][2].split()] == rows[0][2].split()
+    assert "(2.3×)" in shown_cells and "1.2×" in shown_cells
+
+
 def test_no_markup_is_read_in_labels():
-    text = shown(results_table("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]]))
+    text = shown(results_table("[b]t[/b]", ["[i]c", "n"], [["[red]spam[/red]", 1], ["[/]", 2]], 100))
     for label in ("[b]t[/b]", "[i]c", "[red]spam[/red]", "[/]"):
         assert label in text
 
 
 def test_a_row_of_the_wrong_width_is_refused():
     with pytest.raises(ValueError, match=r"every row needs 2 cells, one a column, got 1: \['x'\]"):
-        results_table("", ["a", "b"], [["x"]])
+        results_table("", ["a", "b"], [["x"]], 80)

@@ -44,7 +44,19 @@ def test_the_table_of_an_adaptation_says_it_too():
 
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
     shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
-    (warning,) = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    assert len(warnings) == 2 and len({*warnings}) == 1  # before the training, and at its end
+    warning = warnings[0]
     assert " documents held out have the text of one to train on: " in warning
     for name in ("report.html", "README.md"):
         assert warning in (tmp_path / "run" / name).read_text(encoding="utf-8")
+
+
+def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, read_page):
+    text = [part.strip() for part in read_page((classifier_run.folder / "report.html").read_text("utf-8")).text]
+    verdict = json.loads((classifier_run.folder / "metrics.json").read_text())["verdict"]
+    assert text.count(verdict) == 1 and text.index(verdict) < text.index("accuracy")
+    title = next(part for part in text if part.startswith("Linformer on "))
+    assert "/" not in title and "." not in title
+    data = text[text.index("Data") : text.index("Length of the training documents")]
+    assert {"repeated to train on", "held out, with the text of one to train on"} <= set(data)

@@ -120,6 +120,20 @@ def test_a_file_twice_is_said_and_counted(numbered):
     ]
 
 
+def test_what_is_repeated_is_counted_even_where_it_is_nothing(tmp_path, write_csv, numbered):
+    rows = [(f"text {i // 2}", "xy"[i % 4 // 2]) for i in range(40)]  # each twice
+    data, held_out = write_csv(tmp_path / "a.csv", rows), write_csv(tmp_path / "b.csv", rows[:3])
+    splits = load_splits(TrainSettings(data=data, test=held_out, validation=numbered("c.csv", "xy")))
+    assert splits.repeats == {
+        "repeated to train on": 20,
+        "repeated for validation": 0,
+        "repeated held out": 1,
+        "for validation, with the text of one to train on": 0,
+        "held out, with the text of one to train on": 3,
+        "held out, with the text of one for validation": 0,
+    }
+
+
 def test_a_text_in_two_parts(tmp_path, write_csv, numbered):
     data = numbered("a.csv", ["x", "y"] * 10)
     held_out = write_csv(tmp_path / "b.csv", [("a.csv 3", "y"), ("new", "x"), ("newer", "x")])

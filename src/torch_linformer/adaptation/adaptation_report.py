@@ -9,6 +9,7 @@ from typing import Any
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
+from torch_linformer.adaptation.similarity import chance_of_neighbours
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerPreTrainedModel
@@ -22,6 +23,7 @@ from torch_linformer.reporting.plots import learning_curve
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
 from torch_linformer.reporting.templates import render_template
+from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.training.run_report import compare_costs, cost_cells, machine_and_versions
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.training_screen import TrainingScreen
@@ -71,6 +73,7 @@ class Adapted:
     history: list[dict[str, Any]]
     costs: dict[int, tuple[StepCost | None, StepCost | None]]
     texts: tuple[int, int]
+    warnings: list[str]
     spent: Spent
     device: str
     precision: str
@@ -79,6 +82,11 @@ class Adapted:
     def longest(self) -> int:
         """Tokens that the adapted model reads at once."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """What chance gives on the texts held out, for the score of which that is known."""
+        return {"neighbours": chance_of_neighbours(self.texts[1])}
 
     @property
     def result(self) -> dict[str, Any]:
@@ -108,18 +116,22 @@ class Adapted:
     @cached_property
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
-        objective = self.source.objective
-        curve = learning_curve(self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better)
+        objective, name = self.source.objective, name_in_title(self.source.path)
+        slots = verdict_on_slots(self.model.config.k, self.end, self.alone)
+        curve = learning_curve(
+            "Distillation", self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better
+        )
         return Report(
-            title=f"{Path(self.source.path).name}, adapted",
-            lead=f"{self.source.path} with {attention_of(self.model.config)}, for {self.longest:,} tokens; distilled "
+            title=f"{name}, adapted",
+            verdict="\n".join(filter(None, [slots, *self.warnings])),
+            lead=f"{name} with {attention_of(self.model.config)}, for {self.longest:,} tokens; distilled "
             f"in {format_duration(self.spent.seconds)} on {format_count(self.texts[0])} texts without labels.",
             headlines=[
-                Headline(title, format_score(self.end[name]), f"before training {format_score(self.start[name])}")
-                for name, title in objective.titles.items()
-                if name in self.start
+                Headline(title, format_score(self.end[score]), _beside(score, self))
+                for score, title in objective.titles.items()
+                if score in self.start
             ],
-            sections=[_scores(self), Section("Distillation", figure=curve), *_tradeoff(self), _costs(self.costs)],
+            sections=[_scores(self), curve, *_tradeoff(self), _costs(self.costs)],
             settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
             machine=machine_and_versions(self.device),
             command=self.command,
@@ -147,9 +159,20 @@ def show_adapted(adapted: Adapted, output: Path, screen: TrainingScreen) -> None
     )
 
 
-def score_line(titles: Mapping[str, str], scores: Mapping[str, float]) -> str:
-    """Scores in a sentence."""
-    return ", ".join(f"{title} {format_score(scores[name])}" for name, title in titles.items() if name in scores)
+def score_line(titles: Mapping[str, str], scores: Mapping[str, float], texts: int) -> str:
+    """Scores on that many texts in a sentence, with what chance gives for the one of which that is known."""
+    chance = {"neighbours": f" (chance {format_score(chance_of_neighbours(texts))})"}
+    return ", ".join(
+        f"{title} {format_score(scores[name])}{chance.get(name, '')}"
+        for name, title in titles.items()
+        if name in scores
+    )
+
+
+def _beside(score: str, adapted: Adapted) -> str:
+    """What a score at the head of the page is compared with."""
+    before = f"before training {format_score(adapted.start[score])}"
+    return f"{before}\nchance {format_score(adapted.chance[score])}" if score in adapted.chance else before
 
 
 def _score_rows(adapted: Adapted, columns: Iterable[Mapping[str, float]]) -> list[tuple[object, ...]]:
@@ -168,8 +191,12 @@ def _scores(adapted: Adapted) -> Section:
         columns["window alone"] = adapted.alone.scores
     if adapted.original:  # it has scores of its own where it has a head
         columns["original"] = adapted.original
-    names, rows = ["", *columns], _score_rows(adapted, columns.values())
-    text = "Neighbors are those among these texts, by similarity of the embeddings."
+    columns["chance"] = adapted.chance
+    names, rows = ["score", *columns], _score_rows(adapted, columns.values())
+    text = (
+        "Neighbors are those among these texts, by similarity of the embeddings; chance is what ten neighbors drawn at "
+        "random would keep."
+    )
     if adapted.alone:
         names.insert(4, "slots add")
         without = adapted.alone.scores
@@ -179,7 +206,6 @@ def _scores(adapted: Adapted) -> Section:
     return Section(
         f"{adapted.texts[1]} texts held out, beside the original",
         text=text,
-        verdict=verdict_on_slots(adapted.model.config.k, adapted.end, adapted.alone),
         columns=names,
         rows=rows,
     )
@@ -257,7 +283,7 @@ def _model_card(adapted: Adapted) -> str:
         command=adapted.command or "torch_linformer",
         texts=adapted.texts[1],
         scores=markdown_table(scores.columns, scores.rows),
-        warnings=(),
+        warnings=adapted.warnings,
         sentences=adapted.source.sentences,
         auto_class=adapted.source.objective.auto_class,
     )

@@ -23,6 +23,7 @@ from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
+from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
@@ -126,6 +127,9 @@ class Adaptation:
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
         self.objective = original.objective
+        self.warnings = find_overlap({"to learn from": train, "held out": test}).warnings
+        for warning in self.warnings:
+            screen.say(warning)
         max_length = settings.max_length or original.longest
         set_seed(settings.seed)
         encoder = DocumentEncoder(original.tokenizer, max_length)
@@ -145,7 +149,8 @@ class Adaptation:
             for part in (self.texts.validation, self.texts.test)
         )
         self.start = self.test.scores(self.student)
-        screen.say(f"before any training: {score_line(self.objective.titles, self.start)}")
+        start = score_line(self.objective.titles, self.start, len(self.texts.test.windows))
+        screen.say(f"before any training: {start}")
 
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, with checkpoints in ``output``; it ends with its best weights."""
@@ -171,6 +176,7 @@ class Adaptation:
             history=self.trainer.state.log_history,
             costs=processes.on_main(self._costs),
             texts=(len(self.texts.train), len(self.texts.test.windows)),
+            warnings=self.warnings,
             spent=spent,
             device=self.device,
             precision=self.precision,

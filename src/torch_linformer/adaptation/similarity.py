@@ -25,6 +25,11 @@ def embedding_scores(given: Tensor, wanted: Tensor) -> dict[str, float]:
     }
 
 
+def chance_of_neighbours(texts: int) -> float:
+    """What ``neighbours`` is on average where each text's nearest others are drawn at random."""
+    return min(NEIGHBOURS, texts - 1) / (texts - 1)
+
+
 def _nearest(similarities: Tensor) -> Tensor:
     """Bool ``(n, n)``: True at the nearest others of each text."""
     others = similarities.clone().fill_diagonal_(-torch.inf)

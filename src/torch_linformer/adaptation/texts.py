@@ -9,7 +9,6 @@ from datasets.fingerprint import Hasher
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.data.overlap import overlap_warnings
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
     Documents,
@@ -63,7 +62,7 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
         others = _load(held_out, objective, settings, labeled=True)
         train, test = documents.dataset, others.dataset
         notes = [*documents.notes, *(f"test: {note}" for note in others.notes)]
-    return train, test, [*notes, *overlap_warnings({"to learn from": train, "held out": test})]
+    return train, test, notes
 
 
 def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bool) -> Documents:

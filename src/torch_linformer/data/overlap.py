@@ -1,7 +1,8 @@
-"""Texts that occur in two parts of the documents, or with two labels, which distorts the scores."""
+"""Texts that occur twice, in two parts of the documents, or with two labels, which distorts the scores."""
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
+from typing import NamedTuple
 
 from datasets import Dataset
 
@@ -10,17 +11,26 @@ from torch_linformer.reporting.tables import format_count
 _READ = ("text", "question", "label")  # the columns compared, as far as there are any
 
 
-def overlap_warnings(parts: Mapping[str, Dataset]) -> list[str]:
-    """A sentence for each two parts that share texts, and one for texts whose labels contradict each other.
+class Overlap(NamedTuple):
+    """How many documents have the text of another one, by what they are, and sentences about those that matter."""
 
-    The keys of ``parts`` are their purposes, such as "to train on". A text with a question is the same only if the
-    question is.
+    repeats: dict[str, int]
+    warnings: list[str]
+
+
+def find_overlap(parts: Mapping[str, Dataset]) -> Overlap:
+    """Documents with the text of another one, in their own part and in each two parts, and contradictory labels.
+
+    The keys of ``parts`` are their purposes, such as "to train on". Texts are compared exactly; a text with a question
+    is the same only if the question is.
     """
     found = {name: list(_hashes(part)) for name, part in parts.items()}
+    texts = {name: {text for text, _ in documents} for name, documents in found.items()}
+    repeats = {f"repeated {name}": len(found[name]) - len(texts[name]) for name in parts}
     warnings = []
     for one, other in combinations(parts, 2):
-        known = {text for text, _ in found[one]}
-        shared = sum(text in known for text, _ in found[other])
+        shared = sum(text in texts[one] for text, _ in found[other])
+        repeats[f"{other}, with the text of one {one}"] = shared
         if shared:
             warnings.append(
                 f"warning: {format_count(shared)} of the {format_count(len(found[other]))} documents {other} have the "
@@ -36,7 +46,7 @@ def overlap_warnings(parts: Mapping[str, Dataset]) -> list[str]:
             f"text{'' if len(contradictory) == 1 else 's'} in {format_count(standing)} documents; no model can be "
             "right about all of them"
         )
-    return warnings
+    return Overlap(repeats, warnings)
 
 
 def _hashes(part: Dataset) -> Iterator[tuple[int, int]]:

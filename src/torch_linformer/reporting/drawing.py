@@ -47,18 +47,20 @@ def render_png(draw: Draw, height: float, width: float = WIDTH) -> bytes:
 
 
 def draw_cells(axes: Axes, shares: Mapping[tuple[int, int], float], texts: Mapping[tuple[int, int], str]) -> None:
-    """Squares centered at (x, y), the fuller the larger their share of 1, with text on them.
-
-    They are at most 3/4 opaque: ink on them is readable on any page.
-    """
+    """Squares centered at (x, y), the fuller the larger their share of 1, with text on them."""
     squares = [Rectangle((x - 0.47, y - 0.47), 0.94, 0.94) for x, y in shares]
-    colors = [(BLUE, 0.06 + 0.69 * share) for share in shares.values()]
+    colors = [cell_color(share) for share in shares.values()]
     axes.add_collection(PatchCollection(squares, facecolors=colors, linewidths=0))
     for (x, y), text in texts.items():
         axes.text(x, y, text, ha="center", va="center_baseline", size=10)
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set_visible(False)
+
+
+def cell_color(share: float) -> tuple[str, float]:
+    """Color and opacity of a cell; at most 3/4 opaque: ink on it is readable on any page."""
+    return BLUE, 0.06 + 0.69 * share
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from torch_linformer.reporting.tables import format_cell, format_table
 
 def render_markdown(report: Report) -> str:
     """Return a whole Markdown document; figures are links to their PNG files, after the sections."""
-    parts = [f"# {report.title}", report.lead, "\n".join(map(_headline, report.headlines))]
+    verdict = [f"**{paragraph}**" for paragraph in report.verdict.splitlines() if paragraph]
+    parts = [f"# {report.title}", *verdict, report.lead, "\n".join(map(_headline, report.headlines))]
     for section in report.all_sections:
         facts = markdown_table(("", ""), list(section.facts.items())) if section.facts else ""
         table = markdown_table(section.columns, section.rows) if section.columns else ""
-        verdict = section.verdict and f"**{section.verdict}**"
-        parts += [f"## {section.heading}", section.text, verdict, facts, table, section.caption]
+        parts += [f"## {section.heading}", section.text, facts, table, section.caption]
     parts += [f"![{name}]({name}.png)" for name in report.figures]
     parts += ["## Command", f"```sh\n{report.command}\n```"]
     return "\n\n".join(filter(None, (part.strip() for part in parts))) + "\n"

@@ -8,42 +8,68 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, WIDTH, draw_cells, render_svg
-from torch_linformer.reporting.tables import format_count, format_percent
+from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, WIDTH, cell_color, draw_cells, render_svg
+from torch_linformer.reporting.report import Section
+from torch_linformer.reporting.tables import format_count, format_percent, format_score
 
 MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows only colors
 MAX_LABELS = 50  # and beyond this only its most frequent labels
+LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of a row, whose colors are shown
+LEGEND_WIDTH = 400
 MAX_POINTS = 400  # half a page's width shows no more of a line
 
 
 def learning_curve(
-    history: Sequence[Mapping[str, object]], metric: str | None = None, *, larger_is_better: bool = True
-) -> str:
-    """Draw training and validation loss over steps, and beside them a validation metric with its best marked.
+    heading: str,
+    history: Sequence[Mapping[str, object]],
+    metric: str,
+    *,
+    larger_is_better: bool = True,
+    caption: str = "",
+) -> Section:
+    """A section with training and validation loss over steps, and beside them a validation metric, its best marked.
+
+    What was logged only once is told in a sentence instead: one point is no curve.
 
     Args:
+        heading: of the section.
         history: entries as in `Trainer.state.log_history`: `step` with `loss`, or with `eval_loss` and other values.
-        metric: key of the metric to draw, such as `"eval_accuracy"`.
+        metric: key of the metric, such as `"eval_accuracy"`.
         larger_is_better: which end of it is the best.
+        caption: a sentence under the figure, if there is one.
     """
+    name = metric.removeprefix("eval_").replace("_at_", "@").replace("_", " ").replace("f1", "F1")
     losses = {"training": _series(history, "loss"), "validation": _series(history, "eval_loss")}
-    scores = _series(history, metric or "")
-    name = (metric or "").removeprefix("eval_").replace("_at_", "@").replace("_", " ").replace("f1", "F1")
+    scores = _series(history, metric)
+    titles = {**{f"{part} loss": series for part, series in losses.items()}, f"validation {name}": scores}
+    once = [
+        f"{title} {format_score(series[0, 1])} at step {format_count(series[0, 0])}"
+        for title, series in titles.items()
+        if len(series) == 1
+    ]
+    text = f"Logged once, and so without a curve: {', '.join(once)}." if once else ""
+    curves = [title for title, series in titles.items() if len(series) > 1]
+    if not curves:
+        return Section(heading, text=text or "Nothing was logged.")
+    losses = {part: series for part, series in losses.items() if len(series) > 1}
+    panels = int(bool(losses)) + int(len(scores) > 1)
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, 2 if len(scores) else 1, squeeze=False)[0]
-        _losses(panels[0], losses)
-        if len(scores):
-            _metric(panels[1], scores, name, 1 if larger_is_better else -1)
-        for axes in panels:
+        axes_of = figure.subplots(1, panels, squeeze=False)[0]
+        if losses:
+            _losses(axes_of[0], losses)
+        if len(scores) > 1:
+            _metric(axes_of[-1], scores, name, 1 if larger_is_better else -1)
+        for axes in axes_of:
             axes.set_xlabel("step")
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
             axes.xaxis.set_major_formatter(_tick)
 
-    description = "Learning curve: training and validation loss over steps"
-    return render_svg(draw, f"{description}, and validation {name}" if len(scores) else description, height=270)
+    figure = render_svg(draw, f"Learning curve: {', '.join(curves)} over steps", height=270)
+    return Section(heading, text=text, figure=figure, caption=caption)
 
 
 def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
@@ -70,11 +96,14 @@ def confusion_matrix(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
         axes.set_xticks(range(len(names)), names, size=size, **turned if label_width > cell else {})
         axes.set_yticks(range(len(names)), names, size=size)
         axes.set(xlabel="predicted", ylabel="true")
+        colors = [Patch(facecolor=cell_color(share), label=f"{share:.0%}") for share in LEGEND]
+        figure.legend(handles=colors, title="of the documents of a true label", loc="outside lower left", ncols=5)
 
     all_labels = f", the most frequent of {format_count(len(labels))}" if len(names) < len(labels) else ""
     description = f"Confusion matrix of {len(names)} labels{all_labels}: rows are true, columns predicted"
     side = cell * len(names) + 60
-    return render_svg(draw, description, height=side + 0.75 * label_width, width=side + 1.4 * label_width)
+    width = max(LEGEND_WIDTH, side + 1.4 * label_width)
+    return render_svg(draw, description, height=side + 0.75 * label_width + 50, width=width)
 
 
 def length_histogram(lengths: Sequence[int], max_length: int) -> str:
@@ -126,12 +155,10 @@ def _line(axes: Axes, series: np.ndarray, color: str, label: str = "") -> None:
 
 
 def _losses(axes: Axes, losses: Mapping[str, np.ndarray]) -> None:
-    for (name, series), color in zip(losses.items(), (BLUE, ORANGE), strict=True):
-        if len(series):
-            _line(axes, series, color, name)
-    axes.set_title("Loss" if axes.lines else "Loss: nothing was logged")
-    if axes.lines:
-        axes.legend(loc="best")
+    for part, series in losses.items():
+        _line(axes, series, BLUE if part == "training" else ORANGE, part)
+    axes.set_title("Loss")
+    axes.legend(loc="best")
 
 
 def _metric(axes: Axes, series: np.ndarray, name: str, sign: int) -> None:

@@ -20,7 +20,6 @@ class Section:
     Attributes:
         heading: its title.
         text: paragraphs, with an empty line between two; a terminal leaves them out.
-        verdict: what follows from the section, or makes it doubtful, in a line or a few.
         facts: names and values.
         columns: headings of the table; without any there is no table.
         rows: cells of the table; the first names its row.
@@ -32,7 +31,6 @@ class Section:
     heading: str
     _: KW_ONLY
     text: str = ""
-    verdict: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
@@ -50,6 +48,7 @@ class Report:
     """What a command found, and how. Every value is formatted by `format_cell`, unless it is text already.
 
     Attributes:
+        verdict: what follows from all of it, and what makes that doubtful: a paragraph each, before anything else.
         lead: one or more paragraphs under the title.
         headlines: the few numbers that most readers come for.
         settings: the options of the command.
@@ -59,6 +58,7 @@ class Report:
     """
 
     title: str
+    verdict: str = ""
     lead: str = ""
     headlines: Sequence[Headline] = ()
     sections: Sequence[Section] = ()

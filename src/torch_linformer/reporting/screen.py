@@ -22,10 +22,10 @@ class Screen:
         self.console.print(sentence, markup=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        self.console.print(results_table(title, columns, rows))
+        self.console.print(results_table(title, columns, rows, self.console.width))
 
     def report(self, report: Report) -> None:
-        """A report in brief: facts, tables and verdicts of the sections that are no details."""
+        """Facts and tables of the sections that are no details; last, near the prompt, the verdict."""
         for section in report.all_sections:
             if section.detail:
                 continue
@@ -33,8 +33,8 @@ class Screen:
                 self.table(section.heading, ("", ""), list(section.facts.items()))
             if section.columns:
                 self.table(section.heading, section.columns, section.rows)
-            if section.verdict:
-                self.say(f"{section.verdict}\n")
+        if report.verdict:
+            self.say(f"{report.verdict}\n")
 
     def start_bar(self, *columns: ProgressColumn, total: int, completed: int) -> None:
         """A bar of these columns, one of which may show ``task.fields[line]``; nothing where there is no terminal."""

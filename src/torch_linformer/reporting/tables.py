@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -132,15 +133,24 @@ def _are_numbers(cells: Sequence[str]) -> bool:
     return bool(cells) and all(map(_NUMBER.fullmatch, cells))
 
 
-def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Table of `format_table` for the terminal; every text is shown as it is (no rich markup is read)."""
+def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Table:
+    """Table of `format_table` for a terminal of `width`; every text is shown as it is (no rich markup is read)."""
     found = format_table(columns, rows)
-    table = Table(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD)
+    widest = [max(map(len, column)) for column in zip(columns, *found.rows, strict=True)]
+    too_wide = sum(widest) + 3 * len(columns) + 1 > width
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0 if too_wide else 1),
+    )
     for number, (heading, right) in enumerate(zip(columns, found.right, strict=True)):
         # Where a table is too wide its headings and texts are broken, never its numbers, which may name the rows too.
         column = [row[number] for row in found.rows]
-        widest = max(map(len, column)) if right or _are_numbers(column) else None
-        table.add_column(Text(heading), justify="right" if right else "left", min_width=widest)
+        whole = right or _are_numbers(column)
+        if whole and too_wide:
+            heading = textwrap.fill(heading, max(map(len, column)), break_long_words=False, break_on_hyphens=False)
+        table.add_column(Text(heading), justify="right" if right else "left", no_wrap=whole)
     for row in found.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -31,6 +31,7 @@ from torch_linformer.reporting.tables import (
     score_title,
 )
 from torch_linformer.reporting.templates import render_template
+from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
@@ -115,7 +116,8 @@ class Outcome:
         """What the terminal and ``report.html`` show."""
         kind = "Full-attention twin" if self.full_attention else "Linformer"
         return Report(
-            title=f"{kind} on {self.settings.data}",
+            title=f"{kind} on {name_in_title(self.settings.data)}",
+            verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
             lead=f"{format_count(self.model.num_parameters())} parameters, trained in "
             f"{format_duration(self.spent.seconds)} on {format_count(len(self.splits.train))} documents. "
             f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
@@ -175,8 +177,7 @@ def _scores(outcome: Outcome) -> Section:
     ]
     return Section(
         "Held-out documents, scored once",
-        verdict=outcome.verdict,
-        columns=("", *map(score_title, task.headline)),
+        columns=("method", *map(score_title, task.headline)),
         rows=rows,
     )
 
@@ -206,7 +207,7 @@ def _costs(outcome: Outcome) -> list[Section]:
         "A training step beside full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
         "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
-        columns=("", "tokens/s", "peak memory, MB"),
+        columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,
     )
     return [section]
@@ -232,15 +233,19 @@ def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, st
 def _data(outcome: Outcome) -> list[Section]:
     splits, task = outcome.splits, outcome.task
     lengths = length_histogram(outcome.num_tokens.tolist(), outcome.settings.length)
-    curve = learning_curve(outcome.history, f"eval_{task.best_metric}", larger_is_better=task.larger_is_better)
-    notes, warnings = "\n\n".join(splits.notes), "\n".join(splits.warnings)
     documents = {f"{part} documents": count for part, count in outcome.metrics["documents"].items()}
     cut = "Tokens of whole documents; the line is what the model reads at once."
     kept = "The weights that were best on the validation documents are the ones kept."
     return [
-        Section("Data", text=notes, verdict=warnings, facts=documents, detail=True),
+        Section("Data", text="\n\n".join(splits.notes), facts=documents | splits.repeats, detail=True),
         Section("Length of the training documents", figure=lengths, caption=cut),
-        Section("Learning curve", figure=curve, caption=kept),
+        learning_curve(
+            "Learning curve",
+            outcome.history,
+            f"eval_{task.best_metric}",
+            larger_is_better=task.larger_is_better,
+            caption=kept,
+        ),
     ]
 
 
@@ -248,7 +253,10 @@ def _labels(outcome: Outcome) -> list[Section]:
     sections, scores = [], outcome.scores
     if "confusion_matrix" in scores:
         matrix = confusion_matrix(scores["confusion_matrix"], outcome.splits.names)
-        caption = "Held-out documents: a row is a true label, a column what was predicted."
+        caption = (
+            "Held-out documents: a row is a true label, a column what was predicted. The fuller the color, the larger "
+            "the share of the row."
+        )
         sections.append(Section("Confusion matrix", figure=matrix, caption=caption))
     if "per_label" in scores:
         shares = ("precision", "recall", "f1")
@@ -278,7 +286,7 @@ def _model_card(outcome: Outcome) -> str:
     return render_template(
         "training/model_card.md",
         version=torch_linformer.__version__,
-        title=outcome.settings.data,
+        title=name_in_title(outcome.settings.data),
         task=outcome.task,
         attention=reader_config(outcome.model.config).attention,
         parameters=format_count(outcome.model.num_parameters()),
@@ -286,7 +294,7 @@ def _model_card(outcome: Outcome) -> str:
         command=outcome.command or "torch_linformer",
         documents=format_count(len(outcome.splits.test)),
         scores=markdown_table(scores.columns, scores.rows),
-        verdict=scores.verdict,
+        verdict=outcome.verdict,
         warnings=outcome.splits.warnings,
         model_class=type(outcome.model).__name__,
     )

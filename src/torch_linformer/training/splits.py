@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from torch_linformer.data.overlap import overlap_warnings
+from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
     Documents,
@@ -22,7 +22,7 @@ from torch_linformer.training.train_settings import TrainSettings
 class Splits:
     """Datasets with the columns of the task's record; the names of its labels, if any; notes for the screen.
 
-    ``warnings`` stand beside the scores too.
+    ``warnings`` stand beside the scores too; ``repeats`` counts documents with the text of another one.
     """
 
     train: Dataset
@@ -31,6 +31,7 @@ class Splits:
     names: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    repeats: dict[str, int] = field(default_factory=dict)
 
 
 def load_splits(settings: TrainSettings) -> Splits:
@@ -52,8 +53,8 @@ def load_splits(settings: TrainSettings) -> Splits:
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
-    warnings = overlap_warnings({"to train on": train, "for validation": validation, "held out": test})
-    return Splits(train, validation, test, names, notes, warnings)
+    overlap = find_overlap({"to train on": train, "for validation": validation, "held out": test})
+    return Splits(train, validation, test, names, notes, overlap.warnings, overlap.repeats)
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:

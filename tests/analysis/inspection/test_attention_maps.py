@@ -157,3 +157,26 @@ def test_padding_reads_and_gives_nothing(build, ids):
     of_padded = model.encoder.layers[1].self_attn.proj_v(identity, padding)[0].mT.detach()
     torch.testing.assert_close(of_padded[:19], alone.proj_v[0])
     assert not of_padded[19:].any()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"window": 4, "exact_first": 1}, {"projection": "max"}, {"projection": "conv"}], ids=str
+)
+def test_slots_that_a_short_document_does_not_reach_are_not_in_use(build, ids, fields):
+    """29 positions in 7 windows of 5 leave one slot that stands for none at all; 8 tokens reach two."""
+    layers = attention_of_layers(build(LinformerModel, **{"projection": "mean", **fields}), ids[:, :8], range(2))
+    for layer in layers.values():
+        used = layer.in_use()
+        assert (layer.num_slots, used.num_slots) == (7, 2)
+        torch.testing.assert_close(used.weights.sum(-1), torch.ones(3, 8, dtype=torch.float64))
+        assert (used.proj_k is used.proj_v) == (layer.proj_k is layer.proj_v)
+        if layer.proj_v is not None:
+            torch.testing.assert_close(used.token_map(1), layer.token_map(1))
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"projection": "dynamic"}, {"attention": "full"}, {"k": 0, "window": 4}], ids=str
+)
+def test_where_all_slots_are_in_use_nothing_changes(build, ids, fields):
+    layer = attention_of_layers(build(LinformerModel, **fields), ids[:, :8], [0])[0]
+    assert layer.in_use() is layer

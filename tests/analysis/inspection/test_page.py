@@ -9,6 +9,7 @@ import pytest
 
 from torch_linformer.analysis import inspect_text
 from torch_linformer.analysis.inspection.page import render_inspection
+from torch_linformer.models import LinformerModel
 
 NASTY = "</script><script>alert(1)</script><!-- <b>&amp;\u202e\u2028\ud800'\""
 
@@ -108,3 +109,31 @@ def test_the_answer_and_how_its_numbers_add_up(render, read_page):
     answer = json.loads(page.scripts[0])["answer"]
     assert len(answer["labels"]) == 3 and len(answer["relevance"][0]) == 8
     assert re.search(r"but for the error of the integration: LABEL_\d [+−]\d+\.\d{3} of [+−]\d", "".join(page.text))
+
+
+def test_only_slots_in_use_are_on_the_page(render, read_page):
+    page = read_page(render("wet mud", projection="mean"))
+    data = json.loads(page.scripts[0])
+    assert [layer["slots"] for layer in data["layers"]] == [1, 1]
+    assert [data["arrays"][number]["shape"][1] for number in data["layers"][0]["weights"]] == [1, 1, 1]
+    assert "Of the 7 slots of a layer at most 1 are in use" in "".join(page.text)
+    assert "are in use" not in "".join(read_page(render(projection="linear")).text)
+
+
+def test_the_strongest_token_and_the_passages_that_decided(build, words, read_page):
+    seen = inspect_text(build(), words, "script\nsea sand\nwet mud.")
+    data = json.loads(read_page(render_inspection(seen, model="m", source="s")).scripts[0])
+    values = seen.answer.relevance.values
+    assert data["firstToken"] == int(values[0].abs().argmax()) > 1
+    for found, row in zip(data["answer"]["passages"], values, strict=True):
+        assert {each["text"] for each in found} == {"wet mud.", "sea sand", "script"}
+        assert [each["added"] for each in found] == pytest.approx(
+            sorted((float(row[each["first"] : each["last"] + 1].sum()) for each in found), key=abs, reverse=True)
+        )
+
+
+def test_without_an_answer_the_first_token_of_the_text_is_selected(build, words, read_page):
+    seen = inspect_text(build(LinformerModel), words, "wet mud")
+    page = read_page(render_inspection(seen, model="m", source="s"))
+    assert json.loads(page.scripts[0])["firstToken"] == 1
+    assert "passages" not in {value for name, value in page.attributes if name == "id"}

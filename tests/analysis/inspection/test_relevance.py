@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from torch_linformer.analysis.inspection.relevance import integrated_gradients
+from torch_linformer.analysis import inspect_text
+from torch_linformer.analysis.inspection.relevance import integrated_gradients, lexical_shares
+from torch_linformer.models.lexical_head import NOTHING, LexicalHead
 
 IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
@@ -57,3 +59,58 @@ def test_the_model_is_left_as_it_was(build):
     integrated_gradients(lambda: model(IDS).logits[0], model.linformer.embeddings, IDS, OF_TEXT, steps=1)
     assert torch.equal(model(IDS).logits, before)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.fixture
+def lexical():
+    """Tokens 2 and 3 count for nothing, 9 as 4; of the pairs 4 5 and 5 5 have buckets."""
+    torch.manual_seed(1)
+    head = LexicalHead(12, 32, 3).double()
+    with torch.no_grad():
+        for tensor in (head.weight, head.bias, head.idf):
+            tensor.uniform_(0.5, 2.0)
+        head.counts_as.copy_(torch.arange(12))
+        head.counts_as[2:4], head.counts_as[9] = NOTHING, 4
+        for one, other in ((4, 5), (5, 5)):
+            pair = head.codes(torch.tensor(one), torch.tensor(other))
+            head.pairs[head.buckets(pair)[0]] = pair
+    return head
+
+
+@pytest.mark.parametrize("ids", [[2, 4, 5, 5, 3, 5, 9, 5, 7, 2], [4], [5, 5], [2, 3], [7, 6, 8]], ids=str)
+def test_shares_of_a_lexical_head_add_up_to_its_logits(lexical, ids):
+    ids = torch.tensor([ids])
+    shares = lexical_shares(lexical, ids)
+    assert shares.shape == (3, ids.shape[1])
+    torch.testing.assert_close(shares.sum(-1), (lexical(ids)[0] - lexical.bias).detach())
+    assert not shares[:, (ids[0] == 2) | (ids[0] == 3)].any()
+
+
+def test_a_feature_is_shared_by_its_occurrences_and_a_pair_by_its_tokens(lexical):
+    """4 5 by hand: two tokens and a pair, each once."""
+    bucket = 12 + int((lexical.pairs == lexical.codes(torch.tensor(4), torch.tensor(5))).nonzero())
+    features = torch.tensor([4, 5, bucket])
+    added = (lexical.idf[features] / lexical.idf[features].norm()).unsqueeze(-1) * lexical.weight[features]
+    expected = torch.stack([added[0] + added[2] / 2, added[1] + added[2] / 2]).mT
+    torch.testing.assert_close(lexical_shares(lexical, torch.tensor([[4, 5]])), expected.detach())
+    once, twice = (lexical_shares(lexical, torch.tensor([ids])) for ids in ([7, 8], [7, 8, 7]))
+    torch.testing.assert_close(twice[:, 0], twice[:, 2])
+    assert not torch.allclose(once[:, 0], twice[:, 0])
+
+
+def test_an_answer_draws_on_the_lexical_head_too(build, words, lexical):
+    model = build(lexical_buckets=32, num_labels=3)
+    model.lexical.load_state_dict(lexical.state_dict())
+    seen = inspect_text(model, words, "wet mud sea wet mud mud")
+    relevance = seen.answer.relevance
+    model.lexical = None
+    rest = inspect_text(model, words, "wet mud sea wet mud mud")
+    assert seen.lexical and not rest.lexical
+    order = [rest.answer.labels.index(label) for label in seen.answer.labels]
+    shares = relevance.values - rest.answer.relevance.values[order]
+    names = [int(label.removeprefix("LABEL_")) for label in seen.answer.labels]
+    ids = torch.tensor([words("wet mud sea wet mud mud")["input_ids"]])
+    torch.testing.assert_close(shares, lexical_shares(lexical, ids)[names])
+    torch.testing.assert_close(
+        relevance.values.sum(-1), relevance.scores - relevance.blank_scores, rtol=1e-2, atol=1e-2
+    )

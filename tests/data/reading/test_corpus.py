@@ -29,7 +29,9 @@ def test_labels_are_the_packages_with_enough_files(tmp_path):
     assert Counter(document.values["label"] for document in documents) == {"alpha": 23, "beta": 20}
     assert documents[0] == ({"text": "alpha = 0\n", "label": "alpha"}, "alpha/m000.py")
     assert [document.where for document in documents] == sorted(document.where for document in documents)
-    assert description == "43 distinct files of Python 9's library, 2 packages with at least 20 files"
+    assert (
+        description == "43 distinct files of Python 9's library, 2 packages with at least 20 files; 0 copies left out"
+    )
 
 
 def test_what_is_no_document_is_left_out(tmp_path):
@@ -42,7 +44,8 @@ def test_what_is_no_document_is_left_out(tmp_path):
     write(tmp_path / "b" / "copy.py", "a = 7\n")  # the same bytes as a/m007.py, which comes first
     write_package(tmp_path / "site-packages", "numpy", MIN_FILES)
     write_package(tmp_path / "a", "__pycache__", 3)
-    documents, _ = package_documents(tmp_path, "")
+    documents, description = package_documents(tmp_path, "")
+    assert description.endswith("; 1 copies left out")
     assert Counter(document.values["label"] for document in documents) == {"a": 20, "b": 20}
 
 
@@ -59,7 +62,10 @@ def test_smaller_libraries_lower_the_threshold_and_say_so(tmp_path):
         write_package(tmp_path, name, files)
     documents, description = package_documents(tmp_path, "it")
     assert Counter(document.values["label"] for document in documents) == {"a": 30, "b": 7, "c": 7}
-    assert description == "44 distinct files of it, 3 packages with at least 7 files (fewer than two have 20)"
+    assert (
+        description
+        == "44 distinct files of it, 3 packages with at least 7 files (fewer than two have 20); 0 copies left out"
+    )
 
 
 @pytest.mark.parametrize("sizes", [[], [30], [30, 1]])

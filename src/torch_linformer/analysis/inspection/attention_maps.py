@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,6 +52,17 @@ class LayerAttention:
     def has_token_map(self) -> bool:
         """Whether :meth:`token_map` exists."""
         return self.num_slots == 0 or self.proj_v is not None
+
+    def in_use(self) -> "LayerAttention":
+        """The same without the last slots that nothing attends to: segments that a short document does not reach."""
+        attended = torch.nonzero((self.weights[..., : self.num_slots] != 0).any(dim=0).any(dim=0))
+        used = int(attended.max()) + 1 if len(attended) else 0
+        if used in (0, self.num_slots):
+            return self
+        weights = torch.cat([self.weights[..., :used], self.weights[..., self.num_slots :]], dim=-1)
+        proj_k, proj_v = (None if x is None else x[..., :used] for x in (self.proj_k, self.proj_v))
+        proj_v = proj_k if self.proj_v is self.proj_k else proj_v
+        return replace(self, weights=weights, proj_k=proj_k, proj_v=proj_v, num_slots=used)
 
     def token_map(self, head: int) -> Tensor:
         r"""The weight of each token's value in the output at each token, ``(N, N)``: :math:`\bar P F^\top`.

@@ -11,6 +11,7 @@ from torch_linformer.analysis.inspection.page import check_bokeh, write_inspecti
 from torch_linformer.data.reading.streamed import one_document
 from torch_linformer.opening.devices import resolve_device
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.reporting.titles import name_in_title
 
 
 def inspect_folder(
@@ -38,7 +39,7 @@ def inspect_folder(
     cast(nn.Module, loaded).to(device)
     inspection = inspect_text(loaded, tokenizer, document, layers=layers, cut=cut, on_progress=on_progress)
     on_progress("writing the page")
-    size = write_inspection(output, inspection, model=Path(model).resolve().name, source=source)
+    size = write_inspection(output, inspection, model=name_in_title(model), source=source)
     tokens = f"{len(inspection.tokens):,} tokens"
     if inspection.num_tokens > len(inspection.tokens):
         tokens = f"the first {len(inspection.tokens):,} of {inspection.num_tokens:,} tokens"

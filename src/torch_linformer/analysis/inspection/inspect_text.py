@@ -1,7 +1,7 @@
 """One document inside a trained model: what its attention does, and which tokens its answer draws on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
-from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients
+from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,
@@ -48,6 +48,7 @@ class Inspection:
         config: the configuration of the encoder.
         layers: the attention of the chosen layers, by their number from 0.
         answer: of a model that classifies documents; None for others.
+        lexical: whether the model has a lexical head, in whose features the tokens have shares too.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Inspection:
     config: LinformerConfig
     layers: dict[int, LayerAttention]
     answer: Answer | None
+    lexical: bool
 
 
 def inspect_text(
@@ -111,6 +113,7 @@ def inspect_text(
         config=config,
         layers=found,
         answer=answer,
+        lexical=getattr(model, "lexical", None) is not None,
     )
 
 
@@ -172,4 +175,8 @@ def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_tex
     relevance = integrated_gradients(
         lambda: cast(Tensor, model(input_ids).logits[0, best]), model.linformer.embeddings, input_ids, of_text
     )
+    if model.lexical is not None:  # which reads ids, not embeddings
+        shares = lexical_shares(model.lexical, input_ids)[best.cpu()].to(relevance.values)
+        without = relevance.blank_scores - shares.sum(dim=-1)
+        relevance = replace(relevance, values=relevance.values + shares, blank_scores=without)
     return Answer(labels=[names[number] for number in best.tolist()], probabilities=probabilities, relevance=relevance)

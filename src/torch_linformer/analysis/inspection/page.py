@@ -4,6 +4,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+from dataclasses import replace
 from importlib import resources
 from os import PathLike
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch_linformer
 from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
 from torch_linformer.analysis.inspection.page_arrays import MOST_BYTES, pack_layers
+from torch_linformer.analysis.inspection.passages import cut_into_passages, ranked_passages, shown_passage
 from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
 from torch_linformer.analysis.inspection.relevance import STEPS
 from torch_linformer.models import LinformerConfig
@@ -46,6 +48,8 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     import bokeh
     from bokeh.util.paths import bokehjs_path
 
+    all_slots = max(layer.num_slots for layer in inspection.layers.values())
+    inspection = replace(inspection, layers={number: layer.in_use() for number, layer in inspection.layers.items()})
     answer, layers = inspection.answer, inspection.layers.values()
     slots = max(layer.num_slots for layer in layers)
     packed, figures, headlines = pack_layers(inspection.layers, most_bytes), _figures(inspection), _headlines(answer)
@@ -66,11 +70,13 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         inspection=inspection,
         ordinary=all(layer.is_ordinary for layer in layers),
         slots=slots,
+        all_slots=all_slots,
         attended=_attended(inspection.config, slots > 0),
         same=all(layer.proj_k is layer.proj_v for layer in layers),
         labels=[headline.name for headline in headlines],
         steps=STEPS,
         sums=_sums(answer) if answer else "",
+        lexical=inspection.lexical,
     )
 
 
@@ -83,16 +89,24 @@ def write_inspection(path: str | PathLike[str], inspection: Inspection, **option
 
 def _data(inspection: Inspection, packed: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
     """What the script reads."""
-    answer = inspection.answer
-    of_text = (number for number, (start, end) in enumerate(inspection.spans) if start < end)
+    answer, spans = inspection.answer, inspection.spans
+    passages = cut_into_passages(inspection.text, spans)
+    ranked = [ranked_passages(passages, values) for values in answer.relevance.values] if answer else []
+    of_text = [token for tokens in passages for token in tokens]
+    if answer:
+        of_text.sort(key=answer.relevance.values[0].abs().tolist().__getitem__, reverse=True)
     return {
         **packed,
         "tokens": len(inspection.tokens),
-        "firstToken": next(of_text, 0),
-        "pieces": cut_into_pieces(inspection.text, inspection.spans, inspection.tokens),
+        "firstToken": of_text[0] if of_text else 0,
+        "pieces": cut_into_pieces(inspection.text, spans, inspection.tokens),
         "answer": answer
         and {
             "labels": [visible(label) for label in answer.labels],
+            "passages": [
+                [{**each._asdict(), "text": shown_passage(inspection.text, spans, each)} for each in found]
+                for found in ranked
+            ],
             "relevance": [[float(f"{value:.7g}") for value in row] for row in answer.relevance.values.tolist()],
         },
         "figures": figures,

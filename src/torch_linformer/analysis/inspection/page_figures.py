@@ -13,7 +13,7 @@ TOOLS = "pan,box_zoom,zoom_in,zoom_out,reset"
 def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
     """A heat map for the page; ``x`` and ``y`` are what is on an axis and how many there are of it."""
     (x_label, columns), (y_label, rows) = x, y
-    plot = _figure(name, x_label, Range1d(0, columns, bounds=(0, columns), name=f"{name}-x"), height=440)
+    plot = _figure(name, x_label, Range1d(0, columns, bounds=(0, columns), name=f"{name}-x"), height=440, whole=True)
     plot.y_range = Range1d(rows, 0, bounds=(0, rows), name=f"{name}-y")
     plot.yaxis.axis_label = y_label
     source = ColumnDataSource({"image": [np.zeros((1, 1), np.float32)]} | {key: [1] for key in ("x", "y", "dw", "dh")})
@@ -33,14 +33,15 @@ def map_figure(name: str, x: tuple[str, int], y: tuple[str, int]) -> Any:
 
 def profile_figure(name: str, length: int) -> Any:
     """Lines over the positions of a document, of E and F."""
-    plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180)
+    plot = _figure(name, "position", Range1d(0, length, bounds=(0, length), name=f"{name}-x"), height=180, whole=False)
     for line in ("k", "v"):
         source = ColumnDataSource({"x": [0, length], "y": [0, 0]}, name=f"{name}-{line}")
         plot.step("x", "y", source=source, mode="center", line_width=1.5, name=f"{name}-line-{line}")
     return json_item(plot)
 
 
-def _figure(name: str, x_label: str, x_range: Range1d, height: int) -> Any:
+def _figure(name: str, x_label: str, x_range: Range1d, height: int, *, whole: bool) -> Any:
+    """An empty figure, over whole numbers on its x axis, and if ``whole`` on both."""
     plot = figure(name=name, x_range=x_range, height=height, sizing_mode="stretch_width", tools=TOOLS, active_drag=None)
     plot.toolbar.logo = None
     plot.toolbar_location = "above"
@@ -48,6 +49,8 @@ def _figure(name: str, x_label: str, x_range: Range1d, height: int) -> Any:
     plot.background_fill_color = plot.border_fill_color = plot.outline_line_color = None
     plot.xaxis.formatter.use_scientific = plot.yaxis.formatter.use_scientific = False
     plot.min_border = 0
+    for axis in (plot.xaxis, plot.yaxis) if whole else (plot.xaxis,):
+        axis.ticker.min_interval = 1
     for axis in plot.axis:
         axis.minor_tick_line_color = None
         axis.axis_label_text_font_style = "normal"

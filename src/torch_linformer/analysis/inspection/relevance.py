@@ -1,4 +1,4 @@
-"""Which tokens an answer draws on: integrated gradients."""
+"""Which tokens an answer draws on: integrated gradients, and the shares of a lexical head's features."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torch_linformer.models.embeddings import LinformerEmbeddings
+from torch_linformer.models.lexical_head import NOTHING, LexicalHead
 
 STEPS = 16
 
@@ -68,6 +69,32 @@ def integrated_gradients(
                 (gradient,) = torch.autograd.grad(reached[number], point, retain_graph=number < len(scores) - 1)
                 values[number] += float(share) * (gradient * difference).sum(dim=-1)[0]
     return Relevance(values=values.cpu(), scores=scores.cpu(), blank_scores=blank_scores.cpu())
+
+
+@torch.no_grad()
+def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
+    """What each token of ``input_ids`` ``(1, N)`` adds to the logits of a lexical head, ``(num_labels, N)``.
+
+    The occurrences of a feature share equally in what it adds, the two tokens of a pair in halves. A row sums to the
+    logit without its bias.
+    """
+    counted_as = head.counts_as[input_ids[0]]
+    places = torch.nonzero(counted_as != NOTHING)[:, 0]
+    tokens = counted_as[places].unsqueeze(0)
+    features, counted = head.features(tokens, torch.ones_like(tokens, dtype=torch.bool))
+    occurring = torch.nonzero(counted[0])[:, 0]  # the tokens, and after them each token's pair with the next one
+    found = features[0, occurring]
+    accurate = torch.promote_types(head.weight.dtype, torch.float32)
+    counts = torch.bincount(found, minlength=len(head.idf)).to(accurate)
+    weights = nn.functional.normalize(torch.where(counts > 0, (1 + counts.log()) * head.idf, 0.0), dim=0)
+    added = (weights / counts)[found].unsqueeze(-1) * head.weight[found]
+    pairs = occurring >= len(places)
+    added[pairs] /= 2
+    second = places[occurring[pairs] - len(places) + 1]
+    shares = added.new_zeros(input_ids.shape[1], added.shape[1])
+    shares.index_add_(0, torch.cat([places, places])[occurring], added)
+    shares.index_add_(0, second, added[pairs])
+    return shares.mT.cpu()
 
 
 def _embedded_as(embeddings: nn.Module, point: Tensor) -> RemovableHandle:

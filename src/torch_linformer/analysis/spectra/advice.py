@@ -9,6 +9,7 @@ from torch_linformer.functional.bounds import johnson_lindenstrauss_k
 from torch_linformer.measuring.costs import LayerSizes, layer_ratio
 
 LEVELS = (90, 95, 99)  # percent of the energy Σσ²
+BY_RANK = 95  # the one that a conclusion names
 # What slots that are not trained yet may lose beside a window: all-MiniLM-L6-v2 begins with 0.375 at K 32 of 512 tokens
 # and is distilled to a cosine of 0.985 from there (docs/slots.md).
 BOUND = 0.38
@@ -103,18 +104,34 @@ def loss_beside_window(spectrum: Spectrum) -> dict[int, float]:
     return dict(zip([0, *found.ks], [without[0].item(), *by_k.tolist()], strict=True))
 
 
-def which_k_holds(spectrum: Spectrum) -> str:
-    """:func:`k_that_holds` in a sentence; nothing where the losses were not measured."""
-    losses, k = loss_beside_window(spectrum), k_that_holds(spectrum)
+def which_k_is_enough(spectrum: Spectrum) -> str:
+    """:func:`k_that_holds` in a sentence, and one on what the rank of P by itself asks for."""
+    losses, k, at = loss_beside_window(spectrum), k_that_holds(spectrum), f"At {spectrum.length:,} tokens"
+    rank = k_by_rank(spectrum)
+    by_rank = f"The rank of P by itself asks for K {rank or f'above {spectrum.singular_values.shape[-1]:,}'}"
+    by_rank += f" in the layer that needs most, to keep {BY_RANK} % of the energy"
     if not losses:
-        return ""
-    at, without = f"At {spectrum.length:,} tokens", f"without slots {losses[0]:.3f}"
-    what = f"slots, window and exact tokens lose at most {BOUND} before any training"
+        return f"{at} no loss beside a window was measured. {by_rank}."
+    lost = f"lose {losses[k or 0]:.3f} before any training, at most {BOUND}"
     if k is None:
-        return f"{at} no K tried is such that {what}: at best {min(losses.values()):.3f}, {without}."
+        best = f"at best {min(losses.values()):.3f}, without slots {losses[0]:.3f}"
+        return f"{at} no K tried is enough: before any training slots, window and exact tokens lose {best}. {by_rank}."
     if k == 0:
-        return f"{at} window and exact tokens lose {losses[0]:.3f} by themselves, at most {BOUND}: no slots are needed."
-    return f"{at} K {k} is the smallest tried with which {what}: {losses[k]:.3f}, {without}."
+        enough = f"no slots are needed: window and exact tokens {lost}"
+    else:
+        enough = f"K {k} is enough: slots, window and exact tokens {lost}, without slots {losses[0]:.3f}"
+    if rank is not None and rank <= k:
+        return f"{at} {enough}. {by_rank}."
+    return (
+        f"{at} {enough}. {by_rank}: a head that looks at neighbors has a P of nearly full rank, and neighbors are what "
+        "the window reads."
+    )
+
+
+def k_by_rank(spectrum: Spectrum) -> int | None:
+    """The K that keeps 95 % of the energy of P in every layer; None where more values are needed than were computed."""
+    layers = suggest_k(spectrum, BY_RANK).layers
+    return None if None in layers else max(k for k in layers if k is not None)
 
 
 def _saving(spectrum: Spectrum, ks: list[int | None], feedforward: bool) -> tuple[float | None, float | None]:

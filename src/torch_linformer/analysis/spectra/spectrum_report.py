@@ -9,12 +9,14 @@ from typing import Any
 
 from torch_linformer.analysis.spectra.advice import (
     BOUND,
+    BY_RANK,
     LEVELS,
     Advice,
+    k_by_rank,
     k_that_holds,
     loss_beside_window,
     suggest_k,
-    which_k_holds,
+    which_k_is_enough,
 )
 from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
@@ -23,6 +25,7 @@ from torch_linformer.reporting.files import write_bytes, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import MISSING, format_count, format_percent, format_ratio
+from torch_linformer.reporting.titles import name_in_title
 
 SPECTRUM_FILE = "spectrum.json"
 
@@ -46,7 +49,7 @@ _ERRORS = (
 )
 _OWN = (
     "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
-    "column what its own slots, window and exact tokens lose."
+    "row what its own slots, window and exact tokens lose."
 )
 _KINDS = {
     "random": "random",
@@ -80,15 +83,16 @@ def write_spectrum_report(
         if loss_beside_window(spectrum):
             suggested["loss"] = {"bound": BOUND, "layers": [k_that_holds(spectrum)] * spectrum.architecture.layers}
         records.append({**spectrum.as_record(), "shorter_documents": too_short, "suggested_k": suggested})
-        headlines += _headlines(spectrum, at)
+        headlines += _headlines(spectrum)
         sections += _sections(spectrum, at, too_short, advice.values())
         write_bytes(folder / f"spectrum-{spectrum.length}.png", spectrum_png(spectrum, at))
     architecture = asdict(spectra[0].architecture)
     record = {**facts, "date": today, "architecture": architecture, "spectra": records}
     write_text(folder / SPECTRUM_FILE, json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     report = Report(
-        title=f"The spectrum of attention in {Path(facts['model']).name}",
-        lead=f"On documents of {facts['data']}, {today}.",
+        title=f"The spectrum of attention in {name_in_title(facts['model'])}",
+        verdict="\n".join(map(which_k_is_enough, spectra)),
+        lead=f"On documents of {name_in_title(facts['data'])}, {today}.",
         headlines=headlines,
         sections=sections,
         settings=facts["settings"],
@@ -99,20 +103,24 @@ def write_spectrum_report(
     return report
 
 
-def _headlines(spectrum: Spectrum, index: int) -> list[Headline]:
-    length = format_count(spectrum.length)
-    share = format_percent(float(spectrum.cumulative_at(index).mean()))
-    name = f"first {format_count(index)} of {length} singular values"
-    found = [Headline(name, share, "of the sum of all, mean over heads")]
-    if sentence := which_k_holds(spectrum):
-        k = k_that_holds(spectrum)
-        found.append(Headline(f"K that holds, {length} tokens", "none" if k is None else k, sentence))
-    return found
+def _headlines(spectrum: Spectrum) -> list[Headline]:
+    losses, k, rank = loss_beside_window(spectrum), k_that_holds(spectrum), k_by_rank(spectrum)
+    at, found = f"{format_count(spectrum.length)} tokens", list[Headline]()
+    if losses:
+        note = f"without slots {losses[0]:.3f} is lost" + (f", with these {losses[k]:.3f}" if k else "")
+        found.append(Headline(f"K that is enough, {at}", "none tried" if k is None else k, note))
+    most = f">{format_count(spectrum.singular_values.shape[-1])}"
+    note = f"{BY_RANK} % of the energy, in the layer that needs most"
+    return [*found, Headline(f"K by the rank of P, {at}", most if rank is None else rank, note)]
 
 
 def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Advice]) -> list[Section]:
     tokens = f"{format_count(spectrum.length)} tokens"
-    text = f"{format_count(spectrum.documents)} documents; {format_count(shorter)} that were met are shorter."
+    share = format_percent(float(spectrum.cumulative_at(index).mean()))
+    text = (
+        f"{format_count(spectrum.documents)} documents; {format_count(shorter)} that were met are shorter. Of all "
+        f"singular values the first {format_count(index)} have {share} of the sum, mean over heads."
+    )
     if spectrum.method == "randomised":
         text += (
             f" The first {format_count(spectrum.singular_values.shape[-1])} values by a randomised method: the values "
@@ -121,14 +129,14 @@ def _sections(spectrum: Spectrum, index: int, shorter: int, advice: Iterable[Adv
             "never too small."
         )
     return [
-        Section(tokens, text=text, figure=spectrum_svg(spectrum, index), caption=_FIGURE),
+        *_errors(spectrum, tokens),
+        Section(f"Singular values, {tokens}", text=text, figure=spectrum_svg(spectrum, index), caption=_FIGURE),
         Section(
             f"K that keeps the energy, {tokens}",
             text=_ADVICE,
             columns=("energy", "ε", "K of the layers", "Theorem 2", "multiplications", "memory"),
             rows=[_advice_row(spectrum, each) for each in advice],
         ),
-        *_errors(spectrum, tokens),
     ]
 
 
@@ -138,7 +146,7 @@ def _advice_row(spectrum: Spectrum, advice: Advice) -> list[object]:
     return [
         f"{advice.level} %",
         f"{advice.eps:.2f}",
-        ",".join(f">{most}" if k is None else str(k) for k in advice.layers),
+        ", ".join(f">{most}" if k is None else str(k) for k in advice.layers),
         advice.theorem_k,
         _ratios(advice.multiplications, advice.attention_multiplications),
         _ratios(advice.memory, advice.attention_memory),
@@ -160,15 +168,14 @@ def _errors(spectrum: Spectrum, tokens: str) -> list[Section]:
     documents = f"Measured on {measured} documents; nothing was fitted to them."
     if found.fitted_on:
         documents = f"Fitted on {format_count(found.fitted_on)} documents, measured on {measured} others."
-    paragraphs = [f"{_ERRORS} {documents}", _OWN if "own_slots" in kinds else "", which_k_holds(spectrum)]
     return [
         Section(
-            f"‖P̃V − PV‖ / ‖PV‖ of low-rank outputs, {tokens}",
-            text="\n\n".join(filter(None, paragraphs)),
-            columns=("slots", *(_KINDS[kind] for kind in kinds)),
+            f"What low-rank outputs lose, {tokens}",
+            text=f"{_ERRORS} {documents}" + (f"\n\n{_OWN}" if "own_slots" in kinds else ""),
+            columns=("K", *map(format_count, found.ks)),
             rows=[
-                [f"K {k}", *(f"{float(found.errors[kind][..., column].mean()):.3f}" for kind in kinds)]
-                for column, k in enumerate(found.ks)
+                [_KINDS[kind], *(f"{error:.3f}" for error in found.errors[kind].mean(dim=(0, 1)).tolist())]
+                for kind in kinds
             ],
         )
     ]

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from torch_linformer.analysis.spectra.advice import which_k_holds
+from torch_linformer.analysis.spectra.advice import loss_beside_window
 from torch_linformer.analysis.spectra.measurement import architecture_of, measure_spectrum
 from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
@@ -81,10 +81,8 @@ def run_spectrum(
         report = write_spectrum_report(folder, spectra, shorter, facts, index)
     screen.report(report)
     screen.say(f"{SPECTRUM_FILE}, the figures and report.html are in {output}")
-    sentences = list(filter(None, map(which_k_holds, spectra)))
-    for sentence in sentences:
-        screen.say(sentence)
-    which, options = ("that holds", f" {AS_MEASURED}") if sentences else ("of 95 %", "")
+    measured = any(map(loss_beside_window, spectra))
+    which, options = ("that is enough", f" {AS_MEASURED}") if measured else ("of 95 %", "")
     screen.say(f"to train with the K {which}:  linformer train --k @{output / SPECTRUM_FILE} --max-length …{options}")
 
 

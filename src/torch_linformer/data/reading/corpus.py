@@ -8,7 +8,7 @@ and some Linux distributions leave out the tests. This module imports only the s
 import platform
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,8 @@ def package_documents(root: Path, library: str) -> Corpus:
     same bytes. Bytes that are not UTF-8 become U+FFFD. Where fewer than two packages are that large, the minimum
     is lowered to the size of the second largest package, and the description tells.
     """
-    found = list(_distinct_files(root))
+    files = list(_source_files(root))
+    found = _distinct(files)
     sizes = Counter(document.values["label"] for document in found)
     second = sorted(sizes.values())[-2] if len(sizes) > 1 else 0
     if second < 2:
@@ -50,16 +51,26 @@ def package_documents(root: Path, library: str) -> Corpus:
     packages = sum(size >= least for size in sizes.values())
     lowered = "" if least == MIN_FILES else f" (fewer than two have {MIN_FILES})"
     what = f"{len(documents):,} distinct files of {library}"
-    return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}")
+    copies = f"; {len(files) - len(found):,} copies left out"
+    return Corpus(documents, f"{what}, {packages} packages with at least {least} files{lowered}{copies}")
 
 
-def _distinct_files(root: Path) -> Iterator[Row]:
-    seen = set()
+def _source_files(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Each file in a package that is not empty: its path below ``root``, and its bytes."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if len(parts) < 2 or _FOREIGN.intersection(parts) or not path.is_file():
             continue
         content = path.read_bytes()
-        if content.strip() and content not in seen:
+        if content.strip():
+            yield "/".join(parts), content
+
+
+def _distinct(files: Sequence[tuple[str, bytes]]) -> list[Row]:
+    """All but the later ones of the files with the same bytes, labeled with the first part of their path."""
+    seen, rows = set[bytes](), []
+    for path, content in files:
+        if content not in seen:
             seen.add(content)
-            yield Row({"text": content.decode("utf-8", "replace"), "label": parts[0]}, "/".join(parts))
+            rows.append(Row({"text": content.decode("utf-8", "replace"), "label": path.partition("/")[0]}, path))
+    return rows

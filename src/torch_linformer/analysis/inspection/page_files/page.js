@@ -107,6 +107,29 @@ async function highlight() {
   text.highlight(Float64Array.from({ length: data.tokens }, (_, i) => row.values[Math.floor(i / data.block)]), of);
 }
 
+// The passages that added most to the answer or took most from it; one is chosen by its strongest token.
+function rankPassages() {
+  const passages = data.answer.passages[state.label];
+  input("passages-label").textContent = data.answer.labels[state.label];
+  input("no-passages").hidden = passages.length > 0;
+  input("passages").replaceChildren(...passages.map(({ added, strongest, text: shown }) => {
+    const item = document.createElement("li"), button = document.createElement("button");
+    const [amount, words] = [document.createElement("span"), document.createElement("span")];
+    amount.className = "added";
+    amount.textContent = `${added > 0 ? "+" : ""}${shortNumber(added)}`;
+    words.textContent = shown;
+    button.type = "button";
+    button.classList.toggle("lowers", added < 0);
+    button.append(amount, words);
+    button.addEventListener("click", () => {
+      choose({ token: strongest, from: "answer" });
+      text.box.scrollIntoView({ block: "nearest" });
+    });
+    item.append(button);
+    return item;
+  }));
+}
+
 function choose(changes, follow = true) {
   Object.assign(state, changes);
   const { layer } = state;
@@ -120,6 +143,7 @@ function choose(changes, follow = true) {
   text.mark(state.token, follow);
   const inside = "layer" in changes || "head" in changes;
   if (inside) drawAll();
+  if ("label" in changes) rankPassages();
   if ("side" in changes) charts.projection?.draw();
   if ("slot" in changes && !inside && layer.packed.projV.length) profile.draw();
   for (const [name, marks] of [["tokens", [state.token, null]], ["slots", [state.token, state.slot]], ["projection", [state.slot, state.token]]])
@@ -176,7 +200,8 @@ async function start() {
   paint();
   theme.media.addEventListener("change", paint);
   listen();
-  choose({ layer: state.layer }, false);
+  choose({ layer: state.layer });
+  if (data.answer) rankPassages();
   document.documentElement.dataset.ready = "yes";
 }
 
