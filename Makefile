@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
+FORMS := $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 TRANSFORMERS := $(shell sed -n 's/^transformers==//p' constraints.txt)
 THEIR_TESTS := .transformers_cache/$(TRANSFORMERS)/tests/__init__.py
 PIP_INSTALL := -m pip --quiet --disable-pip-version-check --no-input install --constraint constraints.txt
@@ -16,7 +17,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test fuzz clients test-clients test-hf check docs build clean
+.PHONY: help setup train test coverage fuzz clients test-clients test-hf check docs build release-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -44,6 +45,9 @@ train: setup  ## train, or go on with an interrupted training; options go in ARG
 
 test: setup  ## run the tests; options go in ARGS="..."
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
+
+coverage: setup  ## run the tests and say which lines and branches none of them reached; options go in ARGS="..."
+	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=term --cov-report=html:site/coverage $(ARGS)
 
 # An environment of their own: what these packages print and patch is not to reach the other tests.
 clients: setup
@@ -75,10 +79,14 @@ fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=.
 	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
 	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
 
-check: setup  ## lint, formatting and types
+check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-issue-forms $(FORMS)
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 docs: setup  ## build the documentation into site/; a warning or a broken link is an error
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs . site
@@ -87,6 +95,9 @@ docs: setup  ## build the documentation into site/; a warning or a broken link i
 build: setup  ## build the wheel and the sdist into dist/
 	@$(PY) -m build --no-isolation
 
+release-check: setup  ## build, and install the wheel with each extra on every Python from 3.11 to 3.14 that is here; ARGS="--extra hf"
+	@$(PY) tools/release_check.py $(ARGS)
+
 clean:  ## remove what builds and tests left behind; .venv and runs stay
-	@rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find examples src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find examples src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

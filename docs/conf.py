@@ -13,8 +13,8 @@ author = "the torch-linformer authors"
 release = __version__
 
 root_doc = "docs/index"
-include_patterns = ["docs/**", "benchmarks/results/**", "CHANGELOG.md", "CONTRIBUTING.md"]
-exclude_patterns = [".*", "build", "dist", "runs", "site", "src", "tests"]
+include_patterns = ["docs/**", "benchmarks/results/**", "*.md"]
+exclude_patterns = [".*", "README.md", "build", "dist", "runs", "site", "src", "tests"]
 templates_path = ["_templates"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

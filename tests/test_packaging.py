@@ -83,10 +83,12 @@ def test_sdist_holds_what_it_takes_to_work_on_the_project(built):
     files = [
         "CHANGELOG.md",
         "CITATION.cff",
+        "CODE_OF_CONDUCT.md",
         "CONTRIBUTING.md",
         "LICENSE",
         "Makefile",
         "README.md",
+        "SECURITY.md",
         "constraints.txt",
     ]
     files += [

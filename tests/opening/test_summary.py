@@ -1,11 +1,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from torch_linformer.models import LinformerConfig, LinformerModel
-from torch_linformer.opening.summary import _NEWER, _from_files, _from_model, attention_of, summarize
+from torch_linformer.opening.summary import _NEWER, _from_files, _from_model, attention_of, summarize, summary_rows
+
+SAVED = Path(__file__).resolve().parents[1] / "compatibility" / "saved"
 
 
 @pytest.mark.parametrize("kind", ["classifier_run", "masked_run", "clm_run", "seq2seq_run"])
@@ -55,6 +58,13 @@ def test_a_model_of_before_there_were_exact_tokens(model_copy):
     config = json.loads(path.read_text())
     path.write_text(json.dumps({name: config[name] for name in config if name not in _NEWER}))
     assert attention_of(_from_files(model_copy).config) == attention_of(LinformerConfig(**config))
+
+
+@pytest.mark.filterwarnings("ignore:memory is now activation_memory")
+@pytest.mark.parametrize("folder", sorted(SAVED.iterdir()), ids=lambda folder: folder.name)
+def test_every_saved_model_is_described(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert dict(summary_rows(str(folder)))["class"] == config["architectures"][0]
 
 
 def test_matrices_that_are_drawn_once_are_no_parameters(tmp_path):

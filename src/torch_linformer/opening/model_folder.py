@@ -1,5 +1,6 @@
 """Opening a trained model's folder."""
 
+import pickle
 from typing import Any, cast
 
 from safetensors import SafetensorError
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer import models
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
+from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.pretrained import load_any_config, load_own_tokenizer, quiet_transformers
 
@@ -45,6 +47,8 @@ def load_model(path: str) -> LinformerPreTrainedModel:
     try:
         loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
         model, report = cast(tuple[LinformerPreTrainedModel, dict[str, Any]], loaded)
+    except pickle.UnpicklingError as error:
+        raise InputError(str(refusal(path, error))) from None
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise InputError(f"{path}: the weights cannot be read: {first_line(error)}; copy the folder again") from None
     missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})

@@ -1,5 +1,6 @@
 """Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from transformers import (
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
+from torch_linformer.models.convert.state import refusal
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
@@ -86,8 +88,12 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at
     try:
-        model: PreTrainedModel = AutoModel.from_pretrained(source, config=config, dtype="float32")
-    except Exception as error:  # transformers, safetensors and pickle share no base class of errors
+        model: PreTrainedModel = AutoModel.from_pretrained(
+            source, config=config, dtype="float32", trust_remote_code=False
+        )
+    except pickle.UnpicklingError as error:
+        raise InputError(str(refusal(source, error))) from None
+    except Exception as error:  # transformers and safetensors share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
     cast(nn.Module, model).to(device).eval()
     return model

@@ -15,7 +15,8 @@ from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
-_NEWER = {"slot_mass": "none", "exact_first": 0, "exact_last": 0}  # fields that models saved before do not have
+# Fields that a config.json may lack: models saved before do not have them, and one that is None is not written.
+_NEWER = {"slot_mass": "none", "exact_first": 0, "exact_last": 0, "problem_type": None}
 _LAYER = re.compile(r".*?layers\.\d+\.")
 _NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
 

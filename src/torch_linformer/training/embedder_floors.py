@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from transformers import AutoModel, DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.errors import InputError
 from torch_linformer.models.pooling import embed
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.pretrained import load_any_config
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.tasks.retrieval import judgments_of, numbered, queries_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
@@ -51,19 +53,25 @@ def embedder_floors(start: str, documents: Dataset, device: str, precision: str)
 
 
 def original_of(start: str) -> str:
-    """The folder or name that a model was adapted from, if it can be found; otherwise the model's own."""
+    """The folder that a model was adapted from, if it is there and opens without code of its own; or the model's."""
     told = Path(start) / "adaptation.json"
     if not told.exists():
         return start
     source = str(json.loads(told.read_text(encoding="utf-8"))["source"])
-    return source if Path(source).is_dir() else start
+    if not Path(source).is_dir():
+        return start
+    try:
+        load_any_config(source)
+    except InputError:
+        return start
+    return source
 
 
 class _Reader:
     """An embedder as transformers opens it."""
 
     def __init__(self, path: str, pooling: str, device: str, precision: str) -> None:
-        self.model: nn.Module = AutoModel.from_pretrained(path).to(device).eval()
+        self.model: nn.Module = AutoModel.from_pretrained(path, trust_remote_code=False).to(device).eval()
         self.pooling = pooling
         self.tokenizer = load_tokenizer(path)
         self.pad = DataCollatorWithPadding(self.tokenizer)

@@ -115,7 +115,7 @@ def _from_encoder(
 
 def _load(family: Family, source: str | PathLike[str]) -> PreTrainedModel:
     """The model of a folder or of the hub, as the class it was saved as; every tensor of that class must be there."""
-    config = AutoConfig.from_pretrained(source)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     name = (config.architectures or [type(config).__name__.replace("Config", "Model")])[0]
     task = _task(family, name)
     try:
