@@ -18,12 +18,13 @@ from shared import described_modules, embedder_folder
 from torch_linformer.adaptation import adapt
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--documents", type=Path, help='lines of JSON: {"id": ..., "text": ...}, at least 80')
+parser.add_argument("--documents", type=Path, help='lines of JSON: {"id": ..., "text": ...}, at least 80 of them')
 parser.add_argument("--queries", type=Path, help='lines of JSON: {"query": ..., "document": the id of its answer}')
 parser.add_argument("--embedder", help="folder or hub name of a BERT that makes embeddings  [all-MiniLM-L6-v2]")
 parser.add_argument("--max-length", type=int, default=16_384, help="tokens")
-parser.add_argument("--number", type=int, default=80, help="documents, where none are given")
+parser.add_argument("--number", type=int, default=40, help="documents, where none are given")
 parser.add_argument("--minutes", type=float, default=1.0, help="for the distillation")
+parser.add_argument("--characters", type=int, default=6000, help="of each text that it learns from")
 options = parser.parse_args()
 if (options.documents is None) != (options.queries is None):
     parser.error("--documents and --queries belong together: give both, or neither")
@@ -31,24 +32,28 @@ if (options.documents is None) != (options.queries is None):
 # 1. The collection. Transcripts of meetings are yours, and not in the repository. In their place stand the longest
 # modules of Python, each without the description at its head; the description is the query that should find it.
 if options.documents is None:
-    modules = described_modules(options.number)
+    modules, others = described_modules(options.number), described_modules(options.number + 80)[options.number :]
     documents = [{"id": name, "text": text} for name, text, _ in modules]
     queries = [{"query": query, "document": name} for name, _, query in modules]
+    texts_to_learn_from = [text for _, text, _ in others]
 else:
     documents = [json.loads(line) for line in options.documents.read_text(encoding="utf-8").splitlines()]
     queries = [json.loads(line) for line in options.queries.read_text(encoding="utf-8").splitlines()]
+    texts_to_learn_from = [document["text"] for document in documents]
 texts, names = [document["text"] for document in documents], [document["id"] for document in documents]
 asked = [query["query"] for query in queries]
 wanted = np.array([names.index(query["document"]) for query in queries])
 print("documents:", len(texts))
 
 # 2. The adaptation. Attention over all tokens becomes K slots, a window of 64 tokens, and [CLS] and [SEP]; then the
-# model learns to give the vector that the original gives as the mean over windows of its own length, without labels. A
-# minute is a beginning; docs/adapt.md has what half an hour gives. linformer adapt does the same, with a report.
+# model learns to give the vector that the original gives as the mean over windows of its own length, without labels.
+# One minute, of texts that are cut at 6,000 characters, is a beginning: take whole documents and half an hour, as
+# docs/adapt.md did, by --characters 100000 --minutes 30. linformer adapt does the same, with a report.
 source, length = embedder_folder(options.embedder), options.max_length
 original, tokenizer = AutoModel.from_pretrained(source).eval(), AutoTokenizer.from_pretrained(source)
 sizes = {"max_length": length, "k": min(256, length // 4), "batch_size": 2}
-adapted = adapt(original, tokenizer, texts, **sizes, minutes=options.minutes, test=0.25)
+beginnings = [text[: options.characters] for text in texts_to_learn_from]
+adapted = adapt(original, tokenizer, beginnings, **sizes, minutes=options.minutes, test=0.25)
 
 
 # 3. The search. A score that means something has the simple ways beside it: the original, which cuts each document; the
