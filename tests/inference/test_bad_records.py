@@ -44,6 +44,8 @@ def test_they_are_left_out_and_told(classifier_run, given, tmp_path, command):
     for record, (where, error) in zip(told, EXPECTED.items(), strict=True):
         assert record["record"].endswith(where) and record["error"].startswith(record["record"])
         assert error in record["error"]
+        place = f"{record['file']}, {'row' if '.csv' in where else 'line'} {record['row']}"
+        assert record["record"] == (place if record["row"] else record["file"]) and record["file"].startswith("/")
 
     output.unlink()
     with pytest.raises(InputError, match=r"2\.txt: not a text .*; it is one more than --max-errors 4, see .*errors"):
