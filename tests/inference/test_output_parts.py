@@ -119,7 +119,7 @@ def test_a_folder_with_something_else_is_left_alone(predict, given, tmp_path):
 def test_a_folder_keeps_the_bad_records(predict, given, tmp_path):
     with (given / "1.jsonl").open("a") as file:
         file.write("{\n")
-    with pytest.raises(InputError, match="1.jsonl, line 21: not valid JSON"):
+    with pytest.raises(InputError, match=r"1\.jsonl, line 21: not valid JSON"):
         predict()
     said = predict(max_errors=1, resume=True)
     assert said.startswith("60 documents read") and said.endswith(", 1 left out, as they cannot be read")
