@@ -32,7 +32,7 @@ from torch_linformer.opening.model_folder import load_config, load_tokenizer
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.training.train_settings import SIZES
 
-WORDS = "rain cloud storm wind sun snow cold bread oven knife butter salt soup onion court judge trial appeal".split()
+WORDS = ["rain", "cloud", "storm", "wind", "sun", "snow", "bread", "oven", "knife", "salt", "soup", "court", "judge"]
 TURNS = 3
 BATCH = 4
 Vectors = Callable[[Sequence[str]], np.ndarray]
@@ -106,7 +106,7 @@ def _tiny(adapted: Path, folder: Path) -> str:
             intermediate_size=size.feed_forward,
             max_position_embeddings=config.max_position_embeddings,
             k=256,
-            projection="dynamic",
+            position_embedding=size.position_embedding,
             pad_token_id=config.pad_token_id,
         )
     )

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -57,14 +57,13 @@ def on_ray(
                 num_gpus=1 if resolve_device(predictor.options["device"]) == "cuda" else None,
             )
         )
-        try:
-            for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield {name: table[name].to_pylist() for name in table.column_names}
-        except Exception as error:
-            raise _of_the_input(error) or error from None
-        report.replaced, report.empty, problems = ray.get(noticed.get.remote())
+        for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield {name: table[name].to_pylist() for name in table.column_names}
+        report.replaced, report.empty, problems, end = ray.get(noticed.get.remote())
         for where, problem in problems:
             report.leave_out(where, InputError(problem))
+        if end is not None:
+            raise InputError(end)
 
 
 class _Enough(Exception):
@@ -72,7 +71,7 @@ class _Enough(Exception):
 
 
 class _Reading:
-    """A function for one task, which reads everything and ends with one bad record too many."""
+    """A function for one task, which reads everything, or up to one bad record too many."""
 
     def __init__(self, given: Groups, skipped: int, most: int, notice: Callable[[Any], object]) -> None:
         self.given, self.skipped, self.most, self.notice = given, skipped, most, notice
@@ -85,10 +84,14 @@ class _Reading:
             if len(problems) > self.most:
                 raise _Enough
 
-        report = ReadReport(on_bad=keep)
-        with suppress(_Enough):
+        report, end = ReadReport(on_bad=keep), None
+        try:
             yield from self.given.groups(report, self.skipped)
-        self.notice((report.replaced, report.empty, problems))
+        except _Enough:
+            pass
+        except InputError as problem:  # told, as Ray would put its own sentences around it
+            end = str(problem)
+        self.notice((report.replaced, report.empty, problems, end))
 
 
 class _Noticed:
@@ -136,13 +139,3 @@ def _ray(address: str | None, workers: int) -> Iterator[Any]:
         ray.data.DataContext._set_current(before)
         if connects:
             ray.shutdown()
-
-
-def _of_the_input(error: BaseException | None) -> InputError | None:
-    """The error of the input that a task of Ray failed with, if it is one."""
-    while error is not None:
-        for one in (error, getattr(error, "cause", None)):
-            if isinstance(one, InputError):
-                return InputError(str(getattr(one, "cause", one)))
-        error = error.__cause__
-    return None
