@@ -33,7 +33,6 @@ from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.training.train_settings import SIZES
 
 WORDS = ["rain", "cloud", "storm", "wind", "sun", "snow", "bread", "oven", "knife", "salt", "soup", "court", "judge"]
-TURNS = 3
 BATCH = 4
 Vectors = Callable[[Sequence[str]], np.ndarray]
 
@@ -44,6 +43,7 @@ def main(
     original: Annotated[Path | None, typer.Option(help="folder of sentence-transformers")] = None,
     lengths: Annotated[str, typer.Option(help="tokens of a text")] = "512,4096,16384",
     tokens: Annotated[int, typer.Option(help="of all texts of a turn")] = 32_768,
+    turns: Annotated[int, typer.Option(min=1, help="of each, after one with a single text")] = 3,
 ) -> None:
     """Measure, and print a table."""
     torch.set_num_threads(1)
@@ -60,7 +60,7 @@ def main(
         rows = []
         for length in map(int, lengths.split(",")):
             texts = [_text(tokenizer, length, seed) for seed in range(max(1, tokens // length))]
-            for name, seconds in _fastest(contenders, texts).items():
+            for name, seconds in _fastest(contenders, texts, turns).items():
                 speeds = [f"{len(texts) / seconds:,.2f}", f"{len(texts) * length / seconds:,.0f}"]
                 rows.append([name, f"{length:,}", *speeds])
                 print(*rows[-1], flush=True)
@@ -69,12 +69,12 @@ def main(
     print(markdown_table(["", "tokens of a document", "documents/s", "tokens/s"], rows))
 
 
-def _fastest(contenders: dict[str, Vectors], texts: Sequence[str]) -> dict[str, float]:
+def _fastest(contenders: dict[str, Vectors], texts: Sequence[str], turns: int) -> dict[str, float]:
     """The seconds of each one's fastest turn, after one with a single text."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for vectors in contenders.values():
         vectors(texts[:1])
-    for _ in range(TURNS):
+    for _ in range(turns):
         for name, vectors in contenders.items():
             begin = time.process_time()
             assert len(vectors(texts)) == len(texts)

@@ -1,6 +1,7 @@
 """Records that cannot be read do not end a run over many others, if so many are allowed."""
 
 import json
+import re
 
 import pyarrow
 import pytest
@@ -86,8 +87,12 @@ def test_a_damaged_table_is_one_of_them(classifier_run, tmp_path):
 def test_nothing_else_says_where_they_are_told(classifier_run, tmp_path):
     (tmp_path / "t.jsonl").write_text("{\n{\n")
     settings = PredictSettings(model=str(classifier_run.folder), files=(str(tmp_path / "t.jsonl"),))
-    with pytest.raises(InputError, match=r"t\.jsonl: no document with any text, 2 left out: see .*o\.jsonl\.errors"):
-        predict_files(settings, tmp_path / "o.jsonl", max_errors=2, device="cpu")
+    for output, told in (("o.jsonl", "o.jsonl.errors.jsonl"), ("o", "o/_errors.jsonl"), ("o", "o/_errors.jsonl")):
+        with pytest.raises(
+            InputError, match=rf"t\.jsonl: no document with any text, 2 left out: see .*{re.escape(told)}$"
+        ):
+            predict_files(settings, tmp_path / output, max_errors=2, device="cpu")
+        assert (tmp_path / told).read_text().count("\n") == 2
 
 
 def test_they_need_a_file(classifier_run, given):

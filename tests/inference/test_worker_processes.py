@@ -122,8 +122,12 @@ def test_workers_end_with_a_command_that_is_killed(whole, settings, given, tmp_p
     assert len(children) >= 2
     process.kill()
     process.wait()
-    while any(Path(f"/proc/{child}").exists() for child in children):  # they are nobody's now, and end by themselves
+    for _ in range(6_000):  # they are nobody's now, and end by themselves
+        left = [child for child in children if Path(f"/proc/{child}").exists()]
+        if not left:
+            break
         time.sleep(0.01)
+    assert left == []
     predict_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
     assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
 

@@ -44,18 +44,18 @@ def on_ray(
     with _ray(address, workers) as ray:
         noticed = ray.remote(num_cpus=0)(_Noticed).remote()
         reading = _Reading(given, skipped, most, lambda found: ray.get(noticed.set.remote(found)))
-        data = (
-            ray.data.from_items([{"all": 0}])
-            .map_batches(reading, num_cpus=0)
-            .map_batches(
-                Predictor,
-                fn_constructor_args=(predictor.model,),
-                fn_constructor_kwargs=predictor.options,
-                compute=ray.data.ActorPoolStrategy(size=workers),
-                batch_size=predictor.options["batch_size"] * BATCHES_AHEAD,
-                num_cpus=1,
-                num_gpus=1 if resolve_device(predictor.options["device"]) == "cuda" else None,
-            )
+        everything = ray.data.from_items([{"all": 0}])
+        everything.context.enable_progress_bars = False
+        everything.context.execution_options.preserve_order = True
+        everything.context.target_max_block_size = BLOCK_BYTES
+        data = everything.map_batches(reading, num_cpus=0).map_batches(
+            Predictor,
+            fn_constructor_args=(predictor.model,),
+            fn_constructor_kwargs=predictor.options,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            batch_size=predictor.options["batch_size"] * BATCHES_AHEAD,
+            num_cpus=1,
+            num_gpus=1 if resolve_device(predictor.options["device"]) == "cuda" else None,
         )
         for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield {name: table[name].to_pylist() for name in table.column_names}
@@ -125,17 +125,11 @@ def _ray(address: str | None, workers: int) -> Iterator[Any]:
         except (ConnectionError, ValueError) as error:
             raise InputError(f"--ray-address {address}: no cluster of Ray answers there ({error})") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    before = context.copy()
-    context.enable_progress_bars = False
-    context.execution_options.preserve_order = True
-    context.target_max_block_size = BLOCK_BYTES
     try:
         processors = int(ray.cluster_resources().get("CPU", 0))
         if workers > processors:
             raise InputError(f"--workers {workers}: Ray has {processors} processors; take as many at most")
         yield ray
     finally:
-        ray.data.DataContext._set_current(before)
         if connects:
             ray.shutdown()

@@ -130,7 +130,7 @@ def parts_of(output: Path, settings: Any, files: Sequence[str], resume: bool) ->
 def _manifest(output: Path, folder: Path, wanted: dict[str, Any], resume: bool) -> dict[str, Any]:
     file = folder / MANIFEST
     if not file.exists():
-        if any(not path.name.startswith(".") for path in folder.iterdir()):
+        if any(not path.name.startswith((".", "_")) for path in folder.iterdir()):  # a failed run leaves its errors
             raise InputError(f"--output {output}: is not empty and holds no run; name another folder")
         write_json(file, {"finished": False, **wanted, "parts": []})
     elif not resume:
