@@ -71,15 +71,20 @@ def assert_same(records, expected):
 
 
 def threads_and_rows(columns):
-    """What a worker is asked in a test: in which process, and with how many threads."""
+    """What a worker is asked in a test: in which process, and with how many threads. The last ones take for ever."""
+    time.sleep(10_000 if columns["n"][0] >= 6 else 0)
     return {"process": [os.getpid()] * len(columns["n"]), "threads": [torch.get_num_threads()] * len(columns["n"])}
 
 
-def test_workers_share_the_threads(two_threads):
+def test_workers_share_the_threads_and_end_when_nobody_waits(two_threads):
     torch.set_num_threads(4)
-    found = list(in_processes(2, threads_and_rows, ({"n": [0]} for _ in range(12))))
-    assert len(found) == 12 and {columns["threads"][0] for columns in found} == {2}
-    assert os.getpid() not in {columns["process"][0] for columns in found}
+    results = in_processes(2, threads_and_rows, ({"n": [number]} for number in range(12)))
+    found = [next(results) for _ in range(6)]
+    assert {columns["threads"][0] for columns in found} == {2}
+    workers = multiprocessing.active_children()
+    assert {columns["process"][0] for columns in found} <= {worker.pid for worker in workers}
+    results.close()
+    assert not any(worker.is_alive() for worker in workers)
 
 
 def test_two_workers_write_the_rows_of_one_process(whole, settings, tmp_path, two_threads):
