@@ -128,6 +128,13 @@ def test_a_folder_keeps_the_bad_records(predict, given, tmp_path):
     assert predict(max_errors=1, resume=True) == said and (tmp_path / "labels" / "_errors.jsonl").exists()
 
 
+def test_a_part_has_so_many_documents_at_most(predict, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 1e9)
+    monkeypatch.setattr(output_parts, "PART_DOCUMENTS", 25)
+    predict()
+    assert [part["documents"] for part in lines_of(tmp_path / "labels")[0]["parts"]] == [25, 25, 10]
+
+
 def test_patterns_stand_for_all_they_match(predict, given, tmp_path):
     one = predict("one", files=(str(given / "[02].json*"), str(given / "1.jsonl")))
     assert one.startswith("60 documents read")

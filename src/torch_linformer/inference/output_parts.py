@@ -18,6 +18,7 @@ from torch_linformer.opening.run_folder import differences
 from torch_linformer.reporting.files import atomic_path, write_json
 
 PART_SECONDS = 30.0  # of work that an interruption may cost
+PART_DOCUMENTS = 10_000  # at most, whose results are held until they are a part
 MANIFEST = "_manifest.json"  # readers of folders of Parquet pass over names that begin so
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class OutputParts:
             begin = begin or time.monotonic()
             rows.append(row)
             on_document(number)
-            if time.monotonic() - begin > PART_SECONDS:
+            if len(rows) == PART_DOCUMENTS or time.monotonic() - begin > PART_SECONDS:
                 yield rows
                 rows, begin = [], time.monotonic()
         if rows:
