@@ -119,6 +119,27 @@ def test_output_is_written_as_a_whole(predict, files):
     assert os.listdir("new folder") == ["out.jsonl"]
 
 
+def test_a_folder_of_parts(predict, files):
+    status, records, error = predict("t.*", "--output", "parts")
+    assert (status, records, error) == (0, [], "9 documents read, 3 cut at 24 tokens\n")
+    assert sorted(os.listdir("parts")) == ["_manifest.json", "part-00000.jsonl"]
+    assert predict("t.*", "--output", "parts", "--resume")[2] == error
+    status, _, error = predict("t.*", "--output", "parts")
+    assert (status, error) == (
+        2,
+        "linformer: --output parts: holds a finished run; add --resume to go on, or remove parts\n",
+    )
+
+
+def test_an_engine_that_is_refused(predict, files):
+    for arguments, problem in (
+        (("--engine", "spark"), "--engine must be one of local, ray, got 'spark'"),
+        (("--workers", "2"), "--workers 2 cannot share 1 threads (OMP_NUM_THREADS): take fewer"),
+        (("--ray-address", "auto"), "--ray-address is for --engine ray"),
+    ):
+        assert predict("t.csv", *arguments)[::2] == (2, f"linformer: {problem}\n")
+
+
 @pytest.mark.parametrize("before", [None, "earlier results\n"])
 def test_a_failure_in_the_middle_leaves_no_output(predict, files, before):
     with open("ragged.csv", "w") as file:

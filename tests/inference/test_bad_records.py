@@ -1,8 +1,11 @@
 """Records that cannot be read do not end a run over many others, if so many are allowed."""
 
 import json
+import re
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embed import EmbedSettings, embed_files
@@ -44,6 +47,8 @@ def test_they_are_left_out_and_told(classifier_run, given, tmp_path, command):
     for record, (where, error) in zip(told, EXPECTED.items(), strict=True):
         assert record["record"].endswith(where) and record["error"].startswith(record["record"])
         assert error in record["error"]
+        place = f"{record['file']}, {'row' if '.csv' in where else 'line'} {record['row']}"
+        assert record["record"] == (place if record["row"] else record["file"]) and record["file"].startswith("/")
 
     output.unlink()
     with pytest.raises(InputError, match=r"2\.txt: not a text .*; it is one more than --max-errors 4, see .*errors"):
@@ -53,6 +58,41 @@ def test_they_are_left_out_and_told(classifier_run, given, tmp_path, command):
     assert not output.exists()
     with pytest.raises(InputError, match="--max-errors must be 0 or more, got -1"):
         run(settings, output, max_errors=-1, device="cpu")
+
+
+def test_a_damaged_table_is_one_of_them(classifier_run, tmp_path):
+    """Among other tables of a folder, and given by itself; what stands before the damage is kept."""
+    folder, columns = tmp_path / "tables", tmp_path / "columns.csv"
+    folder.mkdir()
+    for name in ("1.parquet", "2.parquet", "3.parquet"):
+        parquet.write_table(pyarrow.table({"text": ["wet mud", "warm sand"]}), folder / name)
+    (folder / "2.parquet").write_bytes((folder / "2.parquet").read_bytes()[:-9])
+    (tmp_path / "quotes.csv").write_text('text,id\nwet mud,1\n"warm" sand,2\ncold,3\n')
+    columns.write_text("a,b\nwet mud,warm sand\n")
+    files = (str(folder), str(tmp_path / "quotes.csv"), str(columns), str(folder / "1.parquet"))
+    settings = PredictSettings(model=str(classifier_run.folder), files=files)
+    said = predict_files(settings, tmp_path / "out.jsonl", max_errors=3, device="cpu")
+    assert said == "7 documents read, 3 left out, as they cannot be read"
+    told = [json.loads(line) for line in (tmp_path / "out.jsonl.errors.jsonl").read_text().splitlines()]
+    assert [record["file"] for record in told] == [str(folder / "2.parquet"), *files[1:3]]
+    assert [record["row"] for record in told] == [None] * 3
+    for record, problem in zip(
+        told, ("not a readable Parquet file", "line 3: ", "name it with --text-column"), strict=True
+    ):
+        assert problem in record["error"]
+    with pytest.raises(InputError, match=r"2\.parquet: not a readable Parquet file"):
+        predict_files(settings, tmp_path / "first.jsonl", device="cpu")
+
+
+def test_nothing_else_says_where_they_are_told(classifier_run, tmp_path):
+    (tmp_path / "t.jsonl").write_text("{\n{\n")
+    settings = PredictSettings(model=str(classifier_run.folder), files=(str(tmp_path / "t.jsonl"),))
+    for output, told in (("o.jsonl", "o.jsonl.errors.jsonl"), ("o", "o/_errors.jsonl"), ("o", "o/_errors.jsonl")):
+        with pytest.raises(
+            InputError, match=rf"t\.jsonl: no document with any text, 2 left out: see .*{re.escape(told)}$"
+        ):
+            predict_files(settings, tmp_path / output, max_errors=2, device="cpu")
+        assert (tmp_path / told).read_text().count("\n") == 2
 
 
 def test_they_need_a_file(classifier_run, given):

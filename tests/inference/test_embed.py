@@ -9,7 +9,7 @@ import torch
 from pyarrow import parquet
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference import embed, output_parts
+from torch_linformer.inference import output_parts
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
@@ -28,9 +28,10 @@ def texts(tmp_path_factory):
 def vectors(texts, tmp_path):
     """A function: the vectors of the texts by a model folder, as an array, and what the command says."""
 
-    def call(folder, name="out.npy", resume=False, **options):
+    def call(folder, name="out.npy", resume=False, on_document=lambda number: None, **options):
         settings = EmbedSettings(model=str(folder), files=(texts,), precision="fp32", **options)
-        said = embed_files(settings, tmp_path / name, resume=resume, device="cpu", batch_size=4)
+        run = {"resume": resume, "device": "cpu", "batch_size": 4, "on_document": on_document}
+        said = embed_files(settings, tmp_path / name, **run)
         return np.load(tmp_path / name) if name.endswith("npy") else parquet.read_table(tmp_path / name), said
 
     return call
@@ -96,32 +97,29 @@ def test_a_parquet_file_says_where_each_document_is(classifier_run, vectors, tex
 def test_an_interrupted_run_goes_on(classifier_run, vectors, tmp_path, monkeypatch):
     whole, _ = vectors(classifier_run.folder, "whole.npy")
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every document
-    computed = []
-    embedded = embed.Embedder.embed
+    done = []
 
-    def counting(self, documents):
-        for row in embedded(self, documents):
-            computed.append(row.document)
-            if len(computed) == 7:
-                raise KeyboardInterrupt
-            yield row
+    def seventh(number):
+        done.append(number)
+        if len(done) == 7:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(embed.Embedder, "embed", counting)
     with pytest.raises(KeyboardInterrupt):
-        vectors(classifier_run.folder)
+        vectors(classifier_run.folder, on_document=seventh)
     assert not (tmp_path / "out.npy").exists()
     with pytest.raises(InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.npy\.parts"):
         vectors(classifier_run.folder)
     with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
         vectors(classifier_run.folder, resume=True, overflow="windows")
-    resumed, sentence = vectors(classifier_run.folder, resume=True)
+    resumed, sentence = vectors(classifier_run.folder, resume=True, on_document=seventh)
     np.testing.assert_allclose(resumed, whole, atol=2e-6)  # in other batches
-    assert sentence.startswith("15 documents embedded") and len(set(computed)) == 15 and len(computed) == 16
+    assert sentence == "15 documents embedded, 3 cut at 24 tokens"
+    assert done == [*range(1, 8), *range(7, 16)]  # the seventh, twice: it was in no part
     assert not list(tmp_path.glob(".*"))
 
 
 def test_what_cannot_be_done_is_said_before_the_work(classifier_run, vectors, tmp_path):
-    with pytest.raises(InputError, match=r"out\.txt: the name must end with \.parquet or \.npy"):
+    with pytest.raises(InputError, match=r"out\.txt: the name must end with \.parquet or \.npy, or have"):
         vectors(classifier_run.folder, "out.txt")
     for files, problem in (((str(tmp_path / "none.csv"),), "no such file"), ((str(tmp_path / "e.txt"),), "any text")):
         (tmp_path / "e.txt").write_text(" ")

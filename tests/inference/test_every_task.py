@@ -16,7 +16,7 @@ from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
-from torch_linformer.inference.predict import Predictor
+from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert import from_bert
 from torch_linformer.models.with_attention import with_attention
@@ -120,7 +120,7 @@ def test_evaluation_gives_the_same_scores(run):
 
 
 def test_predictions_are_what_was_scored(run):
-    predictor = Predictor(load_model(str(run.folder)), load_tokenizer(str(run.folder)), batch_size=5, **SAME)
+    predictor = TaskPredictor(load_model(str(run.folder)), load_tokenizer(str(run.folder)), batch_size=5, **SAME)
     texts = [row.get("text") or row.get("context") or " ".join(row["tokens"]) for row in run.rows]
     questions = [row.get("question") for row in run.rows]
     records = list(

@@ -8,7 +8,8 @@ import torch
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference import output_parts, window_reader
-from torch_linformer.inference.predict import Predictor, PredictSettings, predict_files
+from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.inference.window_reader import BATCHES_AHEAD
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
@@ -17,7 +18,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 def build(classifier_run):
     """A function: the trained classifier with batches of a size."""
     path = str(classifier_run.folder)
-    return lambda batch_size: Predictor(
+    return lambda batch_size: TaskPredictor(
         load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=batch_size
     )
 
@@ -47,7 +48,7 @@ def test_records(build, texts, quick):
 def test_a_record_is_what_the_model_says(request, texts, kind):
     """A lexical head says it of all of a document, also where it is cut."""
     path = str(request.getfixturevalue(kind).folder)
-    classifier = Predictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=16)
+    classifier = TaskPredictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=16)
     for record, (_, text, _) in zip(classifier.predict(texts[:9]), texts, strict=False):
         inputs = classifier.task.tokenizer(text, truncation=True, return_tensors="pt")
         if kind == "lexical_run":
@@ -112,7 +113,7 @@ def test_batches_are_put_together_by_length(build, monkeypatch):
 def test_a_model_of_another_task(masked_run):
     path = str(masked_run.folder)
     with pytest.raises(InputError, match="LinformerForMaskedLM predicts nothing of a document: train a model on an"):
-        Predictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=1)
+        TaskPredictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=1)
 
 
 def test_windows_read_what_a_cut_leaves_out(classifier_run):
@@ -121,7 +122,7 @@ def test_windows_read_what_a_cut_leaves_out(classifier_run):
     text = "wet grey mud " * 4 + "ice cold white " * 24
     found = {}
     for overflow in ("cut", "windows"):
-        predictor = Predictor(
+        predictor = TaskPredictor(
             load_model(path), load_tokenizer(path), overflow=overflow, device="cpu", precision="fp32", batch_size=4
         )
         (found[overflow],) = predictor.predict([Document("d", text)])
@@ -138,18 +139,15 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
     assert len(whole.read_text().splitlines()) == len(texts)
 
     monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every document
-    computed, predicted = [], Predictor.predict
+    done = []
 
-    def counting(self, documents):
-        for record in predicted(self, documents):
-            computed.append(record["document"])
-            if len(computed) == 3:
-                raise KeyboardInterrupt
-            yield record
+    def third(number):
+        done.append(number)
+        if len(done) == 3:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(Predictor, "predict", counting)
     with pytest.raises(KeyboardInterrupt):
-        predict_files(settings, output, device="cpu")
+        predict_files(settings, output, device="cpu", on_document=third)
     assert not output.exists()
     with pytest.raises(
         InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.jsonl\.parts"
@@ -157,12 +155,12 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
         predict_files(settings, output, device="cpu")
     with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
         predict_files(dataclasses.replace(settings, overflow="windows"), output, resume=True, device="cpu")
-    said = predict_files(settings, output, resume=True, device="cpu")
+    said = predict_files(settings, output, resume=True, device="cpu", on_document=third)
     assert said.startswith(f"{len(texts)} documents read")
     lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in (output, whole)]
     assert [line["document"] for line in lines[0]] == [line["document"] for line in lines[1]]
     assert [line["label"] for line in lines[0]] == [line["label"] for line in lines[1]]
-    assert len(set(computed)) == len(texts) and len(computed) == len(texts) + 1  # the third, twice
+    assert done == [1, 2, 3, *range(3, len(texts) + 1)]  # the third, twice: it was in no part
     assert not list(tmp_path.glob(".*"))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from torch_linformer.data.reading.streamed import Document
-from torch_linformer.inference.embed import Embedder
-from torch_linformer.inference.predict import Predictor
+from torch_linformer.inference.embedder import Embedder
+from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 from .conftest import begin_request, read_response
@@ -35,7 +35,7 @@ def known(classifier_run):
     model, tokenizer = load_model(str(classifier_run.folder)), load_tokenizer(str(classifier_run.folder))
     documents = [Document("", text) for text in TEXTS]
     vectors = [each.embedding for each in Embedder(model, tokenizer, **SAME).embed(documents)]
-    return np.stack(vectors), list(Predictor(model, tokenizer, **SAME).predict(documents))
+    return np.stack(vectors), list(TaskPredictor(model, tokenizer, **SAME).predict(documents))
 
 
 def test_embeddings_in_the_form_of_openai(served, known):

@@ -16,7 +16,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
-from torch_linformer.inference.predict import Predictor
+from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.language_modeling import token_bytes
@@ -162,7 +162,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(clm_run, train_quickly, tmp_pat
 def test_it_predicts_nothing_of_a_document(clm_run):
     path = str(clm_run.folder)
     with pytest.raises(InputError, match=r"predicts nothing of a document: linformer generate goes on with a text$"):
-        Predictor(load_model(path), load_tokenizer(path), batch_size=1, **SAME)
+        TaskPredictor(load_model(path), load_tokenizer(path), batch_size=1, **SAME)
 
 
 # Other models

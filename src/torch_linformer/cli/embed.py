@@ -12,8 +12,8 @@ from torch_linformer.cli.resumable import saying_how_to_go_on
 
 def embed(
     model: options.Model,
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
-    output: Annotated[Path, typer.Option(help="file of the vectors: NAME.parquet or NAME.npy")],
+    files: options.Files,
+    output: Annotated[Path, typer.Option(help="file of the vectors: NAME.parquet or NAME.npy; or folder of parts")],
     text_column: options.TextColumn = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
@@ -21,14 +21,18 @@ def embed(
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    resume: options.Resume = False,
     max_errors: options.MaxErrors = 0,
+    workers: options.Workers = 1,
+    engine: options.EngineName = "local",
+    ray_address: options.RayAddress = None,
     debug: options.Debug = False,
 ) -> None:
     """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
     from rich.console import Console
 
     from torch_linformer.inference.embed import EmbedSettings, embed_files
+    from torch_linformer.inference.engine import Engine
 
     settings = EmbedSettings(
         model=model,
@@ -48,6 +52,7 @@ def embed(
             max_errors=max_errors,
             device=device,
             batch_size=batch_size,
+            engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             on_document=show,
         )
     console.print(sentence, highlight=False)

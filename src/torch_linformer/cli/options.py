@@ -15,9 +15,17 @@ DocumentColumn = Annotated[str | None, typer.Option("--document-column", help="e
 Overflow = Annotated[str, typer.Option("--overflow", help="longer documents: cut | windows")]
 Stride = Annotated[int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]")]
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column that holds the label")]
+Files = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; folders, 'patterns*'; - is stdin"),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")]
 MaxErrors = Annotated[
     int, typer.Option("--max-errors", help="leave out so many records that cannot be read: OUTPUT.errors.jsonl")
 ]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="processes, which share the threads")]
+EngineName = Annotated[str, typer.Option("--engine", help="local | ray")]
+RayAddress = Annotated[str | None, typer.Option("--ray-address", help="a cluster of Ray  [this machine]")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents computed at once")]
 Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
 Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]

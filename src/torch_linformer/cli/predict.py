@@ -14,19 +14,24 @@ from torch_linformer.cli.streams import check_standard_output
 
 def predict(
     model: options.Model,
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="text, JSON lines, CSV, Parquet; - is stdin")],
+    files: options.Files,
     text_column: options.TextColumn = None,
     question_column: options.QuestionColumn = None,
     source_column: options.SourceColumn = None,
     question: Annotated[str | None, typer.Option(help="asked of every document")] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
-    output: Annotated[Path | None, typer.Option(help="file for the lines  [standard output]")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="file for the lines, or folder of parts  [standard output]")
+    ] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted run")] = False,
+    resume: options.Resume = False,
     max_errors: options.MaxErrors = 0,
+    workers: options.Workers = 1,
+    engine: options.EngineName = "local",
+    ray_address: options.RayAddress = None,
     debug: options.Debug = False,
 ) -> None:
     """Predict the answer of the model's task for documents.
@@ -35,6 +40,7 @@ def predict(
     """
     from rich.console import Console
 
+    from torch_linformer.inference.engine import Engine
     from torch_linformer.inference.predict import PredictSettings, predict_files
 
     if output is None:
@@ -59,6 +65,7 @@ def predict(
             max_errors=max_errors,
             device=device,
             batch_size=batch_size,
+            engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             on_document=show,
         )
     console.print(sentence, highlight=False)

@@ -29,6 +29,20 @@ def what_was_read(number: int, done: str, cut: int, max_length: int, report: Rea
     return f"{number:,} document{'' if number == 1 else 's'} {done}{notes}"
 
 
+def in_groups(documents: Iterable[Document], batch_size: int) -> Iterator[list[Document]]:
+    """Documents in groups of some batches, or of fewer where they are long."""
+    group: list[Document] = []
+    characters = 0
+    for document in documents:
+        group.append(document)
+        characters += len(document.text)
+        if len(group) == batch_size * BATCHES_AHEAD or characters > GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
 class WindowReader:
     """Runs a function of a batch over windows.
 
@@ -51,19 +65,6 @@ class WindowReader:
     ) -> None:
         self.collate, self.respond = collate, respond
         self.device, self.precision, self.batch_size = device, precision, batch_size
-
-    def groups(self, documents: Iterable[Document]) -> Iterator[list[Document]]:
-        """Documents in groups of some batches, or of fewer where they are long."""
-        group: list[Document] = []
-        characters = 0
-        for document in documents:
-            group.append(document)
-            characters += len(document.text)
-            if len(group) == self.batch_size * BATCHES_AHEAD or characters > GROUP_CHARACTERS:
-                yield group
-                group, characters = [], 0
-        if group:
-            yield group
 
     @torch.inference_mode()
     def read(self, windows: Windows) -> list[Any]:

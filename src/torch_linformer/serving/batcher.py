@@ -19,7 +19,7 @@ class BatchError(Exception):
 
 
 class Ability(Protocol):
-    """What a model does with documents: an `Embedder` or a `Predictor`."""
+    """What a model does with documents: an `Embedder` or a `TaskPredictor`."""
 
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents."""

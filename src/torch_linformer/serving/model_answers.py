@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_linformer.data.reading.streamed import Document
-from torch_linformer.inference.embed import Embedded
+from torch_linformer.inference.embedder import Embedded
 from torch_linformer.inference.window_reader import Windows
 from torch_linformer.serving.batcher import Ability, Batcher
 from torch_linformer.serving.limits import Limits

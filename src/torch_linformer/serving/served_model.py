@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embed import Embedder
-from torch_linformer.inference.predict import Predictor, predicting_task
+from torch_linformer.inference.embedder import Embedder
+from torch_linformer.inference.task_predictor import TaskPredictor, predicting_task
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_pooling import sentence_pooling
@@ -25,7 +25,7 @@ class ServedModel:
 
     name: str
     embedder: Embedder
-    predictor: Predictor | None
+    predictor: TaskPredictor | None
     no_prediction: str
 
     @property
@@ -78,6 +78,6 @@ def load_served(
     except InputError as error:
         no_prediction = str(error)
     else:
-        predictor = Predictor(model, tokenizer, **same)
+        predictor = TaskPredictor(model, tokenizer, **same)
     embedder = Embedder(model, tokenizer, pooling=sentence_pooling(folder), **same)
     return ServedModel(name or Path(folder).resolve().name, embedder, predictor, no_prediction)

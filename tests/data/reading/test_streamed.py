@@ -3,7 +3,7 @@ import pytest
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.readers import ReadReport
 from torch_linformer.data.reading.records import ASKED, TEXT
-from torch_linformer.data.reading.streamed import documents
+from torch_linformer.data.reading.streamed import documents, given_files
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
@@ -38,3 +38,16 @@ def test_questions_come_from_their_column_or_are_the_same_for_all():
     assert found == [("row 1", "a", "who?"), ("row 2", "b", "who?")]
     with pytest.raises(InputError, match=r"^row 1: no question in column 'question'; fill it in or remove the row$"):
         list(documents([Row({"context": "a", "question": ""}, "row 1")], "x.csv", ASKED, NOT_NAMED, ReadReport()))
+
+
+def test_a_pattern_stands_for_what_it_matches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.csv", "a.csv", "c.txt", "d[1].csv", "deep/er/e.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert given_files(["c.txt", "?.csv", "-"]) == ("c.txt", "a.csv", "b.csv", "-")
+    assert given_files(["**/e.csv", "d[1].csv", "deep"]) == ("deep/er/e.csv", "d[1].csv", "deep")
+    with pytest.raises(InputError, match=r"^\*\.json: matches no file$"):
+        given_files(["a.csv", "*.json"])
+    with pytest.raises(InputError, match=r"^f\.csv: no such file or folder$"):
+        given_files(["a.csv", "f.csv"])

@@ -158,19 +158,22 @@ def _read_folder(root: Path, whole: bool) -> Iterator[Row | BadRow]:
     files = list(folder_files(root))
     is_table = shard_suffix([path for _, path in files]) is not None
     for label, path in files:
-        if is_table:
-            yield from _read_file(path, whole)
-            continue
-        try:
-            for row in _read_text(path, whole):
-                yield row if label is None else Row({**row.values, "label": label}, row.where)
-        except InputError as problem:
-            yield BadRow(str(path), problem)
+        for row in _read_file(path, whole, as_text=not is_table):
+            if is_table or label is None or isinstance(row, BadRow):
+                yield row
+            else:
+                yield Row({**row.values, "label": label}, row.where)
 
 
-def _read_file(path: Path, whole: bool) -> Iterator[Row | BadRow]:
-    reader = TABLE_READERS.get(path.suffix.lower())
-    return _read_text(path, whole) if reader is None else reader(path)
+def _read_file(path: Path, whole: bool, as_text: bool = False) -> Iterator[Row | BadRow]:
+    """Its rows, up to where it is damaged, if it is."""
+    reader = None if as_text else TABLE_READERS.get(path.suffix.lower())
+    try:
+        yield from _read_text(path, whole) if reader is None else reader(path)
+    except InputError as problem:
+        yield BadRow(str(path), problem)
+    except OSError as error:
+        yield BadRow(str(path), unreadable(path, error))
 
 
 def _read_text(path: Path, whole: bool) -> Iterator[Row]:

@@ -1,5 +1,6 @@
 """Documents one by one, with nothing kept: a row in, a document out, whatever the size of the input."""
 
+import glob
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,11 @@ def documents(
     usual = record.usual if question is None else record.usual._replace(question=())
     if usual.question and named.question is None and list(sample[0].values) == ["text"]:
         raise InputError(f"{source}: a text without a question; ask one of every document with --question")
-    columns = find_columns(sample, source, named, usual=usual, needs_label=False)
+    try:
+        columns = find_columns(sample, source, named, usual=usual, needs_label=False)
+    except InputError as problem:
+        report.leave_out(source, problem)
+        return
     for row in chain(sample, rows):
         try:
             text = read_text(row, columns.text, usual.called[0])
@@ -65,11 +70,23 @@ def documents(
             report.empty += 1
 
 
-def check_there(files: Iterable[str]) -> None:
-    """Raise ``InputError`` where a file is missing: before the work."""
-    for file in files:
-        if file != "-" and not Path(file).exists():
-            raise InputError(f"{file}: no such file or folder")
+def given_files(names: Iterable[str]) -> tuple[str, ...]:
+    """The files and folders of these names; a pattern (``*``, ``**``, ``?``, ``[``) stands for all it matches.
+
+    Raises:
+        InputError: one is missing, or matches nothing.
+    """
+    files: list[str] = []
+    for name in names:
+        if name == "-" or Path(name).exists():
+            files.append(name)
+            continue
+        found = sorted(glob.glob(name, recursive=True))
+        if not found:
+            problem = "matches no file" if glob.has_magic(name) else "no such file or folder"
+            raise InputError(f"{name}: {problem}")
+        files += found
+    return tuple(files)
 
 
 def documents_of(

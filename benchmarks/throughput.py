@@ -1,0 +1,158 @@
+"""How many documents and tokens a second do `linformer embed` and ONNX Runtime make vectors of, and the original?
+
+    python benchmarks/throughput.py path/to/adapted --onnx path/to/exported --original path/to/all-MiniLM-L6-v2
+
+Every contender gets the same made texts of so many tokens by the original's tokenizer, and ends with a vector for each:
+
+- ``tiny``: an untrained model of ``linformer train --size tiny`` with the tokenizer of the adapted one;
+- ``adapted``: a folder of ``linformer adapt``, by the `Predictor` that ``linformer embed`` runs;
+- ``adapted, ONNX Runtime``: the file of ``linformer export``, with the same tokenizer and batches;
+- ``original in chunks``: ``SentenceTransformer.encode`` of pieces as long as the original reads, and their mean.
+
+Times are those of the processor, of one thread: other work on the machine does not count, except where it takes memory
+bandwidth and caches away. Contenders take turns, and the fastest of theirs counts.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+
+from torch_linformer import LinformerConfig, LinformerModel
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.inference import Predictor
+from torch_linformer.measuring.machine import machine_facts, package_versions
+from torch_linformer.opening.model_folder import load_config, load_tokenizer
+from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.training.train_settings import SIZES
+
+WORDS = ["rain", "cloud", "storm", "wind", "sun", "snow", "bread", "oven", "knife", "salt", "soup", "court", "judge"]
+BATCH = 4
+Vectors = Callable[[Sequence[str]], np.ndarray]
+
+
+def main(
+    adapted: Annotated[Path, typer.Argument(help="folder of linformer adapt")],
+    onnx: Annotated[Path | None, typer.Option(help="folder of linformer export")] = None,
+    original: Annotated[Path | None, typer.Option(help="folder of sentence-transformers")] = None,
+    lengths: Annotated[str, typer.Option(help="tokens of a text")] = "512,4096,16384",
+    tokens: Annotated[int, typer.Option(help="of all texts of a turn")] = 32_768,
+    turns: Annotated[int, typer.Option(min=1, help="of each, after one with a single text")] = 3,
+) -> None:
+    """Measure, and print a table."""
+    torch.set_num_threads(1)
+    tokenizer = load_tokenizer(str(adapted))
+    with tempfile.TemporaryDirectory() as folder:
+        contenders: dict[str, Vectors] = {
+            "tiny": _embedder(_tiny(adapted, Path(folder))),
+            "adapted": _embedder(str(adapted)),
+        }
+        if onnx is not None:
+            contenders["adapted, ONNX Runtime"] = _by_onnx(onnx)
+        if original is not None:
+            contenders["original in chunks"] = _in_chunks(original)
+        rows = []
+        for length in map(int, lengths.split(",")):
+            texts = [_text(tokenizer, length, seed) for seed in range(max(1, tokens // length))]
+            for name, seconds in _fastest(contenders, texts, turns).items():
+                speeds = [f"{len(texts) / seconds:,.2f}", f"{len(texts) * length / seconds:,.0f}"]
+                rows.append([name, f"{length:,}", *speeds])
+                print(*rows[-1], flush=True)
+    versions = package_versions(["torch", "transformers", "onnxruntime", "sentence-transformers"])
+    print("\n".join(f"{name}: {value}" for name, value in (machine_facts("cpu") | versions).items()))
+    print(markdown_table(["", "tokens of a document", "documents/s", "tokens/s"], rows))
+
+
+def _fastest(contenders: dict[str, Vectors], texts: Sequence[str], turns: int) -> dict[str, float]:
+    """The seconds of each one's fastest turn, after one with a single text."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for vectors in contenders.values():
+        vectors(texts[:1])
+    for _ in range(turns):
+        for name, vectors in contenders.items():
+            begin = time.process_time()
+            assert len(vectors(texts)) == len(texts)
+            found[name].append(time.process_time() - begin)
+    return {name: min(seconds) for name, seconds in found.items()}
+
+
+def _text(tokenizer, length: int, seed: int) -> str:
+    """A text of that many tokens, with the special ones: every word is one."""
+    special = tokenizer.num_special_tokens_to_add()
+    text = " ".join(random.Random(seed).choices(WORDS, k=length - special))
+    assert len(tokenizer(text).input_ids) == length
+    return text
+
+
+def _embedder(folder: str) -> Vectors:
+    predictor = Predictor(folder, vectors=True, device="cpu", precision="fp32", batch_size=BATCH)
+    return lambda texts: predictor({"text": texts})["embedding"]
+
+
+def _tiny(adapted: Path, folder: Path) -> str:
+    config, size = load_config(str(adapted)), SIZES["tiny"]
+    model = LinformerModel(
+        LinformerConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=size.hidden_size,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            intermediate_size=size.feed_forward,
+            max_position_embeddings=config.max_position_embeddings,
+            k=256,
+            position_embedding=size.position_embedding,
+            pad_token_id=config.pad_token_id,
+        )
+    )
+    model.save_pretrained(folder)
+    load_tokenizer(str(adapted)).save_pretrained(folder)
+    return str(folder)
+
+
+def _by_onnx(folder: Path) -> Vectors:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    longest = load_config(str(folder)).max_position_embeddings
+    encode = DocumentEncoder(load_tokenizer(str(folder)), longest)
+    wanted = [given.name for given in session.get_inputs()]
+
+    def vectors(texts: Sequence[str]) -> np.ndarray:
+        found = []
+        for start in range(0, len(texts), BATCH):
+            ids = np.array(encode(texts[start : start + BATCH])["input_ids"], dtype=np.int64)  # all as long
+            given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+            found.append(session.run(["sentence_embedding"], {name: given[name] for name in wanted})[0])
+        return np.concatenate(found)
+
+    return vectors
+
+
+def _in_chunks(folder: Path) -> Vectors:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+
+    def vectors(texts: Sequence[str]) -> np.ndarray:
+        pieces, counts = [], []
+        room = model.max_seq_length - 2
+        for text in texts:
+            words = text.split()  # each of which is one token
+            pieces += [" ".join(words[start : start + room]) for start in range(0, len(words), room)]
+            counts.append(-(-len(words) // room))
+        found = model.encode(pieces, batch_size=32, show_progress_bar=False)
+        return np.stack([part.mean(0) for part in np.split(found, np.cumsum(counts)[:-1])])
+
+    return vectors
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,99 @@
+"""Where a model computes the answers to many documents: in this process, in several, or in the workers of Ray Data."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.records import Record
+from torch_linformer.data.reading.streamed import documents_of
+from torch_linformer.errors import InputError
+from torch_linformer.inference.predictor import Columns, Predictor
+from torch_linformer.inference.window_reader import in_groups
+from torch_linformer.inference.worker_processes import in_processes
+from torch_linformer.opening.devices import resolve_device
+
+ENGINES = ("local", "ray")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GivenDocuments:
+    """The documents of some files, which any process that finds these can read, again and again.
+
+    Attributes:
+        files: files and folders, "-" is standard input.
+        record: what is read of a row.
+        named: columns that the user has named.
+        question: asked of every document.
+        batch_size: windows of a batch, for which documents of similar lengths are read ahead.
+    """
+
+    files: tuple[str, ...]
+    record: Record
+    named: NamedColumns
+    question: str | None
+    batch_size: int
+
+    def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
+        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``."""
+        given = documents_of(self.files, self.record, self.named, report, self.question)
+        for group in in_groups(islice(given, skipped, None), self.batch_size):
+            asked = {} if group[0].question is None else {"question": [document.question for document in group]}
+            places, texts = [document.where for document in group], [document.text for document in group]
+            yield {"document": places, **asked, "text": texts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What computes; it changes no answer but for roundings.
+
+    Attributes:
+        name: ``local``, or ``ray`` for Ray Data.
+        workers: processes of this machine, or workers of Ray.
+        ray_address: of a cluster of Ray; None starts one on this machine.
+    """
+
+    name: str = "local"
+    workers: int = 1
+    ray_address: str | None = None
+
+    def check(self, files: Sequence[str], device: str) -> None:
+        """Raise ``InputError`` where it cannot be as it is asked for."""
+        if self.name not in ENGINES:
+            raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {self.name!r}")
+        if self.workers < 1:
+            raise InputError(f"--workers must be 1 or more, got {self.workers}")
+        if self.ray_address is not None and self.name != "ray":
+            raise InputError("--ray-address is for --engine ray")
+        if self.name == "ray" and "-" in files:
+            raise InputError("--engine ray reads files, which its workers can open, and no standard input")
+        threads = torch.get_num_threads()
+        if self.ray_address is None and self.workers > threads:
+            raise InputError(f"--workers {self.workers} cannot share {threads} threads (OMP_NUM_THREADS): take fewer")
+        if self.name == "local" and self.workers > 1 and resolve_device(device) != "cpu":
+            raise InputError("--workers share the threads of a CPU: add --device cpu, or leave --workers out")
+
+    def answers(
+        self, predictor: Predictor, given: GivenDocuments, report: ReadReport, most: int, skipped: int
+    ) -> Iterator[Row]:
+        """The answer to each document but for the first ones, in their order.
+
+        ``report`` is brought up to date; ``most`` is how many bad records it takes.
+        """
+        if self.name == "ray":
+            from torch_linformer.inference.on_ray import on_ray
+
+            return _rows(on_ray(predictor, given, report, most, skipped, self.workers, self.ray_address))
+        groups = given.groups(report, skipped)
+        return _rows(in_processes(self.workers, predictor, groups) if self.workers > 1 else map(predictor, groups))
+
+
+def _rows(groups: Iterable[Columns]) -> Iterator[Row]:
+    for columns in groups:
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))

@@ -1,0 +1,87 @@
+"""A trained model as a function of documents: what its task predicts of each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.reading.records import TEXT, Record
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.errors import InputError
+from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
+from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.tasks.task import Task
+
+
+class TaskPredictor:
+    """A trained model with its tokenizer and task, which must be one that predicts something about a document.
+
+    ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows.
+    """
+
+    def __init__(
+        self,
+        model: LinformerPreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        overflow: str = "cut",
+        stride: int | None = None,
+        device: str,
+        precision: str,
+        batch_size: int,
+    ) -> None:
+        self.task = predicting_task(model, tokenizer)
+        self.model = cast(nn.Module, model).to(device).eval()
+        self.encode = self.task.encoder(
+            reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
+        )
+        self.windows = WindowReader(
+            self.task.collate,
+            lambda batch: self.task.respond(self.model, batch),
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+        )
+
+    @property
+    def record(self) -> Record:
+        """What is read of a row, without what the task needs only for training."""
+        usual = self.task.record.usual
+        return self.task.record if usual.question or usual.called != TEXT.usual.called else TEXT
+
+    def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
+        """A record for each document, in their order; batches hold documents of similar lengths."""
+        for group in in_groups(documents, self.windows.batch_size):
+            yield from self.answer(group, self.prepare(group))
+
+    def prepare(self, documents: Sequence[Document]) -> Windows:
+        """The windows of some documents, all of which have a question or none of which has."""
+        return self.encode([document.text for document in documents], _questions(documents))
+
+    def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[dict[str, Any]]:
+        """A record for each document, from the windows that :meth:`prepare` made of them."""
+        columns = self.task.documents([document.text for document in documents], _questions(documents))
+        answers = self.task.answers(self.windows.read(windows), windows, columns)
+        sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
+        tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
+        for number, document in enumerate(documents):
+            tokens, read = tokens_and_read[number]
+            question = {} if document.question is None else {"question": document.question}
+            answer = self.task.describe(answers[number], document.text)
+            cut = self.encode.overflow == "cut" and tokens > read
+            yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
+
+
+def predicting_task(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
+    """The task of a model; an ``InputError`` where it predicts nothing of a document."""
+    task = task_of(model, tokenizer)
+    if type(task).describe is Task.describe:
+        raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
+    return task
+
+
+def _questions(documents: Sequence[Document]) -> list[str] | None:
+    return [str(document.question) for document in documents] if documents[0].question is not None else None

@@ -1,0 +1,144 @@
+"""An output in parts beside a manifest: what a run leaves, finishes, goes on from and refuses."""
+
+import json
+
+import pytest
+from pyarrow import parquet
+
+from torch_linformer.errors import InputError
+from torch_linformer.inference import output_parts
+from torch_linformer.inference.embed import EmbedSettings, embed_files
+from torch_linformer.inference.predict import PredictSettings, predict_files
+
+
+@pytest.fixture
+def given(tmp_path, weather, monkeypatch):
+    """Three files of 20 documents in a folder, and a part for every document."""
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)
+    (tmp_path / "posts").mkdir()
+    for number in range(3):
+        lines = [json.dumps({"text": text}) + "\n" for text, _ in weather(20, seed=number)]
+        (tmp_path / "posts" / f"{number}.jsonl").write_text("".join(lines))
+    return tmp_path / "posts"
+
+
+@pytest.fixture
+def predict(classifier_run, given, tmp_path):
+    """A function: predict the folder's documents, into a folder unless told; what the command says."""
+
+    def call(output="labels", files=None, **options):
+        settings = PredictSettings(model=str(classifier_run.folder), files=files or (str(given),), precision="fp32")
+        return predict_files(settings, tmp_path / output, device="cpu", batch_size=4, **options)
+
+    return call
+
+
+def lines_of(folder):
+    """The records of the parts that the manifest names, in its order."""
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    found = []
+    for part in manifest["parts"]:
+        records = [json.loads(line) for line in (folder / part["file"]).read_text().splitlines()]
+        assert (len(records), sum(r["cut"] for r in records)) == (part["documents"], part["cut"])
+        found += records
+    return manifest, found
+
+
+def test_a_folder_keeps_the_parts(predict, given, tmp_path):
+    said = predict()
+    predict("whole.jsonl")
+    manifest, records = lines_of(tmp_path / "labels")
+    assert records == [json.loads(line) for line in (tmp_path / "whole.jsonl").read_text().splitlines()]
+    assert manifest["finished"] and manifest["left_out"] == {"replaced": 0, "empty": 0, "bad": 0}
+    assert manifest["settings"]["files"] == [str(given)] and manifest["input"]["files"] == 3
+    names = {"_manifest.json", *(part["file"] for part in manifest["parts"])}
+    assert {path.name for path in (tmp_path / "labels").iterdir()} == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels", "posts", "whole.jsonl"]
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
+    with pytest.raises(InputError, match=r"labels: holds a finished run; add --resume to go on, or remove .*labels"):
+        predict()
+    assert predict(resume=True) == said
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
+
+
+def test_vectors_stay_in_files_of_parquet(classifier_run, given, tmp_path):
+    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
+    for name in ("vectors", "whole.parquet"):
+        embed_files(settings, tmp_path / name, device="cpu", batch_size=4)
+    assert parquet.read_table(tmp_path / "vectors").equals(parquet.read_table(tmp_path / "whole.parquet"))
+
+
+def test_what_a_killed_process_leaves_is_done_again(predict, tmp_path):
+    """A part that is whole and in no manifest, half of a part, half of a manifest: as `kill -9` may leave them."""
+
+    def stop(number):
+        if number == 31:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(on_document=stop)
+    folder = tmp_path / "labels"
+    manifest, before = lines_of(folder)
+    assert not manifest["finished"] and 0 < len(before) < 31
+    left = {path: path.read_bytes() for path in folder.glob("part-*")}
+    for name in (f"part-{len(left):05d}.jsonl", ".part-00040.1234.tmp.jsonl", "._manifest.1234.tmp.json"):
+        (folder / name).write_text('{"document"')
+    predict(resume=True)
+    predict("again")
+    manifest, records = lines_of(folder)
+    assert [r["document"] for r in records] == [r["document"] for r in lines_of(tmp_path / "again")[1]]
+    assert records[: len(before)] == before and {path: path.read_bytes() for path in left} == left
+    names = {"_manifest.json", *(part["file"] for part in manifest["parts"])}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_a_changed_input_is_another(predict, given, tmp_path):
+    def stop(number):
+        raise KeyboardInterrupt
+
+    predict("labels", files=(str(given / "0.jsonl"),))
+    with (given / "0.jsonl").open("a") as file:
+        file.write('{"text": "more"}\n')
+    with pytest.raises(InputError, match=r"labels: the files were changed since the run began; remove .*labels$"):
+        predict("labels", files=(str(given / "0.jsonl"),), resume=True)
+    with pytest.raises(InputError, match=r"labels: the interrupted run is another \(--files \['.*0.jsonl'\] there, "):
+        predict("labels", resume=True)
+
+
+def test_a_folder_with_something_else_is_left_alone(predict, given, tmp_path):
+    for resume in (False, True):
+        with pytest.raises(InputError, match=r"posts: is not empty and holds no run; name another folder"):
+            predict("posts", resume=resume)
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "_manifest.json").write_text("{")
+    with pytest.raises(InputError, match=r"_manifest\.json: is not valid JSON; remove "):
+        predict(resume=True)
+
+
+def test_a_folder_keeps_the_bad_records(predict, given, tmp_path):
+    with (given / "1.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(InputError, match=r"1\.jsonl, line 21: not valid JSON"):
+        predict()
+    said = predict(max_errors=1, resume=True)
+    assert said.startswith("60 documents read") and said.endswith(", 1 left out, as they cannot be read")
+    (record,) = map(json.loads, (tmp_path / "labels" / "_errors.jsonl").read_text().splitlines())
+    assert (record["file"], record["row"]) == (str(given / "1.jsonl"), 21)
+    assert predict(max_errors=1, resume=True) == said and (tmp_path / "labels" / "_errors.jsonl").exists()
+
+
+def test_a_part_has_so_many_documents_at_most(predict, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 1e9)
+    monkeypatch.setattr(output_parts, "PART_DOCUMENTS", 25)
+    predict()
+    assert [part["documents"] for part in lines_of(tmp_path / "labels")[0]["parts"]] == [25, 25, 10]
+
+
+def test_patterns_stand_for_all_they_match(predict, given, tmp_path):
+    one = predict("one", files=(str(given / "[02].json*"), str(given / "1.jsonl")))
+    assert one.startswith("60 documents read")
+    files = [str(given / f"{number}.jsonl") for number in (0, 2, 1)]
+    assert lines_of(tmp_path / "one")[0]["settings"]["files"] == files
+    with pytest.raises(InputError, match=r"posts/\*\.csv: matches no file$"):
+        predict("none", files=(str(given / "*.csv"),))
