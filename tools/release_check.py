@@ -20,12 +20,21 @@ PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 FOR_THE_PROJECT = {"clients", "dev", "docs"}  # extras that no user installs
 BARE = "none"  # in the place of an extra
 NO_WHEEL = "no wheel of torch"
-COMMAND = {"train": "train", "bench": "bench", "inspect": "inspect", "onnx": "export", "serve": "serve", "all": "serve"}
+COMMAND = {  # that needs the extra
+    "train": "train",
+    "bench": "bench",
+    "inspect": "inspect",
+    "onnx": "export",
+    "ray": "predict",
+    "serve": "serve",
+    "all": "serve",
+}
 MODULES = {
     "hf": "torch_linformer.models",
     "bench": "linformer, linformer_pytorch, reformer_pytorch",
     "inspect": "bokeh",
     "onnx": "onnx, onnxruntime, onnxscript",
+    "ray": "ray.data",
     "serve": "uvicorn, torch_linformer.serving.application",
     "all": "bokeh, onnxruntime, uvicorn",
 }
