@@ -213,16 +213,17 @@ def of_bytes() -> float:
 
 
 def cases(count: int) -> dict[str, Callable[[], float]]:
-    """Every case, by name."""
+    """Every case, by name; those of even pieces, and without padding, only in two processes."""
     found: dict[str, Callable[[], float]] = {}
     for name, options in ENCODERS.items():
-        found[name] = partial(of_encoder, options, False, None)
-        found[f"{name}; padded"] = partial(of_encoder, options, True, None)
-        if count in UNEVEN:
-            found[f"{name}; padded, uneven"] = partial(of_encoder, options, True, UNEVEN[count])
+        found[f"{name}; padded, uneven"] = partial(of_encoder, options, True, UNEVEN.get(count))
+        if count == 2:
+            found[name] = partial(of_encoder, options, False, None)
+            found[f"{name}; padded"] = partial(of_encoder, options, True, None)
     for name, (model_class, options) in MODELS.items():
-        found[name] = partial(of_model, model_class, options, False)
         found[f"{name}; padded"] = partial(of_model, model_class, options, True)
+        if count == 2:
+            found[name] = partial(of_model, model_class, options, False)
     if count == 4:
         found["FSDP2"] = of_mesh
     found["bytes"] = of_bytes

@@ -190,6 +190,8 @@ def test_the_original_of_an_adapted_model(tmp_path):
     (tmp_path / "adapted" / "adaptation.json").write_text(json.dumps({"source": str(tmp_path / "original")}))
     assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it is gone
     (tmp_path / "original").mkdir()
+    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it cannot be opened
+    (tmp_path / "original" / "config.json").write_text(json.dumps({"model_type": "bert"}))
     assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "original")
 
 
