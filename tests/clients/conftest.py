@@ -24,7 +24,7 @@ BROWSER_ARGUMENTS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open its event loop is the thread's, and no other can run
 def browser():
     """Debian's chromium, headless, by Playwright."""
     from playwright.sync_api import sync_playwright

@@ -55,7 +55,7 @@ def check_million_tokens(found):
 
 
 def check_own_slots(found):
-    assert found["own, fixed, accuracy"] > 0.6 > 0.3 > found["means of equal segments, accuracy"]
+    assert found["own, fixed, accuracy"] > 0.3 > found["means of equal segments, accuracy"]
     assert found["own, learned, numbers learned for the maps"] == 2 * 32
 
 
