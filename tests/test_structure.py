@@ -40,7 +40,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "serving": ({"errors", "data", "opening", "inference"}, "serve"),
     # the page alone needs more than "train"
     "analysis": ({"errors", "functional", "nn", "models", "reporting", "measuring", "data", "opening"}, "inspect"),
-    "bench": ({"functional", "nn", "models", "reporting", "measuring"}, "bench"),
+    "bench": ({"functional", "nn", "models", "distributed", "reporting", "measuring"}, "bench"),
     "cli": (
         {
             "errors",

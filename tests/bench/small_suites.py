@@ -46,6 +46,13 @@ def raising(module, x):
     raise ValueError("no\nsuch thing")
 
 
+def raising_in_the_second(module, x):
+    if torch.distributed.get_rank() == 1:
+        raise ValueError("only I")
+    torch.distributed.barrier()  # which never comes
+    return module(x)
+
+
 def refusing(case):
     raise NotImplementedError(f"not for length {case.length}")
 
@@ -106,6 +113,7 @@ class SmallSuite(Suite):
             contender("wrong", right, expected=lambda module, x: 1.001 * module(x)),
             contender("detached", lambda module, x: module(x.detach())),
             contender("raising", raising),
+            contender("one raises", raising_in_the_second),
             Contender(name="refusing", build=refusing),
             contender("eating", eating),
             contender("killed", killed),

@@ -46,7 +46,7 @@ def test_ctrl_c_is_left_to_the_process_that_waits():
 @pytest.mark.parametrize("name", ["right", "raising"])
 def test_a_process_whose_answer_nobody_waits_for_ends_in_silence(name):
     suite = SmallSuite(name)
-    context = fresh_process._context(suite)
+    context = fresh_process.fresh_processes(suite)
     receiver, sender = context.Pipe(duplex=False)
     receiver.close()  # as where Ctrl-C comes while the process is being started
     process = context.Process(target=fresh_process._serve, args=(sender, suite, name, case(), 1))

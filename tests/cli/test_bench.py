@@ -23,7 +23,7 @@ def refused(refused):
 
 
 def test_an_unknown_suite_names_those_there_are(refused):
-    assert refused("speed") == "SUITE must be one of attention, encoder, table3, scaling, causal, got 'speed'"
+    assert refused("speed") == "SUITE must be one of attention, encoder, table3, scaling, causal, context, got 'speed'"
     assert "Missing argument" in refused() and "SUITE" in refused()
 
 

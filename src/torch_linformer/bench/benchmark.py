@@ -12,6 +12,7 @@ from torch_linformer.bench.bench_report import write_report
 from torch_linformer.bench.benchmark_screen import BenchmarkScreen
 from torch_linformer.bench.contenders.attention_contenders import PEERS
 from torch_linformer.bench.fresh_process import probe
+from torch_linformer.bench.rank_processes import time_ranks
 from torch_linformer.bench.results import Results, Settings, open_results
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite
 from torch_linformer.bench.turns import time_in_turn
@@ -32,7 +33,8 @@ def run_benchmark(
     """Measure every contender in every case of a suite, and write rows, tables, figures and a page to a folder.
 
     First each contender runs one step in a process of its own, which gives its peak memory and finds out whether it
-    can run; those that can are then timed in turn in this process. ``results.json`` has every row as soon as it is
+    can run; those that can are then timed in turn in this process. Where several processes share a row, they do both.
+    ``results.json`` has every row as soon as it is
     known. ``output`` is a new or empty folder, or with ``resume`` that of the same benchmark, whose rows are kept.
 
     Raises:
@@ -115,17 +117,20 @@ def _new_results(suite: Suite, settings: Settings, command: str) -> Results:
 
 def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Settings) -> Iterator[Measurement]:
     """A row for each pair: first those that cannot run, as soon as that is known, then all times together."""
+    budget = QUICK_BUDGET if settings.grid.quick else BUDGET
     memory: dict[tuple[str, Case], int | None] = {}
     able = []
     for contender, case in pairs:
         error = suite.reason_to_skip(contender, case)
-        if error is None:
+        if error is None and not case.ranks:
             peak = probe(suite, contender.name, case, settings.threads)
             memory[contender.name, case], error = peak.memory, peak.error
         if error is None:
             able.append((contender, case))
         else:
             yield Measurement(contender=contender.name, case=case, error=error)
-    budget = QUICK_BUDGET if settings.grid.quick else BUDGET
+    if any(case.ranks for _, case in able):
+        yield from time_ranks(suite, able, settings.repeat, budget, settings.threads)
+        return
     for row in time_in_turn(able, settings.repeat, budget):
         yield row if row.error else dataclasses.replace(row, memory=memory[row.contender, row.case])

@@ -26,8 +26,8 @@ class BenchmarkScreen(Screen):
 
 
 def describe_case(case: Case) -> str:
-    """A case in a few words: ``forward, N 4,096, K 256, B 1``; without K where it has none."""
-    sizes = {"N": case.length, "K": case.k, "B": case.batch}
+    """A case in a few words: ``forward, N 4,096, K 256, B 1``; without what it does not have."""
+    sizes = {"N": case.length, "K": case.k, "B": case.batch, "processes": case.ranks}
     return ", ".join([case.step, *(f"{name} {format_count(size)}" for name, size in sizes.items() if size)])
 
 

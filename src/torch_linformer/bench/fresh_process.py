@@ -30,7 +30,7 @@ def probe(suite: Suite, contender: str, case: Case, threads: int) -> Peak:
     The process gets the suite and finds the contender by name, because contenders hold closures, which cannot be sent.
     Its allocations fail before the machine is out of memory; if it is killed nevertheless, that was the reason.
     """
-    context = _context(suite)
+    context = fresh_processes(suite)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(sender, suite, contender, case, threads), daemon=True)
     process.start()
@@ -40,14 +40,14 @@ def probe(suite: Suite, contender: str, case: Case, threads: int) -> Peak:
         return peak
     except EOFError:
         process.join()
-        return Peak(error=_cause_of_death(process.exitcode))
+        return Peak(error=cause_of_death(process.exitcode))
     finally:
         process.kill()
         process.join()
         receiver.close()
 
 
-def _context(suite: Suite) -> ForkServerContext:
+def fresh_processes(suite: Suite) -> ForkServerContext:
     """Processes forked from one that has imported everything and has computed nothing in parallel yet."""
     context = multiprocessing.get_context("forkserver")
     # torch's first backward pass imports sympy: this way once, and not in every process.
@@ -80,7 +80,8 @@ def _serve(sender: Connection, suite: Suite, name: str, case: Case, threads: int
         sender.send(peak)
 
 
-def _cause_of_death(exit_code: int | None) -> str:
+def cause_of_death(exit_code: int | None) -> str:
+    """Why a process that was to answer has ended."""
     if exit_code == -signal.SIGKILL:
         return OUT_OF_MEMORY  # then the kernel kills
     if exit_code is not None and exit_code < 0:

@@ -22,11 +22,13 @@ class Case(LayerSizes):
             ``decoding`` (inference of one token after ``length`` others).
         layers: layers of an encoder; 0 for a single attention.
         device: ``cpu`` or ``cuda``.
+        ranks: processes that share each row, started for it; 0 where it is computed in this one.
     """
 
     step: StepKind
     layers: int = 0
     device: str = "cpu"
+    ranks: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Workload:
         expected: computes the right output in a plain way, from the same inputs and parameters; None where only shape
             and finiteness are checked.
         cache: bytes that a decoder keeps of the past; None for any other workload.
+        sent: bytes that this process gave to others in the last step, and in how many messages; None for one that is
+            alone.
     """
 
     module: nn.Module
@@ -49,6 +53,7 @@ class Workload:
     output_shape: tuple[int, ...]
     expected: Callable[..., Tensor] | None = None
     cache: int | None = None
+    sent: Callable[[], tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,8 @@ class Measurement:
         repeats: timed rounds.
         memory: bytes of peak memory, as :mod:`torch_linformer.measuring.memory` counts it.
         cache: as in :class:`Workload`.
+        sent: bytes that a process gives to the others in a step, the most of all; None for one that is alone.
+        messages: in how many collective operations and messages it does.
         error: why there are no numbers, in one line.
     """
 
@@ -87,6 +94,8 @@ class Measurement:
     repeats: int = 0
     memory: int | None = None
     cache: int | None = None
+    sent: int | None = None
+    messages: int | None = None
     error: str | None = None
 
 
@@ -127,6 +136,7 @@ class Suite(ABC):
 
     name: str
     title: str
+    threads: int | None = None  # of each process, unless told; torch's choice
 
     @abstractmethod
     def cases(self, grid: Grid) -> list[Case]:

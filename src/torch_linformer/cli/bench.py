@@ -10,14 +10,18 @@ from torch_linformer.cli.resumable import saying_how_to_go_on
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal")],
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal | context")
+    ],
     device: Annotated[str, typer.Option(help="auto | cpu | cuda")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 | bfloat16 | float16")] = "float32",
     lengths: Annotated[str, typer.Option(help="tokens N, such as 512,1024  [the suite's]")] = "",
     k: Annotated[str, typer.Option(help="slots K, such as 128,256  [the suite's]")] = "",
     batch: Annotated[int, typer.Option(min=1, help="rows B")] = 1,
     repeat: Annotated[int | None, typer.Option(min=1, help="timed rounds  [7; 3 with --quick]")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads  [torch's choice]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads  [torch's choice; context: 1 a process]")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="folder to fill  [runs/bench-SUITE]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="two minutes on two cores")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted benchmark")] = False,
@@ -45,10 +49,12 @@ def bench(
         dtype=dtype,
         quick=quick,
     )
-    settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads or torch.get_num_threads())
+    chosen = SUITES[suite]
+    threads = threads or chosen.threads or torch.get_num_threads()
+    settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads)
     folder = output or Path("runs") / f"bench-{suite}"
     with saying_how_to_go_on(resume) as command:
-        run_benchmark(SUITES[suite], settings, folder, resume=resume, command=command)
+        run_benchmark(chosen, settings, folder, resume=resume, command=command)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -23,11 +23,12 @@ class Peers:
         rank: which of them this is.
         count: how many they are.
         sent: bytes that this process has given to others: a tensor that is summed counts once.
+        messages: how many times it has waited for the others.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.count = group, dist.get_rank(group), dist.get_world_size(group)
-        self.sent = 0
+        self.sent = self.messages = 0
 
     def reduce(self, x: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """The sum, or another reduction, of one tensor of each."""
@@ -46,7 +47,9 @@ class Peers:
             work.wait()
 
     def _count(self, *tensors: Tensor) -> None:
-        self.sent += 0 if self.count == 1 else sum(x.numel() * x.element_size() for x in tensors)
+        if self.count > 1:
+            self.sent += sum(x.numel() * x.element_size() for x in tensors)
+            self.messages += 1
 
 
 class Sum(torch.autograd.Function):

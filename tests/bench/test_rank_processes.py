@@ -1,0 +1,56 @@
+"""Steps that several processes compute together, and what is told of one that fails."""
+
+import pytest
+from small_suites import MEGABYTE, SmallSuite, case
+
+from torch_linformer.bench.contenders.context_contenders import CAUSAL, DYNAMIC, MEANS, WINDOW
+from torch_linformer.bench.rank_processes import time_ranks
+from torch_linformer.bench.suite import Case
+from torch_linformer.bench.suites.context_suite import ContextSuite
+
+K, SIZES = 64, {"width": 128, "heads": 4, "layers": 2, "feedforward": 48}
+BYTES = 4
+
+
+def rows_of(suite, names, cases):
+    contenders = {each.name: each for each in suite.contenders()}
+    pairs = [(contenders[name], each) for name in names for each in cases]
+    return {(row.contender, row.case.ranks): row for row in time_ranks(suite, pairs, 2, 60.0, 1)}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    cases = [Case(step="training", length=2048, k=K, batch=1, ranks=ranks, **SIZES) for ranks in (1, 2)]
+    return rows_of(ContextSuite(), [MEANS, DYNAMIC, CAUSAL], cases)
+
+
+def test_each_has_a_time_and_less_memory_where_it_is_shared(rows):
+    assert len(rows) == 6
+    for row in rows.values():
+        assert (row.error, row.repeats) == (None, 2)
+        assert 0 < row.spread[0] <= row.seconds <= row.spread[1]
+    for name in (MEANS, DYNAMIC):
+        assert MEGABYTE < rows[name, 2].memory < 0.8 * rows[name, 1].memory
+
+
+def test_bytes_are_those_of_the_formula_forward_and_back(rows):
+    width, layers = SIZES["width"], SIZES["layers"]
+    neighbor = WINDOW * width  # keys and values of half a window: two processes have one neighbor each
+    assert rows[MEANS, 2].sent == 2 * layers * (2 * K * width + neighbor) * BYTES
+    for name in (MEANS, DYNAMIC, CAUSAL):
+        assert (rows[name, 1].sent, rows[name, 1].messages) == (0, 0)
+        assert rows[name, 2].messages >= 2 * layers
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("raising", "ValueError: no such thing"),
+        ("one raises", "ValueError: only I"),
+        ("killed", "out of memory"),
+        ("refusing", "NotImplementedError: not for length 7"),
+    ],
+)
+def test_what_went_wrong_is_told_and_nobody_waits(name, error):
+    (row,) = rows_of(SmallSuite(name), [name], [case(ranks=2)]).values()
+    assert (row.error, row.seconds) == (error, None)
