@@ -5,8 +5,10 @@ from typing import Any
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from typer.testing import CliRunner
 
 from torch_linformer import __version__
+from torch_linformer.cli.app import app as linformer
 
 project = "torch-linformer"
 author = "the torch-linformer authors"
@@ -37,8 +39,32 @@ html_math_renderer = "mathml"
 
 
 def setup(app: Sphinx) -> None:
-    """Formulas become MathML while the site is built: a page loads no script for them."""
+    """Formulas become MathML while the site is built: a page loads no script for them. Help comes from the commands."""
+    app.connect("source-read", add_help)
     app.add_html_math_renderer("mathml", (mathml("inline"), None), (mathml("block"), None))
+
+
+def add_help(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add to the page of commands what each of them says of itself."""
+    if name == "docs/commands":
+        source[0] += "".join(
+            f"\n## linformer {command}\n\n```text\n{help_of(command)}```\n" for command in command_names()
+        )
+
+
+def command_names() -> list[str]:
+    """The commands, in the order in which `linformer --help` has them."""
+    return [each.name or "" for each in linformer.registered_commands]
+
+
+def help_of(command: str) -> str:
+    """What a command prints for ``--help``."""
+    said = CliRunner().invoke(
+        linformer, [command, "--help"], prog_name="linformer", terminal_width=88, env={"COLUMNS": "88"}
+    )
+    if said.exit_code:
+        raise RuntimeError(f"linformer {command} --help ended with {said.exit_code}: {said.output}")
+    return said.output.lstrip("\n")
 
 
 def mathml(display: str) -> Any:

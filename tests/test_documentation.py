@@ -1,11 +1,15 @@
-"""The README, which has to stand by itself on PyPI, and the examples in docstrings."""
+"""The README, which has to stand by itself on PyPI, the examples in docstrings, and the page of commands."""
 
 import doctest
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import typer
+
+from torch_linformer.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
@@ -54,3 +58,24 @@ def test_rows_measured_in_the_readme_are_those_of_the_results():
     assert len(rows) > 5
     results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert [row for row in rows if row not in results] == []
+
+
+def test_the_site_has_every_option_of_every_command():
+    spec = importlib.util.spec_from_file_location("conf", ROOT / "docs" / "conf.py")
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    source = ["# Commands\n"]
+    conf.add_help(None, "docs/commands", source)
+    sections = dict(re.findall(r"^## linformer (\S+)\n(.*?)(?=^## |\Z)", source[0], re.MULTILINE | re.DOTALL))
+    commands = typer.main.get_command(app).commands
+    assert sections.keys() == commands.keys()
+    for name, command in commands.items():
+        options = [
+            option
+            for each in command.params
+            if not getattr(each, "hidden", False)
+            for option in each.opts
+            if option.startswith("--")
+        ]
+        assert "--debug" in options
+        assert [option for option in options if not re.search(rf"{option}(?![\w-])", sections[name])] == []
