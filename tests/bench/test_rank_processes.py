@@ -4,7 +4,7 @@ import pytest
 from small_suites import MEGABYTE, SmallSuite, case
 
 from torch_linformer.bench.contenders.context_contenders import CAUSAL, DYNAMIC, MEANS, WINDOW
-from torch_linformer.bench.rank_processes import time_ranks
+from torch_linformer.bench.rank_processes import _Group, time_ranks
 from torch_linformer.bench.suite import Case
 from torch_linformer.bench.suites.context_suite import ContextSuite
 
@@ -54,3 +54,14 @@ def test_bytes_are_those_of_the_formula_forward_and_back(rows):
 def test_what_went_wrong_is_told_and_nobody_waits(name, error):
     (row,) = rows_of(SmallSuite(name), [name], [case(ranks=2)]).values()
     assert (row.error, row.seconds) == (error, None)
+
+
+def test_a_process_that_dies_between_its_turns_is_told(tmp_path):
+    group = _Group(SmallSuite("right"), "right", case(ranks=2), 1, tmp_path / "store")
+    group.prepare()
+    group.processes[0].kill()
+    group.processes[0].join()
+    group.time_a_round(60.0)
+    assert group.row().error == "out of memory"
+    group.end()
+    assert not any(process.is_alive() for process in group.processes)

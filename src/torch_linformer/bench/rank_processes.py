@@ -1,5 +1,6 @@
 """Steps that several processes compute together, each on its piece of every row: their time, memory and messages."""
 
+import contextlib
 import signal
 import tempfile
 import warnings
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch_linformer.bench.fresh_process import cause_of_death, fresh_processes
 from torch_linformer.bench.step import Step, explain
 from torch_linformer.bench.suite import Case, Contender, Measurement, Suite
-from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory
+from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory, release_memory
 from torch_linformer.measuring.timing import mean_seconds
 
 WAITING = timedelta(hours=1)  # the longest wait of one process for another
@@ -112,7 +113,8 @@ class _Group:
             return []
         if question is not None:
             for connection in self.connections:
-                connection.send(question)
+                with contextlib.suppress(BrokenPipeError):  # it died since: that is its answer
+                    connection.send(question)
         answers: dict[int, Any] = {}
         while len(answers) < len(self.connections):
             # The first to fail knows why; the others only lose their connection to it.
@@ -158,6 +160,7 @@ def _serve(connection: Connection, suite: Suite, name: str, case: Case, rank: in
                 if question == "check":
                     step.check(outputs.pop())
                 step.clear()
+                release_memory()  # which the others need in their turns
                 connection.send(seconds)
             assert step.workload.sent is not None
             connection.send((memory.bytes(), *step.workload.sent()))

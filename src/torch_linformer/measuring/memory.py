@@ -87,9 +87,14 @@ def _load_backward(device: str) -> None:
     torch.autograd.backward(x @ x, torch.ones_like(x))
 
 
-def _forget_the_past() -> None:
-    """Free what building left in the allocator, which the steps could reuse unseen, and start a new peak."""
+def release_memory() -> None:
+    """Give back what the allocator of a CPU keeps for later."""
     with contextlib.suppress(AttributeError, OSError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _forget_the_past() -> None:
+    """Free what building left in the allocator, which the steps could reuse unseen, and start a new peak."""
+    release_memory()
     with contextlib.suppress(OSError):  # a kernel that does not allow this: the peak may be that of building
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
