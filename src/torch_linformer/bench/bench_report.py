@@ -11,7 +11,7 @@ from torch_linformer.reporting.report import Report, Section
 from torch_linformer.reporting.tables import format_bytes, format_duration
 
 HOW = (
-    "Each time is the median of the rounds, in which the contenders took turns in one process; the spread is the "
+    "Each time is the median of the rounds, in which the contenders took turns; the spread is the "
     "middle half. Memory is the peak of one step in a fresh process, beyond parameters and inputs."
 )
 COLUMNS = ("contender", "step", "N", "K", "B", "time", "from", "to", "rounds", "memory", "error")
@@ -41,4 +41,5 @@ def _cells(row: Measurement) -> tuple[object, ...]:
     case, (lower, upper) = row.case, row.spread or (None, None)
     times = (None if seconds is None else format_duration(seconds) for seconds in (row.seconds, lower, upper))
     memory = None if row.memory is None else format_bytes(row.memory)
-    return (row.contender, case.step, case.length, case.k or None, case.batch, *times, row.repeats, memory, row.error)
+    name = f"{row.contender}, {case.ranks} processes" if case.ranks else row.contender
+    return (name, case.step, case.length, case.k or None, case.batch, *times, row.repeats, memory, row.error)

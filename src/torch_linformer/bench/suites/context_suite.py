@@ -153,7 +153,7 @@ def _measured_section(rows: Sequence[Measurement]) -> Section:
                 format_bytes(ring_bytes(row.case)),
             ]
         )
-    columns = ["slots", "N", "processes", "time", "of one", "memory", "given", "messages", "ring attention"]
+    columns = ["slots", "N", "processes", "time", "of one", "memory", "given", "messages", "ring"]
     text = "\n\n".join(filter(None, (_TEXT, failures_text(rows))))
     return Section(heading="Measured", text=text, columns=columns, rows=cells)
 
