@@ -30,6 +30,7 @@ for run, options in json.loads((folder / "runs.json").read_text(encoding="utf-8"
     options["output"] = str(folder / name / run)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         options.pop("context_parallel", None)
+        options.pop("fsdp", None)
     if "source" in options:
         run_adaptation(options.pop("source"), AdaptSettings(**options))
     else:

@@ -20,8 +20,10 @@ T = TypeVar("T")
 _in_pieces = False  # whether the processes share each row, and not the rows of a batch
 
 
-def join(device: str, batch_size: int, context_parallel: int = 1) -> None:
+def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = False) -> None:
     """Meet the other processes, if there are any; ``context_parallel`` of them, all or one, train on each row.
+
+    With ``fsdp`` they share the weights too.
 
     Raises:
         InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
@@ -34,6 +36,13 @@ def join(device: str, batch_size: int, context_parallel: int = 1) -> None:
             f"{'is' if wanted == 1 else 'are'} {wanted}: "
             f"torchrun --nproc-per-node {context_parallel} -m torch_linformer.cli train ..."
         )
+    if fsdp and wanted == 1:
+        raise InputError(
+            "--fsdp shares the weights among processes, and there is 1: "
+            "torchrun --nproc-per-node 2 -m torch_linformer.cli train --fsdp ..."
+        )
+    if fsdp and context_parallel > 1:
+        raise InputError("--fsdp and --context-parallel do not go together: leave one of them out")
     _in_pieces = context_parallel > 1
     if not _in_pieces and batch_size % wanted:
         raise InputError(

@@ -39,12 +39,14 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
         share = f"{rows // processes.count()} of the {rows} rows of a batch"
         if processes.in_pieces():
             share = f"1/{processes.count()} of every row"
+        share += " and of the weights" if trainer.fsdp else ""
         screen.say(f"{processes.count()} processes, each with {share}")
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             callback.close()
+        trainer.put_together()
         if processes.on_main(lambda: trainer.asked_to_stop):  # after the last checkpoint
             raise Interrupted
     spent = trainer.spent

@@ -86,7 +86,7 @@ def train(
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
-    processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel)
+    processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
     screen = screen or TrainingScreen()
     with shared_run(output, identity(settings), resume, screen) as (checkpoint, finished):
         if finished:
@@ -257,4 +257,5 @@ def _trainer(
         processing_class=data.tokenizer,
         minutes=settings.minutes,
         patience=settings.patience or None,
+        fsdp=settings.fsdp,
     )

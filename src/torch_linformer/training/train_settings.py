@@ -38,6 +38,7 @@ _OF_TASKS = {  # options that only some tasks have
     "class_weights": ("classify",),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
+    "fsdp": tuple(task for task in TASKS if task != "embed"),  # whose processes may call the model unequally often
     "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
 }
 _OF_LINFORMER = (
@@ -130,6 +131,7 @@ class TrainSettings:
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
     context_parallel: int = option(1, "under torchrun: processes, all of them, that train on each document together")
+    fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight (FSDP2)")
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
     probe: bool = option(True, "also measure a training step beside full attention")

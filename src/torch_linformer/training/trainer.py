@@ -12,9 +12,11 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainingArguments
 
 from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent, checkpoints
 from torch_linformer.training.length_grouping import LengthGroupedSampler
+from torch_linformer.training.sharding import gather, own_part, shard, share_state, whole_state
 
 WARMUP = 0.1  # share of the training over which the learning rate rises
 
@@ -27,11 +29,16 @@ class RunTrainer(Trainer):
     diverges ends with an ``InputError`` before such weights are saved.
 
     Several processes share each batch, and go by what they know alike: the clock and the Ctrl-C of the main one, and
-    the tokens and failures of all.
+    the tokens and failures of all. With ``fsdp`` they share the weights too while they train: ``pieces`` learns, and
+    ``model`` waits on the CPU, gets the weights for each checkpoint, and has them when the training is over.
     """
 
-    def __init__(self, *, minutes: float | None = None, patience: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, minutes: float | None = None, patience: int | None = None, fsdp: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.fsdp = fsdp
+        self.pieces: nn.Module | None = None
         self.patience = patience
         self.seconds_allowed = None if minutes is None else minutes * 60
         self.before = Spent()  # by processes that trained this run earlier
@@ -90,13 +97,47 @@ class RunTrainer(Trainer):
         scheduler = self.lr_scheduler = LambdaLR(optimizer, rate)
         return scheduler
 
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        if not self.fsdp:
+            return super().create_optimizer(model)
+        pieces = shard(cast(LinformerPreTrainedModel, self.model), self.args.device)
+        self.pieces = self.accelerator.prepare_model(pieces, device_placement=False, evaluation_mode=True)
+        optimizer = super().create_optimizer(self.pieces)
+        optimizer.register_load_state_dict_pre_hook(share_state)
+        return optimizer
+
+    def _wrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        return super()._wrap_model(model, *args, **kwargs) if self.pieces is None else self.pieces
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        if self.pieces is not None:
+            gather(self.pieces, cast(nn.Module, self.model))
+        super().save_model(*args, **kwargs)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.pieces is None:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        optimizer: Optimizer = cast(Any, self.optimizer).optimizer
+        state = whole_state(optimizer.state_dict())
+        whole = optimizer.register_state_dict_post_hook(lambda *_: state)  # the main process alone asks for it
+        super()._save_optimizer_and_scheduler(output_dir)
+        whole.remove()
+
+    def put_together(self) -> None:
+        """Let ``model`` have the weights that were learnt in pieces, and these go."""
+        if self.pieces is not None:
+            gather(self.pieces, cast(nn.Module, self.model))
+            self.pieces = self.optimizer = None
+            self.model = self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         tokens = inputs["attention_mask"].sum().to(self.tokens.device)
         loss = super().training_step(model, inputs, *args, **kwargs)
         self.share_gradients()
         finite = self._agree(tokens, loss)
         # The loss of a batch with nothing to learn is NaN too, and harmless; fp16 skips steps of its own accord.
-        if not self.args.fp16 and not finite and not _all_finite(p.grad for p in model.parameters()):
+        if not self.args.fp16 and not finite and not self._finite_in_all(p.grad for p in model.parameters()):
             raise self.diverged(f"the loss is {loss:g}", self.state.global_step + 1)
         return loss
 
@@ -127,8 +168,13 @@ class RunTrainer(Trainer):
 
     def check_weights(self) -> None:
         """Raise ``InputError`` where a weight is not finite."""
-        if not _all_finite(cast(nn.Module, self.model).parameters()):
+        if not self._finite_in_all(cast(nn.Module, self.pieces or self.model).parameters()):
             raise self.diverged("weights are no longer finite", self.state.global_step)
+
+    def _finite_in_all(self, tensors: Any) -> bool:
+        """Whether all processes have only finite numbers."""
+        broken = torch.tensor(float(not _all_finite(tensors)), device=self.args.device)
+        return not processes.total(broken)
 
     def diverged(self, what: str, step: int) -> InputError:
         """The error that ends a run which diverged."""
@@ -154,7 +200,7 @@ class RunTrainer(Trainer):
 def _all_finite(tensors: Any) -> bool:
     """Whether a tensor, or any number of them, has only finite numbers; None has."""
     if tensors is None or isinstance(tensors, Tensor):
-        return tensors is None or bool(tensors.isfinite().all())
+        return tensors is None or bool(own_part(tensors).isfinite().all())
     return all(map(_all_finite, tensors))
 
 

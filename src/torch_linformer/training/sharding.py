@@ -1,0 +1,82 @@
+"""A model in pieces: of every weight, its gradient and its optimizer state each process keeps a part (FSDP2)."""
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from transformers import PretrainedConfig
+
+from torch_linformer.models import LinformerPreTrainedModel
+
+
+@torch.no_grad()
+def shard(model: LinformerPreTrainedModel, device: torch.device) -> nn.Module:
+    """A copy of the main process's ``model`` on ``device``, in pieces; the model itself is left whole on the CPU.
+
+    A layer is a unit: its weights are whole only while it computes. What several layers share, embeddings and heads are
+    a unit of their own, that of the model.
+    """
+    # Nothing here writes into what a layer returns.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor, src=0)
+    pieces = copy.deepcopy(model.cpu())
+    for module in pieces.modules():
+        if isinstance(config := getattr(module, "config", None), PretrainedConfig):
+            config.use_cache = False  # which a decoder fills before its layers run: their weights are in pieces then
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in [module for module in pieces.modules() if type(module).__name__ in model._no_split_modules]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(pieces, mesh=mesh)
+    return pieces
+
+
+@torch.no_grad()
+def gather(pieces: nn.Module, whole: nn.Module) -> None:
+    """Copy the weights of what :func:`shard` made into the model that it was made of; every process takes part."""
+    for piece, target in zip(pieces.parameters(), whole.parameters(), strict=True):
+        target.copy_(of_all(piece))
+    for own, buffer in zip(pieces.buffers(), whole.buffers(), strict=True):
+        buffer.copy_(own)
+
+
+def of_all(piece: Any) -> Any:
+    """The whole tensor that processes have in pieces; anything else as it is."""
+    return piece.full_tensor() if isinstance(piece, DTensor) else piece
+
+
+def own_part(piece: Tensor) -> Tensor:
+    """What this process has of a tensor."""
+    return piece.to_local() if isinstance(piece, DTensor) else piece
+
+
+def whole_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of an optimizer of pieces as that of an optimizer of whole weights, on the CPU."""
+    found = {
+        number: {name: x.cpu() if isinstance(x := of_all(value), Tensor) else x for name, value in each.items()}
+        for number, each in state["state"].items()
+    }
+    return {**state, "state": found}
+
+
+def share_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """The opposite of :func:`whole_state`: a hook of an optimizer of pieces for what it is about to load."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+
+    def part(value: Any, weight: Tensor) -> Any:
+        if not isinstance(weight, DTensor) or not isinstance(value, Tensor) or value.shape != weight.shape:
+            return value
+        return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
+
+    found = {
+        number: {name: part(value, weights[number]) for name, value in each.items()}
+        for number, each in state["state"].items()
+    }
+    return {**state, "state": found}

@@ -1,0 +1,81 @@
+"""A model in pieces learns what the whole one learns, and its optimizer's state can be taken from one to the other."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.testing import assert_close
+
+from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
+from torch_linformer.training.sharding import gather, shard, share_state, whole_state
+
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_process(tmp_path_factory):
+    """A group of this process alone: weights are cut and gathered in one as in many."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Learner:
+    """A model, its optimizer, and steps on the same batches whoever learns."""
+
+    def __init__(self, model):
+        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(self, seed):
+        ids = torch.randint(3, 40, (2, 20), generator=torch.Generator().manual_seed(seed))
+        self.model(input_ids=ids, labels=ids).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def build(**options):
+    config = LinformerConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=24, k=6, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **options,
+    )  # fmt: skip
+    return LinformerForMaskedLM(config)
+
+
+def in_pieces(model):
+    """The model in pieces as a learner, with the model itself, which :func:`gather` fills."""
+    learner = Learner(shard(model, torch.device("cpu")))
+    learner.optimizer.register_load_state_dict_pre_hook(share_state)
+    return learner
+
+
+@pytest.mark.parametrize("options", [{"sharing": "layerwise"}, {"projection": "dynamic"}], ids=str)
+def test_pieces_learn_and_go_on_as_the_whole(options):
+    model = build(**options)
+    whole, waiting = Learner(copy.deepcopy(model)), model
+    learner = in_pieces(waiting)
+    names = [name for name, module in learner.model.named_modules() if isinstance(module, FSDPModule)]
+    assert names == ["", "linformer.encoder.layers.0", "linformer.encoder.layers.1"]
+    assert all(isinstance(weight, DTensor) for weight in learner.model.parameters())
+    assert len(learner.optimizer.param_groups[0]["params"]) == len(whole.optimizer.param_groups[0]["params"])
+    for seed in (0, 1):
+        whole.step(seed)
+        learner.step(seed)
+    assert not torch.equal(waiting.get_input_embeddings().weight, whole.model.get_input_embeddings().weight)
+    gather(learner.model, waiting)
+    assert_close(waiting.state_dict(), whole.model.state_dict())
+    state = whole_state(learner.optimizer.state_dict())
+    assert_close(state["state"], whole.optimizer.state_dict()["state"])
+
+    # From the whole to pieces, from pieces to a whole, and on.
+    again, alone = in_pieces(copy.deepcopy(whole.model)), Learner(copy.deepcopy(waiting))
+    again.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
+    alone.optimizer.load_state_dict(copy.deepcopy(state))
+    for each in (whole, again, alone):
+        each.step(2)
+    gather(again.model, waiting)
+    assert_close(waiting.state_dict(), whole.model.state_dict())
+    assert_close(alone.model.state_dict(), whole.model.state_dict())
