@@ -172,6 +172,8 @@ class TrainSettings:
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
+        if self.fsdp and self.precision == "fp16":
+            raise InputError("--fsdp does not go with --precision fp16, whose scale each process would choose: take bf16")
         self.slots  # noqa: B018 - its checks
 
     def _check_effect(self, name: str) -> None:
