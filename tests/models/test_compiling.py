@@ -19,8 +19,8 @@ SHAPES = [(3, 11), (2, 29), (5, 7), (4, 2)]
 
 
 @pytest.fixture
-def batches(token_ids):
-    """Batches of several shapes, with padding on the left and on the right."""
+def draw_batch(token_ids):
+    """A function: a batch of so many rows and tokens, with padding on the left and on the right."""
 
     def draw(batch, length):
         tokens = torch.arange(batch).unsqueeze(1) % (length - 1) + 1
@@ -29,7 +29,12 @@ def batches(token_ids):
         mask = torch.where(torch.arange(batch).unsqueeze(1) % 2 == 0, right, left)
         return {"input_ids": token_ids(batch, length), "attention_mask": mask.long()}
 
-    return [draw(*shape) for shape in SHAPES]
+    return draw
+
+
+@pytest.fixture
+def batches(draw_batch):
+    return [draw_batch(*shape) for shape in SHAPES]
 
 
 @pytest.fixture
@@ -79,6 +84,55 @@ def test_compiled_inference(build, batches, fresh_compiler, fields):
         assert_close(compiled(**batch).logits, model(**batch).logits, rtol=0, atol=1e-11)
         graphs.add(counter.frame_count)
     assert len(graphs) == 1, "compiled again for another shape"
+
+
+TEN_SHAPES = [(2 + i % 5, length) for i, length in enumerate((23, 9, 17, 4, 21, 6, 13, 2, 11, 19))]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"projection": "mean", "window": 4},
+        {"projection": "dynamic", "sharing": "kv", "exact_first": 1, "window": 4},
+        {"causal": True, "window": 4},
+        {"attention": "full"},
+    ],
+    ids=str,
+)
+def test_one_graph_for_ten_batches_and_lengths(build, draw_batch, fresh_compiler, fields, padded):
+    """A graph that trains and one that only reads, without a break in either, whatever shapes come."""
+    model = build(LinformerModel, num_hidden_layers=1, **fields)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=True)
+    graphs = []
+    for batch, length in TEN_SHAPES:
+        inputs = {**draw_batch(batch, length), "use_cache": False}
+        inputs = inputs if padded else {**inputs, "attention_mask": None}
+        compiled(**inputs).last_hidden_state.sum().backward()
+        with torch.no_grad():
+            compiled(**inputs)
+        graphs.append(counter.frame_count)
+    assert graphs == [2] * len(TEN_SHAPES)
+
+
+@pytest.mark.parametrize("fields", [{}, {"window": 5, "exact_first": 2}], ids=str)
+@torch.no_grad()
+def test_compiled_step_writes_on_at_every_length(build, token_ids, fresh_compiler, fields):
+    """One graph for the first step of a decoder, and one for all that follow."""
+    model = build(LinformerForCausalLM, causal=True, **fields)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    ids, graphs = token_ids(2, 20), []
+    expected = model(ids).logits
+    past = model(ids[:, :8], use_cache=True).past_key_values
+    for place in range(8, 20):
+        outputs = compiled(input_ids=ids[:, place : place + 1], past_key_values=past, use_cache=True)
+        past = outputs.past_key_values
+        assert_close(outputs.logits[:, 0], expected[:, place])
+        graphs.append(counter.frame_count)
+    assert graphs[-1] == graphs[1] <= 2
 
 
 @pytest.mark.parametrize("model_class", [LinformerModel, LinformerForSequenceClassification])
