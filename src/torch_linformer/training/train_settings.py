@@ -173,7 +173,7 @@ class TrainSettings:
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         if self.fsdp and self.precision == "fp16":
-            raise InputError("--fsdp does not go with --precision fp16, whose scale each process would choose: take bf16")
+            raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
         self.slots  # noqa: B018 - its checks
 
     def _check_effect(self, name: str) -> None:
