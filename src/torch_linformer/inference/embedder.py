@@ -9,8 +9,10 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, document_means
+from torch_linformer.errors import InputError
 from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import pool
 
 
@@ -27,13 +29,13 @@ class Embedder:
     """A trained model as a function of documents.
 
     The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
-    configuration says, divided by its length if it is to be normalized. That of a document of several windows is their
-    mean, each weighted by its tokens, before that.
+    configuration says, divided by its length if it is to be normalized; where the folder says so, its words are a part
+    of it. That of a document of several windows is their mean, each weighted by its tokens, before it is normalized.
 
     Args:
         model: with or without a head; of an encoder-decoder its encoder.
         tokenizer: of the model.
-        pooling: of the last hidden states; that of the configuration if None.
+        vectors: what makes vectors of hidden states and words; by the configuration's pooling if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride.
         normalize: whether vectors have length 1.
@@ -47,7 +49,7 @@ class Embedder:
         model: LinformerPreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        pooling: str | None = None,
+        vectors: DocumentVectors | None = None,
         overflow: str = "cut",
         stride: int | None = None,
         normalize: bool = True,
@@ -57,8 +59,12 @@ class Embedder:
     ) -> None:
         reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
         self.encoder = cast(LinformerModel, reader.to(device).eval())
-        self.pooling = pooling or self.encoder.config.pooling
+        self.vectors = (vectors or DocumentVectors(self.encoder.config.pooling)).to(device)
         self.normalize = normalize
+        if not normalize and self.vectors.lexical is not None:
+            raise InputError(
+                "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
+            )
         longest = self.encoder.config.max_position_embeddings
         self.encode = DocumentEncoder(tokenizer, longest, overflow=overflow, stride=stride)
         pad = DataCollatorWithPadding(tokenizer)
@@ -73,7 +79,7 @@ class Embedder:
     @property
     def width(self) -> int:
         """Numbers of a vector."""
-        return int(self.encoder.config.hidden_size) * (2 if self.pooling == "mean_max" else 1)
+        return self.vectors.width(int(self.encoder.config.hidden_size))
 
     def embed(self, documents: Iterable[Document]) -> Iterator[Embedded]:
         """A vector for each document, in their order."""
@@ -96,4 +102,7 @@ class Embedder:
 
     def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
         hidden = self.encoder(**batch, **({"use_cache": False} if self.encoder.config.causal else {})).last_hidden_state
-        return pool(hidden.float(), batch["attention_mask"], self.pooling)
+        mask = batch["attention_mask"]
+        if self.vectors.lexical is not None:
+            return cast(Tensor, self.vectors(hidden, batch["input_ids"], mask))
+        return pool(hidden.float(), mask, self.vectors.pooling)

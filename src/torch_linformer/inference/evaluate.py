@@ -9,8 +9,10 @@ from torch_linformer.data.reading.documents import check_labels
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
+from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.retrieval_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
@@ -41,6 +43,8 @@ def evaluate(
     precision = resolve_precision(precision, device)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     task = task_of(model, tokenizer, seed)
+    if isinstance(task, Retrieval):
+        task.vectors = document_vectors(folder, model.config).to(device)
     read = task.load(data, documents, named)
     for note in read.notes:
         screen.say(note)

@@ -12,11 +12,11 @@ from torch.export import Dim
 from torch_linformer import models
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.models.pooling import embed
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import model_file
-from torch_linformer.opening.sentence_pooling import POOLINGS, sentence_pooling, write_sentence_modules
+from torch_linformer.opening.sentence_pooling import POOLINGS, document_vectors, write_sentence_modules
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 PROMPTS = "config_sentence_transformers.json"  # what sentence-transformers puts before queries and documents
@@ -32,12 +32,12 @@ class Scores(nn.Module):
 
     Args:
         model: with or without a head.
-        pooling: makes the vectors of a model without a head; that of its configuration if None.
+        vectors: makes those of a model without a head.
     """
 
-    def __init__(self, model: LinformerPreTrainedModel, pooling: str | None = None) -> None:
+    def __init__(self, model: LinformerPreTrainedModel, vectors: DocumentVectors) -> None:
         super().__init__()
-        self.model, self.pooling = model, pooling or model.config.pooling
+        self.model, self.vectors = model, vectors
         types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
         self.inputs = ["input_ids", "attention_mask", *types]
         self.options = {"use_cache": False} if model.config.causal else {}
@@ -53,7 +53,7 @@ class Scores(nn.Module):
         if "sentence_embedding" not in self.outputs:
             return tuple(found[name] for name in self.outputs)
         hidden = found.last_hidden_state
-        return hidden, embed(hidden, named["attention_mask"], self.pooling)
+        return hidden, self.vectors(hidden, named["input_ids"], named["attention_mask"])
 
 
 def export_model(folder: str, output: Path, format: str) -> float:
@@ -81,7 +81,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
         )
-    scores = Scores(model, sentence_pooling(folder)).float().eval()
+    scores = Scores(model, document_vectors(folder, reader_config(model.config))).float().eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)
@@ -91,8 +91,8 @@ def export_model(folder: str, output: Path, format: str) -> float:
             raise InputError(f"{folder}: {problem}; nothing is kept")
         tokenizer.save_pretrained(temporary)
         model.config.save_pretrained(temporary)
-        if "sentence_embedding" in scores.outputs and scores.pooling in POOLINGS.values():
-            write_sentence_modules(model.config, temporary, scores.pooling)
+        if "sentence_embedding" in scores.outputs and scores.vectors.pooling in POOLINGS.values():
+            write_sentence_modules(model.config, temporary, scores.vectors)
             prompts = model_file(folder, PROMPTS)
             if prompts is not None:
                 shutil.copyfile(prompts, temporary / PROMPTS)

@@ -12,8 +12,8 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.embedder import Embedder
 from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.sentence_pooling import document_vectors
 
 Columns = dict[str, Any]
 
@@ -83,7 +83,13 @@ class Predictor:
         }
         loaded, tokenizer = load_model(model), load_tokenizer(model)
         self._answers: Embedder | TaskPredictor = (
-            Embedder(loaded, tokenizer, pooling=sentence_pooling(model), normalize=normalize, **shared)
+            Embedder(
+                loaded,
+                tokenizer,
+                vectors=document_vectors(model, reader_config(loaded.config)),
+                normalize=normalize,
+                **shared,
+            )
             if vectors
             else TaskPredictor(loaded, tokenizer, **shared)
         )

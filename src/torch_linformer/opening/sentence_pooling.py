@@ -1,10 +1,14 @@
-"""How a folder of sentence-transformers makes embeddings of hidden states."""
+"""How a folder of sentence-transformers makes vectors of what its encoder read."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.errors import InputError
+from safetensors import SafetensorError
+
+from torch_linformer.errors import InputError, first_line
+from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.lexical_vector import CONFIG, WEIGHTS, LexicalVector
 from torch_linformer.opening.pretrained import model_file
 from torch_linformer.reporting.files import write_json
 
@@ -14,6 +18,8 @@ POOLINGS = {
     "pooling_mode_max_tokens": "max",
 }
 MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, in this order
+LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
+_FOLDERS = ("", "1_Pooling", "2_Normalize", "3_LexicalVector")
 
 
 def sentence_pooling(path: str) -> str | None:
@@ -22,6 +28,12 @@ def sentence_pooling(path: str) -> str | None:
     Raises:
         InputError: the folder is damaged, or has modules or a pooling that embeddings here do not have.
     """
+    found = _pooling_and_lexical(path)
+    return None if found is None else found[0]
+
+
+def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
+    """The pooling, and the folder of the lexical part, if there is one."""
     modules = model_file(path, "modules.json")
     if modules is None:
         return None
@@ -36,28 +48,53 @@ def sentence_pooling(path: str) -> str | None:
         config = json.loads(of_pooling.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
-    if kinds not in ([*MODULES], [*MODULES[:2]]) or folders[0]:
+    if kinds not in ([*MODULES], [*MODULES[:2]], [*MODULES, LEXICAL]) or folders[0]:
         raise InputError(
             f"{path}: its modules are {', '.join(kinds)}; understood are folders of Transformer, Pooling and, perhaps, "
-            "Normalize, the first of them in the folder itself"
+            "Normalize and our LexicalVector, the first of them in the folder itself"
         )
     ways = _ways(config)
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
-    return ways[0]
+    return ways[0], folders[3] if LEXICAL in kinds else None
 
 
-def write_sentence_modules(config: Any, folder: Path, pooling: str) -> None:
+def document_vectors(path: str, config: Any) -> DocumentVectors:
+    """What makes the vectors of a model folder, sentence-transformers' or not; ``config`` is that of its reader.
+
+    Raises:
+        InputError: as :func:`sentence_pooling`, or the lexical part of the vectors is damaged.
+    """
+    pooling, folder = _pooling_and_lexical(path) or (config.pooling, None)
+    if folder is None:
+        return DocumentVectors(pooling)
+    files = [model_file(path, f"{folder}/{name}") for name in (CONFIG, WEIGHTS)]
+    if files[0] is None or files[1] is None:
+        raise InputError(f"{path}: {folder} lacks {CONFIG} or {WEIGHTS}; copy the folder again")
+    try:
+        lexical = LexicalVector.load(str(files[0].parent))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise InputError(f"{path}: {folder} cannot be read ({first_line(error)})") from None
+    return DocumentVectors(pooling, lexical)
+
+
+def write_sentence_modules(config: Any, folder: Path, vectors: DocumentVectors) -> None:
     """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1."""
-    names = ("", "1_Pooling", "2_Normalize")
+    kinds = [f"sentence_transformers.models.{kind}" for kind in MODULES]
+    if vectors.lexical is not None:
+        kinds.append(LEXICAL)
+        vectors.lexical.save(str(folder / _FOLDERS[3]))
     modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for number, (kind, path) in enumerate(zip(MODULES, names, strict=True))
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (kind, path) in enumerate(zip(kinds, _FOLDERS, strict=False))
     ]
     # Under the names that other readers of such folders know too; some want to see all four.
-    ways = {**{way: name == pooling for way, name in POOLINGS.items()}, "pooling_mode_mean_sqrt_len_tokens": False}
-    (folder / names[1]).mkdir(exist_ok=True)
-    write_json(folder / names[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
+    ways = {
+        **{way: name == vectors.pooling for way, name in POOLINGS.items()},
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    (folder / _FOLDERS[1]).mkdir(exist_ok=True)
+    write_json(folder / _FOLDERS[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})
     write_json(folder / "modules.json", modules)
 

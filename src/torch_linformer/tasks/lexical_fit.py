@@ -1,4 +1,4 @@
-"""The lexical head of a classifier, fitted to the training documents."""
+"""The lexical head of a classifier, and the lexical part of vectors, fitted to the training documents."""
 
 import unicodedata
 import warnings
@@ -14,7 +14,9 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models.lexical_head import NOTHING, LexicalHead
+from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.tasks.floors import MANY_DOCUMENTS, MAX_COEFFICIENTS, logistic_regression
 
 MOST_BUCKETS = 2**18
@@ -75,6 +77,30 @@ def fit_head(
         weight, bias = _FITS[problem](features, np.asarray(known), len(head.bias), balanced)
     for tensor, found in ((head.idf, idf), (head.weight, weight.T), (head.bias, bias)):
         tensor.copy_(torch.from_numpy(found))
+
+
+@torch.no_grad()
+def fit_vector(lexical: LexicalVector, tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[int]]) -> None:
+    r"""Give tokens the weights that they have in a search among documents like these.
+
+    .. math:: \mathrm{idf}_f = \ln \frac{1 + n}{1 + n_f}
+
+    for n documents, :math:`n_f` of which have token f; one that none has tells most. Tokens count as in
+    :func:`fit_head`. (The 1 that scikit-learn adds to the logarithm keeps the weight of words that every document has,
+    which only disturb a sketch.)
+
+    Args:
+        lexical: is changed.
+        tokenizer: of the documents.
+        documents: token ids of whole documents.
+    """
+    counts_as = _counts_as(tokenizer, len(lexical.counts_as))
+    having = np.zeros(len(counts_as))
+    for document in documents:
+        tokens = counts_as[np.asarray(document, dtype=np.int64)]
+        having[np.unique(tokens[tokens != NOTHING])] += 1
+    lexical.counts_as.copy_(torch.from_numpy(counts_as))
+    lexical.idf.copy_(torch.from_numpy(np.log((1 + len(documents)) / (1 + having))))
 
 
 def _counts_as(tokenizer: PreTrainedTokenizerFast, size: int) -> np.ndarray:

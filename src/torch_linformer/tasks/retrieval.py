@@ -17,7 +17,7 @@ from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.pooling import embed
+from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
@@ -35,6 +35,9 @@ class Retrieval(Task):
     Args:
         tokenizer: pads batches.
         pooling: of the last hidden states.
+
+    Attributes:
+        vectors: makes vectors of hidden states and words.
     """
 
     record = SEARCHED
@@ -44,21 +47,22 @@ class Retrieval(Task):
     instead = "linformer embed writes the vectors of documents"
     counted = "queries"
     usage = """\
-from torch_linformer.models.pooling import embed
+from torch_linformer.opening.sentence_pooling import document_vectors
 
 texts = ["a query", "a document"]
 inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], model.config.pooling)
-# The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER").encode(texts)"""
+of_hidden_states = document_vectors("PATH OF THIS FOLDER", model.config)
+vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"], inputs["attention_mask"])
+# The same: sentence_transformers.SentenceTransformer("PATH OF THIS FOLDER", trust_remote_code=True).encode(texts)"""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
         super().__init__(tokenizer)
-        self.pooling = pooling
+        self.vectors = DocumentVectors(pooling)
 
     @property
     def config(self) -> dict[str, Any]:
         # Drawing random numbers takes a third of a step on a CPU (docs/log.md).
-        return {"pooling": self.pooling, "hidden_dropout_prob": 0.0}
+        return {"pooling": self.vectors.pooling, "hidden_dropout_prob": 0.0}
 
     @classmethod
     def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
@@ -101,7 +105,7 @@ vectors = embed(model(**inputs).last_hidden_state, inputs["attention_mask"], mod
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
         hidden = model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-        return embed(hidden, batch["attention_mask"], self.pooling)
+        return cast(Tensor, self.vectors(hidden, batch["input_ids"], batch["attention_mask"]))
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)

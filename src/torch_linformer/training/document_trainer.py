@@ -61,13 +61,17 @@ class DocumentTrainer(RunTrainer):
 
     def scores_of(self, examples: Examples) -> dict[str, Any]:
         """Every score of the model on some documents; those of what it writes in the main process."""
-        self.compute_metrics = None  # the headline of the validation documents
-        scores = self._scores(self.predict(examples.windows).predictions, examples)
+        scores = self.task.scores(self.answers_to(examples), examples.documents)
         if not processes.is_main():
             return scores
         model = cast(nn.Module, self.model).eval()
         with autocast(self.args.device.type, precision_of(self.args)):
             return {**scores, **self.task.written_scores(model, examples, self.args.eval_batch_size)}
+
+    def answers_to(self, examples: Examples) -> Any:
+        """The model's answer to each of some documents."""
+        self.compute_metrics = None  # the headline of the validation documents
+        return self._answers(self.predict(examples.windows).predictions, examples)
 
     def parts_of(self, examples: Examples) -> LogitParts:
         """What a classifier with a lexical head makes of some documents."""
@@ -91,13 +95,13 @@ class DocumentTrainer(RunTrainer):
     def _headline(self, prediction: EvalPrediction) -> dict[str, float]:
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
         assert self.validation is not None
-        scores = self._scores(prediction.predictions, self.validation)
+        answers = self._answers(prediction.predictions, self.validation)
+        scores = self.task.scores(answers, self.validation.documents)
         return {name: scores[name] for name in self.task.validated or self.task.headline}
 
-    def _scores(self, predictions: Any, examples: Examples) -> dict[str, Any]:
+    def _answers(self, predictions: Any, examples: Examples) -> Any:
         reduced = _in_their_order(predictions, examples.windows)
-        answers = self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
-        return self.task.scores(answers, examples.documents)
+        return self.task.answers(reduced, cast(ColumnLists, examples.windows), examples.documents)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         with self._evaluating():

@@ -12,11 +12,10 @@ from transformers import AutoModel, DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
-from torch_linformer.models.pooling import embed
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config
-from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.opening.sentence_pooling import document_vectors, sentence_pooling
 from torch_linformer.tasks.retrieval import judgments_of, numbered, queries_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
 
@@ -31,10 +30,9 @@ def embedder_floors(start: str, documents: Dataset, device: str, precision: str)
     of a document is that of its beginning or the mean of its chunks, or each chunk counts, the best for each query.
     """
     source = original_of(start)
-    pooling = sentence_pooling(source)
-    if pooling is None:
+    if sentence_pooling(source) is None:
         return {}
-    reader = _Reader(source, pooling, device, precision)
+    reader = _Reader(source, device, precision)
     texts, queries = documents["text"][:], queries_of(documents)
     beginnings = reader.vectors(texts, BEGINNING, "cut")[0]
     chunks, owners = reader.vectors(texts, CHUNK, "windows")
@@ -70,9 +68,9 @@ def original_of(start: str) -> str:
 class _Reader:
     """An embedder as transformers opens it."""
 
-    def __init__(self, path: str, pooling: str, device: str, precision: str) -> None:
+    def __init__(self, path: str, device: str, precision: str) -> None:
         self.model: nn.Module = AutoModel.from_pretrained(path, trust_remote_code=False).to(device).eval()
-        self.pooling = pooling
+        self.of_hidden_states = document_vectors(path, self.model.config).to(device)
         self.tokenizer = load_tokenizer(path)
         self.pad = DataCollatorWithPadding(self.tokenizer)
         self.device, self.precision = device, precision
@@ -89,5 +87,5 @@ class _Reader:
             batch = {name: ids.to(self.device) for name, ids in self.pad(rows).items()}
             with autocast(self.device, self.precision):
                 hidden = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
-            found.append(embed(hidden, batch["attention_mask"], self.pooling).cpu())
+            found.append(self.of_hidden_states(hidden, batch["input_ids"], batch["attention_mask"]).cpu())
         return torch.cat(found).numpy()[np.argsort(order)], np.asarray(windows["document"])

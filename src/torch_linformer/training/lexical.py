@@ -1,6 +1,7 @@
 """A lexical head for a trained classifier: fitted, weighed against the rest of the model, and kept where it helps."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,9 +28,10 @@ DRAWS = 100  # of the validation documents
 
 @dataclass(frozen=True)
 class Weighing:
-    """A lexical head beside the rest of a model.
+    """A lexical head, or the lexical part of vectors, beside the rest of a model.
 
     Attributes:
+        part: what it is, in words.
         factors: of the logits of the head and of the rest, 0 or more.
         losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
         test: every score of the test documents, likewise.
@@ -37,6 +39,7 @@ class Weighing:
         kept: whether the model has the head.
     """
 
+    part: str
     factors: tuple[float, float]
     losses: dict[str, float]
     test: dict[str, dict[str, Any]]
@@ -57,7 +60,7 @@ class Weighing:
         if not self.kept and self.helps:
             fate += ", as the score that picks the checkpoint is worse with it"
         return (
-            f"lexical head {fate}: validation loss of the head alone "
+            f"{self.part} {fate}: validation loss of the {self.part.split()[-1]} alone "
             f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
             f"(weights {self.factors[0]:.2f} and {self.factors[1]:.2f})"
         )
@@ -87,18 +90,28 @@ def _fitted_head(
     most = MAX_DECISIONS // labels if problem == "multi_label_classification" else len(train)
     texts: list[str] = []
     documents: list[list[int]] = []
-    tokens = 0
-    for start in range(0, len(order), TOGETHER):
-        texts += train.select(order[start : start + TOGETHER])["text"][:]
-        documents += encoder.ids(texts[start:])
-        tokens += sum(map(len, documents[start:]))
-        if tokens > MAX_TOKENS or len(documents) > most:
+    for drawn, ids in drawn_documents(train.select(order), encoder):
+        texts, documents = texts + drawn, documents + ids
+        if len(documents) > most:
             break
+    tokens = sum(map(len, documents))
     buckets = buckets_for(tokens, config.vocab_size, labels) if pairs_tell(texts) else 0
     head = LexicalHead(config.vocab_size, buckets, labels)
     known = np.asarray(task.known(train))[order[: len(documents)]]
     fit_head(head, task.tokenizer, documents, known, problem, balanced=balanced)
     return head
+
+
+def drawn_documents(documents: Dataset, encoder: DocumentEncoder) -> Iterator[tuple[list[str], list[list[int]]]]:
+    """Texts and token ids of whole documents, some at a time, until they have as many tokens as a head is fitted to."""
+    tokens = 0
+    for start in range(0, len(documents), TOGETHER):
+        texts = documents[start : start + TOGETHER]["text"]
+        ids = encoder.ids(texts)
+        yield texts, ids
+        tokens += sum(map(len, ids))
+        if tokens > MAX_TOKENS:
+            return
 
 
 def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, always: bool) -> Weighing:
@@ -115,10 +128,14 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
     known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
     labels = torch.tensor(validation.windows["labels"][:])
-    (_, alone), (_, without) = (_factors(model, [logits], labels, [1.0]) for logits in known)
-    (a, b), together = _factors(model, list(known), labels, [1.0, 0.0])
+
+    def factors(parts: list[Tensor], expected: list[float]) -> tuple[list[float], float]:
+        return fit_factors(parts, expected, lambda logits: model.loss_of(logits, labels), len(labels))
+
+    (_, alone), (_, without) = (factors([logits], [1.0]) for logits in known)
+    (a, b), together = factors(list(known), [1.0, 0.0])
     if _gain(model, alone, together, labels) <= 1 and alone < without:
-        (a,), together = _factors(model, [known.lexical], labels, [1.0])
+        (a,), together = factors([known.lexical], [1.0])
         b = 0.0
     found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
     helps = a > 0 and _gain(model, without, together, labels) > 1
@@ -129,6 +146,7 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     else:
         model.lexical, model.config.lexical_buckets, task.lexical = None, None, False
     return Weighing(
+        "lexical head",
         (a, b),
         {"lexical": alone, "rest": without, "both": together},
         {name: task.scores(trainer.answers_of_logits(logits, test), test.documents) for name, logits in found.items()},
@@ -157,10 +175,18 @@ def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: 
     return float(np.mean(gains)) < -CHANCE * float(np.std(gains))
 
 
-def _factors(
-    model: LinformerForSequenceClassification, parts: list[Tensor], labels: Tensor, expected: list[float]
+def fit_factors(
+    parts: list[Tensor], expected: list[float], loss_of: Callable[[Tensor], Tensor], number: int
 ) -> tuple[list[float], float]:
-    """The best factors of some logits, near those expected, and the loss of their sum."""
+    """The best factors, 0 or more, of some logits, near those expected, and the loss of their sum.
+
+    Args:
+        parts: tensors of the same shape.
+        expected: factors, one a part; how far one is from it counts in units of the largest, or of 1.
+        loss_of: the mean loss of such a tensor.
+        number: how many rows the loss is a mean over.
+    """
+    unit = max(*expected, 1.0)
     center = torch.tensor(expected, dtype=torch.float64)
     factors = center.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
@@ -168,10 +194,10 @@ def _factors(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        total = model.loss_of(stacked @ factors, labels) + (factors - center).square().sum() / len(labels)
+        total = loss_of(stacked @ factors) + ((factors - center) / unit).square().sum() / number
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     positive = factors.detach().clamp(min=0)
-    return positive.tolist(), model.loss_of(stacked @ positive, labels).item()
+    return positive.tolist(), loss_of(stacked @ positive).item()

@@ -43,7 +43,7 @@ from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import verdict
 
 MANY_CUT = 0.05  # a share of the documents
-PARTS = {"lexical": "lexical head alone", "rest": "without the lexical head"}
+PARTS = {"lexical": "{} alone", "rest": "without the {}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def write_outcome(outcome: Outcome, output: Path) -> None:
     """Fill the folder of the run; every file appears whole, and ``metrics.json`` last: it says the run is done."""
     write_model(outcome.model, outcome.tokenizer, output)
     if isinstance(outcome.task, Retrieval):
-        write_sentence_modules(outcome.model.config, output, outcome.model.config.pooling)
+        write_sentence_modules(outcome.model.config, output, outcome.task.vectors)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", render_html(outcome.report))
     write_json(output / "metrics.json", outcome.metrics)
@@ -167,9 +167,10 @@ def _scores(outcome: Outcome) -> Section:
     task = outcome.task
     model = "full attention" if outcome.full_attention else "Linformer"
     if outcome.lexical is not None and outcome.lexical.kept:
-        model += " with its lexical head"
+        model += f" with its {outcome.lexical.part}"
     scores = {model: outcome.scores}
-    scores |= {PARTS[part]: found for part, found in outcome.parts.items()}
+    if outcome.lexical is not None:
+        scores |= {PARTS[name].format(outcome.lexical.part): found for name, found in outcome.parts.items()}
     scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
     rows = [
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))

@@ -34,8 +34,9 @@ from torch_linformer.training.embedder_floors import embedder_floors
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
+from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
 from torch_linformer.training.new_task import new_task
-from torch_linformer.training.retrieval_trainer import trainer_for
+from torch_linformer.training.retrieval_trainer import RetrievalTrainer, trainer_for
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
@@ -121,7 +122,7 @@ def _trained(
     processes.on_main(lambda: write_json(output / RUN_FILE, run))
     trainer = _trainer(settings, output, data, model, device, precision)
     spent = fit(trainer, output, checkpoint, screen)
-    lexical = _weigh_lexical_head(settings, trainer, data, screen) if settings.with_lexical_head else None
+    lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
     scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     if not processes.is_main():
         return None
@@ -159,17 +160,22 @@ def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str
     return floors
 
 
-def _weigh_lexical_head(
+def _weigh_lexical_part(
     settings: TrainSettings, trainer: DocumentTrainer, data: Prepared, screen: TrainingScreen
 ) -> Weighing:
-    """Fit a lexical head to the training documents, and keep it where the validation documents are better for it."""
-    screen.say("fitting the lexical head and weighing it")
-    task = cast(WholeDocuments, data.task)
-    model = cast(LinformerForSequenceClassification, trainer.model)
-    balanced = settings.class_weights == "balanced"
-    encoder = task.encoder(settings.length)
-    add_lexical_head(model, task, data.splits.train, encoder, seed=settings.seed, balanced=balanced)
-    found = weigh(trainer, data.validation, data.test, always=settings.lexical == "always")
+    """Fit what reads words to the training documents, and keep it where the validation documents are better for it."""
+    always, encoder = settings.lexical == "always", data.task.encoder(settings.length)
+    if isinstance(data.task, Retrieval):
+        screen.say("fitting the lexical part of vectors and weighing it")
+        channels = int(cast(LinformerPreTrainedModel, trainer.model).config.hidden_size)
+        words = fitted_vector(data.task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
+        found = weigh_vectors(cast(RetrievalTrainer, trainer), words, data.validation, data.test, always=always)
+    else:
+        screen.say("fitting the lexical head and weighing it")
+        task, model = cast(WholeDocuments, data.task), cast(LinformerForSequenceClassification, trainer.model)
+        balanced = settings.class_weights == "balanced"
+        add_lexical_head(model, task, data.splits.train, encoder, seed=settings.seed, balanced=balanced)
+        found = weigh(trainer, data.validation, data.test, always=always)
     screen.say(found.describe())
     return found
 
@@ -200,7 +206,7 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingS
     task = new_task(settings, tokenizer, splits.names, splits.train)
     options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
     train = task.examples(splits.train, task.encoder(settings.length, **options))
-    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_head)
+    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part and settings.task != "embed")
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))

@@ -34,7 +34,9 @@ _OF_TASKS = {  # options that only some tasks have
     "label_smoothing": ("seq2seq",),
     "packing": OF_TEXT,
     "whole_words": ("mlm",),
-    **dict.fromkeys(("embeddings", "lexical"), ("classify", "multilabel", "regress")),
+    "embeddings": ("classify", "multilabel", "regress"),
+    "lexical": ("classify", "multilabel", "regress", "embed"),
+    "lexical_width": ("embed",),
     "class_weights": ("classify",),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
@@ -120,6 +122,7 @@ class TrainSettings:
     lexical: str = option(
         "auto", "TF-IDF of tokens beside the model, in it: where it helps on validation", ("auto", "always", "none")
     )
+    lexical_width: int = option(4096, "embed: numbers of a vector that tell which words its document has")
     size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
     class_weights: str = option("none", "balanced gives rare labels more weight in the loss", ("none", "balanced"))
     label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
@@ -139,7 +142,7 @@ class TrainSettings:
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
     def __post_init__(self) -> None:
-        lengths = ("max_length", "max_target_length", "chunk_size", "batch_size")
+        lengths = ("max_length", "max_target_length", "chunk_size", "batch_size", "lexical_width")
         check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
         for name, value, least in (
             ("stride", self.stride, 0),
@@ -184,6 +187,8 @@ class TrainSettings:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
         if self.attention == "full" and name in (*_OF_LINFORMER, "context_parallel"):
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
+        if name == "lexical_width" and self.lexical == "none":
+            raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
         if name in _OF_SLOTS and self.k == "0":
             raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
         if name == "sharing" and self.projection in ("mean", "max"):
@@ -242,8 +247,8 @@ class TrainSettings:
         return self.applies("embeddings") and self.embeddings == "lsa"
 
     @property
-    def with_lexical_head(self) -> bool:
-        """Whether a lexical head is fitted, to be kept where it helps."""
+    def with_lexical_part(self) -> bool:
+        """Whether a lexical head, or the lexical part of vectors, is fitted, to be kept where it helps."""
         return self.applies("lexical") and self.lexical != "none"
 
     @property

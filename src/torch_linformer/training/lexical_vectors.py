@@ -1,0 +1,132 @@
+"""The lexical part of an embedder's vectors: fitted, weighed against the rest of them, and kept where it helps."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.opening import processes
+from torch_linformer.tasks.lexical_fit import fit_vector
+from torch_linformer.tasks.retrieval import Retrieval, judgments_of
+from torch_linformer.tasks.tallies import paired_difference
+from torch_linformer.tasks.task import Examples
+from torch_linformer.training.lexical import Weighing, drawn_documents, fit_factors
+from torch_linformer.training.retrieval_trainer import SCALE, RetrievalTrainer
+from torch_linformer.training.verdict import CHANCE
+
+MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
+AT_ONCE = 16  # rows whose words are counted
+
+
+def fitted_vector(
+    task: Retrieval, train: Dataset, encoder: DocumentEncoder, channels: int, width: int, seed: int
+) -> LexicalVector:
+    """A lexical part whose weights of tokens are those of the training documents, whole.
+
+    Args:
+        task: of the run.
+        train: its documents.
+        encoder: makes their token ids.
+        channels: numbers of the vectors without it.
+        width: numbers that it adds.
+        seed: of the draw, where there are more documents than it needs.
+    """
+
+    def fitted() -> LexicalVector:
+        lexical = LexicalVector(len(task.tokenizer), channels, width)
+        order = np.random.default_rng(seed).permutation(len(train))
+        ids = (ids for _, some in drawn_documents(train.select(order), encoder) for ids in some)
+        fit_vector(lexical, task.tokenizer, list(ids))
+        return lexical
+
+    return processes.on_main(fitted)
+
+
+def weigh_vectors(
+    trainer: RetrievalTrainer, lexical: LexicalVector, validation: Examples, test: Examples, *, always: bool
+) -> Weighing:
+    r"""Weigh the lexical part of vectors against the rest on the validation documents, and keep it where it helps.
+
+    The factors a of the product of two sketches and b of that of two other vectors have the least
+
+    .. math:: -\frac{1}{Q} \sum_i \ln \frac{\sum_{j \in R_i} e^{a\, y_i \cdot y_j + b\, v_i \cdot v_j}}
+        {\sum_j e^{a\, y_i \cdot y_j + b\, v_i \cdot v_j}}
+
+    for Q queries i and the documents :math:`R_i` that they should find; the share of the sketch is a / (a + b). As in
+    :func:`~torch_linformer.training.lexical.weigh` each part has to earn its place by one nat, and a lexical part with
+    which nDCG@10 is worse by more than chance is left out, unless ``always`` keeps it.
+    """
+    task = trainer.task
+    (known_words, known), (unseen_words, unseen) = (
+        (sketches(lexical, examples), np.asarray(trainer.answers_to(examples))) for examples in (validation, test)
+    )
+    logits, relevant = _similarities(task, validation, known_words, known)
+
+    def factors(parts: list[Tensor]) -> tuple[list[float], float]:
+        return fit_factors(parts, [SCALE] * len(parts), lambda scores: _loss(scores, relevant), len(relevant))
+
+    (_, alone), (_, without) = (factors([part]) for part in logits)
+    (a, b), together = factors(logits)
+    if len(relevant) * (alone - together) <= 1 and alone < without:
+        a, b, together = 1.0, 0.0, alone
+    helps = a > 0 and len(relevant) * (without - together) > 1
+    lexical.share = a / (a + b) if a else 0.0
+
+    def scores(words: np.ndarray, rest: np.ndarray, examples: Examples) -> dict[str, dict[str, Any]]:
+        both = np.concatenate([rest * (1 - lexical.share) ** 0.5, words * lexical.share**0.5], axis=1)
+        found = {"lexical": words, "rest": rest, "both": both}
+        return {name: task.scores(vectors, examples.documents) for name, vectors in found.items()}
+
+    validated = scores(known_words, known, validation)
+    gain, error = paired_difference(validated["both"]["tally"], validated["rest"]["tally"])
+    kept = always or (helps and gain >= -CHANCE * error)
+    if kept:
+        task.vectors.lexical = lexical.to(trainer.args.device)
+    return Weighing(
+        "lexical part",
+        (a, b),
+        {"lexical": alone, "rest": without, "both": together},
+        scores(unseen_words, unseen, test),
+        helps,
+        kept,
+    )
+
+
+def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
+    """The lexical part of the vector of each window."""
+    rows = cast(Dataset, examples.windows)["input_ids"]
+    found = []
+    for start in range(0, len(rows), AT_ONCE):
+        ids = [torch.tensor(row) for row in rows[start : start + AT_ONCE]]
+        mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
+        found.append(lexical.sketch(pad_sequence(ids, batch_first=True), mask))
+    return torch.cat(found).numpy()
+
+
+def _similarities(
+    task: Retrieval, examples: Examples, words: np.ndarray, rest: np.ndarray
+) -> tuple[list[Tensor], Tensor]:
+    """Products of queries and documents, by words and by the rest, ``(Q, D)``; and which documents are relevant.
+
+    What is no candidate, as a query that is a document itself, has −∞ in both.
+    """
+    documents, judgments = len(examples.documents), judgments_of(examples.documents)
+    asked = np.flatnonzero(judgments.wanted > 0)
+    most = max(1, MOST_SIMILARITIES // documents)
+    asked = np.random.default_rng(0).permutation(asked)[:most]
+    relevant = judgments.documents == judgments.queries[asked, None]
+    itself = judgments.itself[asked, None] == np.arange(documents)
+    first = 0 if "label" in examples.documents.column_names else documents
+    parts = [vectors[first + asked] @ vectors[:documents].T for vectors in (words, rest)]
+    return [torch.from_numpy(np.where(itself, -1.0, part)) for part in parts], torch.from_numpy(relevant & ~itself)
+
+
+def _loss(scores: Tensor, relevant: Tensor) -> Tensor:
+    """How surprising it is that each query finds a document that it should, in nats."""
+    found = scores.masked_fill(~relevant, float("-inf")).logsumexp(dim=1)
+    return (scores.logsumexp(dim=1) - found).mean()
