@@ -17,7 +17,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.lexical_head import NOTHING
+from torch_linformer.models.lexical_features import NOTHING
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]

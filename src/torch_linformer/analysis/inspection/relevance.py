@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torch_linformer.models.embeddings import LinformerEmbeddings
-from torch_linformer.models.lexical_head import NOTHING, LexicalHead
+from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_head import LexicalHead
 
 STEPS = 16
 
