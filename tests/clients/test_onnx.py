@@ -17,6 +17,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
+from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_features import NOTHING
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
 
@@ -100,7 +101,7 @@ def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(conf
         LinformerConfig(**{**config.to_diff_dict(), "projection": "dynamic", **BESIDE_SLOTS})
     ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_sentence_modules(config, folder, "cls")
+    write_sentence_modules(config, folder, DocumentVectors("cls"))
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')
     assert export_model(str(folder), out, "onnx") < 1e-5
     read = {str(file.relative_to(out)): json.loads(file.read_text()) for file in out.rglob("*.json") if file.is_file()}

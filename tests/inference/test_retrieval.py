@@ -177,7 +177,7 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
         by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
         assert found[way]["tally"][:, 1:].tolist() == by_hand["tally"].tolist()
         assert found[way]["tally"][:, 0].tolist() == [0, 1, 2]
-    read = floors_module._Reader(str(run.folder), "mean", **SAME).vectors(texts, 4, "windows")[0]
+    read = floors_module._Reader(str(run.folder), **SAME).vectors(texts, 4, "windows")[0]
     assert np.abs(read - chunks[[*orders[0], *orders[1], *orders[2]]]).max() < 1e-5
 
 
@@ -203,3 +203,80 @@ def test_texts_with_labels(weather, write_csv, train_quickly, tmp_path):
     assert metrics["ndcg_at_10"] > 0.5  # by chance 0.35
     _, scores = evaluate(str(tmp_path / "run"), data, named=NamedColumns(label="label"), **SAME)
     assert scores["queries"] == 60
+
+
+@pytest.fixture(scope="module")
+def worded(run, train_quickly, tmp_path_factory):
+    """A finished run whose vectors have a lexical part: queries that repeat a rare word of their document."""
+    folder = tmp_path_factory.mktemp("worded")
+    documents = [json.loads(line) for line in Path(run.options["documents"]).read_text().splitlines()]
+    rows = {"train": [], "test": []}
+    for document in documents:
+        part = "train" if document["id"] < 80 else "test"
+        rows[part] += [(f"find n{document['id']} there", document["text"])]
+    files = {part: written(folder / f"{part}.jsonl", ("query", "document"), each) for part, each in rows.items()}
+    options = {**run.options, "data": files["train"], "test": files["test"], "documents": None, "max_steps": 2}
+    options |= {"lexical": "always", "lexical_width": 512}
+    shown = train_quickly(folder / "run", **options)
+    metrics = json.loads((folder / "run" / "metrics.json").read_text())
+    return SimpleNamespace(folder=folder / "run", options=options, shown=shown, metrics=metrics, rows=rows["test"])
+
+
+def test_words_are_a_part_of_a_vector(worded, tmp_path):
+    """It is scored, written by embed, and saved."""
+    assert "lexical part kept" in worded.shown and "Linformer with its lexical part" in worded.shown
+    assert worded.metrics["ndcg_at_10"] > worded.metrics["rest_ndcg_at_10"] + 0.2
+    assert {"lexical_ndcg_at_10", "tfidf_search_ndcg_at_10"} < set(worded.metrics)
+    documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
+    queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
+    assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
+    judgments = Judgments(np.arange(10), np.arange(10), np.full(10, -1))
+    scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
+    assert scores["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-3)
+    _, again = evaluate(str(worded.folder), worded.options["test"], **SAME)
+    assert again["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-4)
+
+
+def test_windows_of_a_document_have_the_words_of_each(worded, tmp_path):
+    long = " ".join(f"n{number} wet mud sand" for number in range(30))
+    file = written(tmp_path / "long.jsonl", ("text",), [(long,)])
+    settings = EmbedSettings(model=str(worded.folder), files=(file,), overflow="windows", precision="fp32")
+    embed_files(settings, tmp_path / "long.npy", device="cpu")
+    (vector,) = np.load(tmp_path / "long.npy")
+    (cut,) = vectors_of(worded, [long], tmp_path / "cut")
+    assert np.count_nonzero(vector[128:]) > np.count_nonzero(cut[128:]) and np.linalg.norm(vector) == pytest.approx(1)
+
+
+def test_modules_of_vectors_with_words(worded, run_card):
+    modules = json.loads((worded.folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize", "3_LexicalVector"]
+    assert modules[3]["type"] == "torch_linformer.models.lexical_vector.LexicalVector"
+    ran = run_card(worded.folder)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_start_with_words_is_measured_with_them(worded, train_quickly, tmp_path):
+    """Its chunks too; the new model gets words of its own."""
+    options = {**worded.options, "max_steps": 1, "from_model": str(worded.folder), "learning_rate": 1e-9}
+    options |= {"tokenizer": "bpe:8192", "k": None, "max_length": None}
+    train_quickly(tmp_path / "run", **options)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["beginning_vector_ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], abs=1e-6)
+    assert metrics["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], abs=1e-6)
+
+
+def test_parts_that_were_weighed_at_length_one_keep_it(worded, tmp_path):
+    settings = EmbedSettings(model=str(worded.folder), files=(worded.options["test"],), normalize=False)
+    with pytest.raises(InputError, match="--no-normalize: a part of these vectors is made of words"):
+        embed_files(settings, tmp_path / "v.npy", device="cpu")
+
+
+def test_a_lexical_part_that_is_damaged(worded, tmp_path):
+    folder = shutil.copytree(worded.folder, tmp_path / "model") / "3_LexicalVector"
+    settings = EmbedSettings(model=str(folder.parent), files=(worded.options["test"],))
+    (folder / "config.json").write_text('{"width": 512}')
+    with pytest.raises(InputError, match="3_LexicalVector cannot be read"):
+        embed_files(settings, tmp_path / "v.npy", device="cpu")
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match=r"3_LexicalVector lacks config.json or model.safetensors"):
+        embed_files(settings, tmp_path / "v.npy", device="cpu")

@@ -196,6 +196,7 @@ VALUES = {
     "from": ('"models/first"', "models/first"),
     "overflow": ('"windows"', "windows"),
     "lexical": ('"none"', "none"),
+    "lexical-width": ("1024", 1024),
     "floor": ("false", False),
     "probe": ("false", False),
     "patience": ("3", 3),

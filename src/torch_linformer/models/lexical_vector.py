@@ -13,7 +13,7 @@ from torch_linformer.models.lexical_features import LexicalFeatures
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _PRIME = 2**31 - 1
-_COLUMN, _SIGN = 1_000_003, 998_244_353  # multipliers of a token; no product leaves the range of int64
+_COLUMN, _SIGN = 1_640_531_527, 1_103_515_245  # multipliers of a token; no product leaves the range of int64
 
 
 class LexicalVector(LexicalFeatures):

@@ -62,18 +62,17 @@ def weigh_vectors(
     which nDCG@10 is worse by more than chance is left out, unless ``always`` keeps it.
     """
     task = trainer.task
-    (known_words, known), (unseen_words, unseen) = (
-        (sketches(lexical, examples), np.asarray(trainer.answers_to(examples))) for examples in (validation, test)
-    )
+    known_words, unseen_words = (sketches(lexical, examples) for examples in (validation, test))
+    known, unseen = (np.asarray(trainer.answers_to(examples)) for examples in (validation, test))
     logits, relevant = _similarities(task, validation, known_words, known)
 
     def factors(parts: list[Tensor]) -> tuple[list[float], float]:
         return fit_factors(parts, [SCALE] * len(parts), lambda scores: _loss(scores, relevant), len(relevant))
 
-    (_, alone), (_, without) = (factors([part]) for part in logits)
+    (of_words, alone), (_, without) = (factors([part]) for part in logits)
     (a, b), together = factors(logits)
     if len(relevant) * (alone - together) <= 1 and alone < without:
-        a, b, together = 1.0, 0.0, alone
+        a, b, together = of_words[0], 0.0, alone
     helps = a > 0 and len(relevant) * (without - together) > 1
     lexical.share = a / (a + b) if a else 0.0
 

@@ -1,0 +1,97 @@
+"""The lexical part of a vector: its numbers by hand, padding on any side, products of sketches, saving."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.pooling import embed
+
+VOCABULARY, CHANNELS, WIDTH, SHARE = 37, 5, 11, 0.3
+ROWS = [
+    [5, 6, 5, 6, 11, 9, 9, 9],  # repeated tokens
+    [4, 20, 6, 6, 20],  # a token that counts as another
+    [0, 1, 2],  # nothing that counts
+]
+
+
+@pytest.fixture
+def lexical():
+    """Tokens 0 to 3 count for nothing, 20 as 5."""
+    made = LexicalVector(VOCABULARY, CHANNELS, WIDTH, SHARE).double()
+    made.idf.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(0))
+    made.counts_as.copy_(torch.arange(VOCABULARY))
+    made.counts_as[:4], made.counts_as[20] = NOTHING, 5
+    return made
+
+
+def by_hand(lexical, ids):
+    """The sketch of one row, a token at a time."""
+    y = [0.0] * lexical.width
+    tokens = [int(lexical.counts_as[token]) for token in ids if lexical.counts_as[token] != NOTHING]
+    for token, count in Counter(tokens).items():
+        sign = 1 - 2 * (token * 1_103_515_245 % (2**31 - 1) % 2)
+        column = token * 1_640_531_527 % (2**31 - 1) % lexical.width
+        y[column] += sign * (1 + math.log(count)) * float(lexical.idf[token])
+    length = math.sqrt(sum(each**2 for each in y))
+    return torch.tensor(y, dtype=torch.float64) / (length or 1.0)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_a_sketch_is_its_formula_wherever_padding_stands(lexical, side):
+    width = max(map(len, ROWS)) + 3
+    ids, mask = torch.full((len(ROWS), width), 7), torch.zeros(len(ROWS), width, dtype=torch.long)
+    for row, tokens in enumerate(ROWS):
+        first = {"left": width - len(tokens), "right": 0, "both": 2}[side]
+        ids[row, first : first + len(tokens)] = torch.tensor(tokens)
+        mask[row, first : first + len(tokens)] = 1
+    assert_close(lexical.sketch(ids, mask), torch.stack([by_hand(lexical, row) for row in ROWS]))
+
+
+def test_a_vector_has_both_parts_by_their_shares(lexical):
+    hidden, ids, mask = torch.randn(2, 8, CHANNELS).double(), torch.tensor([ROWS[0], ROWS[0][::-1]]), torch.ones(2, 8)
+    made = DocumentVectors("mean", lexical)
+    vectors, pooled = made(hidden, ids, mask), embed(hidden, mask, "mean")
+    assert vectors.shape == (2, CHANNELS + WIDTH) and made.width(CHANNELS) == CHANNELS + WIDTH
+    assert_close(vectors[:, :CHANNELS], pooled * (1 - SHARE) ** 0.5)
+    assert_close(vectors[0, CHANNELS:].double(), by_hand(lexical, ROWS[0]) * SHARE**0.5, rtol=1e-6, atol=1e-6)
+    assert_close(vectors.norm(dim=1), torch.ones(2))
+    assert_close(DocumentVectors("mean")(hidden, ids, mask), pooled)
+    assert DocumentVectors("mean_max").width(CHANNELS) == 2 * CHANNELS
+
+
+def test_the_product_of_two_sketches_is_nearly_that_of_their_words():
+    """Of 200 rows of 60 words, 12 of them those of the row before; the error falls with the width."""
+    vocabulary, generator = 5000, torch.Generator().manual_seed(0)
+    rows = torch.randint(vocabulary, (200, 60), generator=generator)
+    rows[1:, :12] = rows[:-1, 48:]
+    counts = torch.zeros(200, vocabulary).scatter_add(1, rows, torch.ones_like(rows, dtype=torch.float32))
+    words = torch.nn.functional.normalize(torch.where(counts > 0, 1 + counts.clamp(min=1).log(), 0.0), dim=1)
+    errors = {}
+    for width in (512, 8192):
+        lexical = LexicalVector(vocabulary, CHANNELS, width)
+        lexical.idf.fill_(1.0)
+        lexical.counts_as.copy_(torch.arange(vocabulary))
+        sketches = lexical.sketch(rows)
+        errors[width] = float((sketches @ sketches.T - words @ words.T).square().mean().sqrt())
+    assert errors[512] < 1.3 / 512**0.5 and errors[8192] < 1.3 / 8192**0.5
+
+
+def test_it_is_saved_whole(lexical, tmp_path):
+    lexical.float().save(str(tmp_path / "words"))
+    loaded, ids = LexicalVector.load(str(tmp_path / "words")), torch.tensor([ROWS[0]])
+    assert (loaded.channels, loaded.width, loaded.share) == (CHANNELS, WIDTH, SHARE)
+    assert loaded.get_embedding_dimension() == CHANNELS + WIDTH
+    assert torch.equal(loaded.sketch(ids), lexical.sketch(ids))
+
+
+def test_sentence_transformers_calls_it_with_a_dictionary(lexical):
+    ids, mask, vector = torch.tensor([ROWS[1]]), torch.ones(1, 5), torch.ones(1, CHANNELS) / CHANNELS**0.5
+    features = {"input_ids": ids, "attention_mask": mask, "sentence_embedding": vector}
+    assert_close(lexical(features)["sentence_embedding"], lexical.beside(vector, ids, mask))
+    assert features["sentence_embedding"] is vector
