@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torch_linformer.functional import causal, reference
+from torch_linformer.functional import device_sizes, reference
 from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.running_means import SlotWeights
@@ -126,7 +126,7 @@ def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, 
 @pytest.mark.parametrize("window", [None, 1, 5, 29])
 @pytest.mark.parametrize("weights", ["none", "position", "head", "row"])
 def test_sizes_of_distinct_primes(gradients, monkeypatch, weights, window):
-    monkeypatch.setattr(causal, "SEGMENT", 7)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
     mask = ends_padded(17, (0, 0), (4, 3))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3}
@@ -197,7 +197,7 @@ def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, chunk
     mask = ends_padded(19, (0, 6), (7, 0))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask}
     expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
-    monkeypatch.setattr(causal, "SEGMENT", segment)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=segment))
     output = causal_linformer_attention(*sequences, proj_k, proj_v, chunk_size=chunk_size, **options)
     actual = at_tokens(output, mask)
     assert_close(actual, expected)
@@ -252,7 +252,7 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, win
     ("num_slots", "exact_first", "window"), [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]
 )
 def test_first_tokens_stay_in_sight(gradients, monkeypatch, sizes, num_slots, exact_first, window):
-    monkeypatch.setattr(causal, "SEGMENT", 5)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=5))
     sequences, projections, bias = draw_inputs(0, 3, 2, 19, 3, 5, num_slots, "row")
     # The second row has fewer tokens than the first ones; in every piece its tokens come before its padding.
     real, generator = [19, 4, 12], torch.Generator().manual_seed(1)
@@ -351,7 +351,7 @@ def test_the_formula_written_out_is_the_definition():
 @pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (4, 0), (None, 9), (4, 9)])
 def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes, autocast, window, exact_first):
-    monkeypatch.setattr(causal, "SEGMENT", 7)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     if autocast:
         sequences = [x.detach().float().requires_grad_() for x in sequences]
@@ -738,7 +738,7 @@ def training_step(length, count):
 
 
 def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
-    monkeypatch.setattr(causal, "SEGMENT", 16)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
     counts = [CountElements() for _ in range(2)]
     for length, count in zip((512, 1024), counts, strict=True):
         training_step(length, count)
@@ -746,7 +746,7 @@ def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
 
 
 def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
-    monkeypatch.setattr(causal, "SEGMENT", 16)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
     kept = []
 
     def note(tensor):

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.causal_chunks import attend_segment
 from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.causal_step import attend_next
+from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.implementations import (
     CAUSAL_ATTENTION,
     Implementation,
@@ -25,8 +26,6 @@ from torch_linformer.functional.running_means import SlotWeights
 from torch_linformer.functional.torch_state import is_transformed
 
 CHUNK = 64  # positions in a chunk
-SEGMENT = 512  # positions whose chunks are computed side by side; more do not fit a CPU's caches (docs/log.md)
-GPU_SEGMENT = 4096  # the same on other devices; not measured
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
 
 
@@ -193,7 +192,7 @@ def _attend_in_segments(
     if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
     outputs, all_weights = [], []
-    most = SEGMENT if inputs.query.device.type == "cpu" else GPU_SEGMENT
+    most = sizes_for(inputs.query.device).segment
     for segment in inputs.split(_segment_sizes(inputs.query.shape[2], chunk_size, most)):
         chunk = min(chunk_size, segment.query.shape[2])
         output, weights, state = attend(segment, score_bias, state, chunk=chunk)
