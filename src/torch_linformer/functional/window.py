@@ -10,8 +10,10 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask, bias_as_channel, repeat_heads
 from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.flex_window import attend_by_flex
 from torch_linformer.functional.implementations import (
     WINDOWED_ATTENTION,
+    Implementation,
     autocast_dtype,
     choose,
     needs_graph,
@@ -44,8 +46,11 @@ def attend_with_window(
     scale: float | None = None,
     need_weights: bool = False,
     once: Once = afresh,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
+
+    Slots, keys and values may have fewer heads than the query (multi-query), dividing H.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
     windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``
@@ -57,9 +62,26 @@ def attend_with_window(
     """
     length, width = query.shape[2], value.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
+    beyond = "it returns no weights" if need_weights else "it drops no weights" if dropout_p > 0 else None
+    chosen = choose(WINDOWED_ATTENTION, query, key, value, impl=impl, beyond_flex=beyond)
     if slot_bias is not None:
         slot_bias = repeat_heads(slot_bias, query.shape[1])
+    if chosen == "flex":
+        output = attend_by_flex(
+            query,
+            (slots_k, slots_v),
+            (key, value),
+            reach,
+            slot_padding=slot_padding,
+            slot_bias=slot_bias,
+            key_padding=key_padding,
+            offset=offset,
+            scale=scale,
+            once=once,
+        )
+        return output, None
+    by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
+    slots_k, slots_v, key, value = (repeat_heads(x, query.shape[1]) for x in (slots_k, slots_v, key, value))
     if by_sdpa and _can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
         query, slots_k, slots_v, key, value = (x.to(autocast_dtype(x)) for x in (query, slots_k, slots_v, key, value))
         near = _Near(key, value, key_padding, reach, offset)
