@@ -9,8 +9,9 @@ arithmetic and have not been measured:
   less than their scores cost.
 - All windows at once, and all queries at once in inference.
 - 2^27 scores of pooled slots at a time, 512 MB in float32.
-- 4,096 positions in a segment of causal attention, 64 chunks of 64: as many batches for each product as a large GPU has
-  processors, even with a single head.
+- 2^27 numbers of causal attention at a time, for each of a handful of tensors: with 12 heads of 64 channels, K 64 and a
+  window of 64 these are 25,000 positions. Its loop over segments, with ``impl="torch"``, takes 4,096 positions: 64
+  chunks of 64, about as many batches for each product as a large GPU has processors, even with a single head.
 
 What is only ever run on a CPU, by oneDNN, has its sizes where it is: ``implementations.py`` and ``matmul.py``. The
 chunks of causal attention have 64 positions on every device: the range of float32 limits them (docs/causal.md).
@@ -28,7 +29,8 @@ class Sizes(NamedTuple):
         window_block: queries whose windows are computed together.
         window_scores: scores of slots and windows at a time; None for all.
         pooled_scores: scores of slots chosen by the input, at a time.
-        segment: positions of causal attention whose chunks are computed side by side.
+        segment: positions of causal attention whose chunks are computed side by side, in a loop over segments.
+        scan_numbers: numbers that the scan of causal attention makes at a time.
         inference_rows: queries at a time from their projection to the output; None for all.
     """
 
@@ -36,11 +38,26 @@ class Sizes(NamedTuple):
     window_scores: int | None
     pooled_scores: int
     segment: int
+    scan_numbers: int
     inference_rows: int | None
 
 
-CPU = Sizes(window_block=64, window_scores=2**21, pooled_scores=2**20, segment=512, inference_rows=1024)
-OTHERS = Sizes(window_block=128, window_scores=None, pooled_scores=2**27, segment=4096, inference_rows=None)
+CPU = Sizes(
+    window_block=64,
+    window_scores=2**21,
+    pooled_scores=2**20,
+    segment=512,
+    scan_numbers=2**27,
+    inference_rows=1024,
+)
+OTHERS = Sizes(
+    window_block=128,
+    window_scores=None,
+    pooled_scores=2**27,
+    segment=4096,
+    scan_numbers=2**27,
+    inference_rows=None,
+)
 
 
 def sizes_for(device: torch.device) -> Sizes:

@@ -7,6 +7,9 @@ Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a l
 
 ``flex`` computes a window beside slots by FlexAttention. It is tested on a CPU, by FlexAttention's plain formula; no
 GPU, for which it is meant, has run it yet, and so ``auto`` never takes it.
+
+``scan`` computes causal attention to running means over all chunks at once, by PyTorch's own functions as ``torch``
+does, whose loop suits the caches of a CPU. ``auto`` takes it on every other device.
 """
 
 import threading
@@ -19,7 +22,7 @@ from torch import Tensor
 
 from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
 
-Implementation = Literal["auto", "torch", "onednn", "flex"]
+Implementation = Literal["auto", "torch", "onednn", "flex", "scan"]
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
@@ -81,6 +84,7 @@ PROJECTION = Operation("projection", (torch.float32, torch.bfloat16), _projectio
 ATTENTION = Operation("attention", (torch.bfloat16,), _attention_pays)
 WINDOWED_ATTENTION = Operation("windowed attention", (torch.bfloat16,), lambda *_: True, others=("flex",))
 CAUSAL_ATTENTION = Operation("causal attention", (), lambda *_: False)
+RUNNING_MEANS = CAUSAL_ATTENTION._replace(others=("scan",))
 
 
 class _Here(threading.local):
@@ -110,8 +114,9 @@ def use_implementation(*implementations: Implementation) -> Iterator[dict[str, s
     maps and projections in float32 and bfloat16, attention in bfloat16, causal attention not at all;
     ``("onednn", "torch")`` takes it where it can run. ``"flex"`` computes the attention to slots beside a window, of
     modules with ``window=``, without dropout and weights, on the devices that FlexAttention has kernels for; take
-    ``("flex", "torch")``, because the rest of a module has no such implementation. No GPU has run it yet. The ``impl``
-    of a function, unless it is ``"auto"``, takes precedence.
+    ``("flex", "torch")``, because the rest of a module has no such implementation. No GPU has run it yet. ``"scan"`` is
+    for causal attention to running means, likewise ``("scan", "torch")`` for a module, and what ``"auto"`` takes for it
+    on devices that are no CPU. The ``impl`` of a function, unless it is ``"auto"``, takes precedence.
 
     It holds in the thread that enters it. The gradient of a oneDNN product is one itself, wherever ``backward`` is
     called; only what is computed again there, as checkpointing does, is chosen anew.
@@ -157,11 +162,11 @@ def choose(
         ValueError: where the implementation that was asked for cannot.
     """
     if impl == "auto" and not _entered:
-        return "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
+        return _auto(operation, *tensors)
     preferred = _here.preferred if _entered and impl == "auto" else (impl,)
     for name in preferred:
         if name == "auto":
-            name = "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
+            name = _auto(operation, *tensors)
         elif _why_not(name, operation, *tensors, beyond_flex=beyond_flex) is not None:
             continue
         if _entered and not records_a_graph():
@@ -184,6 +189,8 @@ def _why_not(name: Implementation, operation: Operation, *tensors: Tensor, beyon
         return why_not_onednn(operation, *tensors)
     if name not in operation.others:
         return "it has no such implementation"
+    if name == "scan":
+        return None
     return beyond_flex or _why_not_flex(*tensors)
 
 
@@ -200,6 +207,12 @@ def _why_not_flex(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     if device != "cpu" and width < FLEX_WIDTH:
         return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
     return None
+
+
+def _auto(operation: Operation, *tensors: Tensor) -> Implementation:
+    if "scan" in operation.others and tensors[0].device.type != "cpu":
+        return "scan"
+    return "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
 
 
 def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:
