@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from torch_linformer.functional.padding import Once
@@ -61,10 +60,14 @@ def attend_by_flex(
         hidden = once(("hidden from flex", offset), find)
     bias = None
     if slot_bias is not None:
-        bias = F.pad(slot_bias.expand(query.shape[0], query.shape[1], -1), (0, columns - num_slots)).to(dtype)
+        bias = slot_bias.to(dtype).expand(query.shape[0], query.shape[1], -1)
+        # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
+        bias = torch.cat([bias, bias.new_zeros(*bias.shape[:2], columns - num_slots)], dim=-1)
     lengths = (query.shape[2], columns)
     number, index = _blocks(num_slots, reach, offset, lengths, query.device)
-    sizes = [query.new_full((), size, dtype=torch.long) for size in (num_slots, num_slots + offset, reach)]
+    sizes: list[Any] = [num_slots, num_slots + offset, reach]
+    if not torch.compiler.is_compiling():
+        sizes = [query.new_full((), size, dtype=torch.long) for size in sizes]
     sees = _sees(sizes[0], sizes[1], sizes[2], hidden)
     mask = BlockMask.from_kv_blocks(number, index, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
     attend = _function(query.device.type)
@@ -74,16 +77,20 @@ def attend_by_flex(
     return output
 
 
-def _sees(num_slots: Tensor, place: Tensor, reach: Tensor, hidden: Tensor | None) -> Callable[..., Tensor]:
-    """Whether a query sees a column; sizes are tensors, because the kernel is compiled for each value of a number."""
+def _sees(num_slots: Any, place: Any, reach: Any, hidden: Tensor | None) -> Callable[..., Tensor]:
+    """Whether a query sees a column.
 
-    def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
+    Sizes are tensors, because a kernel that is compiled here would be compiled for each value of a number; in a graph
+    that is recorded they are numbers, because a kernel takes no constants that the graph makes.
+    """
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
         return (column < num_slots) | ((column - place - query).abs() <= reach)
 
     if hidden is None:
         return sees
 
-    def sees_real(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:
+    def sees_real(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Any:
         return ~hidden[row, column] & sees(row, head, query, column)
 
     return sees_real
