@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torch_linformer.functional import causal, reference
+from torch_linformer.functional import device_sizes, reference
 from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.running_means import SlotWeights
@@ -109,12 +109,13 @@ def causal_inputs(draw):
     return inputs, {"window": window, "exact_first": exact_first}, mask
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(case=causal_inputs(), shared=st.booleans(), biased=st.booleans(), chunk_size=st.integers(1, 11))
-def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, shared, biased, chunk_size):
+def test_output_and_every_gradient_are_those_of_the_definition(impl, gradients, case, shared, biased, chunk_size):
     (sequences, (proj_k, proj_v), bias), tokens, mask = case
     proj_v, bias = (None if shared else proj_v), (bias if biased else None)
-    options = {"score_bias": bias, "key_padding_mask": mask, "chunk_size": chunk_size, **tokens}
+    options = {"score_bias": bias, "key_padding_mask": mask, "chunk_size": chunk_size, "impl": impl, **tokens}
     actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
     expected = at_tokens(literal(sequences, proj_k, proj_v or proj_k, bias, mask=mask, **tokens), mask)
     assert_close(actual, expected)
@@ -123,13 +124,14 @@ def test_output_and_every_gradient_are_those_of_the_definition(gradients, case, 
         assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("window", [None, 1, 5, 29])
 @pytest.mark.parametrize("weights", ["none", "position", "head", "row"])
-def test_sizes_of_distinct_primes(gradients, monkeypatch, weights, window):
-    monkeypatch.setattr(causal, "SEGMENT", 7)
+def test_sizes_of_distinct_primes(impl, gradients, monkeypatch, weights, window):
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
     mask = ends_padded(17, (0, 0), (4, 3))
-    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3}
+    options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3, "impl": impl}
     actual = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
     expected = at_tokens(literal(sequences, proj_k, proj_v, bias, window, mask), mask)
     assert_close(actual, expected)
@@ -197,7 +199,7 @@ def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, chunk
     mask = ends_padded(19, (0, 6), (7, 0))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask}
     expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
-    monkeypatch.setattr(causal, "SEGMENT", segment)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=segment))
     output = causal_linformer_attention(*sequences, proj_k, proj_v, chunk_size=chunk_size, **options)
     actual = at_tokens(output, mask)
     assert_close(actual, expected)
@@ -231,15 +233,18 @@ def in_pieces(sizes, sequences, proj_k, proj_v, *, padding_mask=None, state=None
 PATHS = {"whole": [19], "uneven": [1, 7, 2, 9], "tokens": [1] * 19, "a-token-after-a-prompt": [18, 1]}
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("window", [None, 1, 4, 23])
 @pytest.mark.parametrize("padded", ["whole", "both"])
-def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, window, padded):
+def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, sizes, window, padded):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
     mask = None if padded == "whole" else ends_padded(19, (5, 0), (8, 10), (9, 10))
     options = {"score_bias": bias, "window": window}
     expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=mask, **options), mask)
-    output, _, state = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, chunk_size=3, **options)
+    output, _, state = in_pieces(
+        sizes, sequences, proj_k, proj_v, padding_mask=mask, chunk_size=3, impl=impl, **options
+    )
     actual = at_tokens(output, mask)
     assert_close(actual, expected)
     wanted = tensors_of(sequences, proj_k, proj_v, [bias])
@@ -247,12 +252,13 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(gradients, sizes, win
     assert state.tokens.tolist() == ([19] * 3 if mask is None else (~mask).sum(dim=-1).tolist())
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", [[19], [1, 7, 0, 2, 9], [1] * 19], ids=["whole", "uneven", "tokens"])
 @pytest.mark.parametrize(
     ("num_slots", "exact_first", "window"), [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]
 )
-def test_first_tokens_stay_in_sight(gradients, monkeypatch, sizes, num_slots, exact_first, window):
-    monkeypatch.setattr(causal, "SEGMENT", 5)
+def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, sizes, num_slots, exact_first, window):
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=5))
     sequences, projections, bias = draw_inputs(0, 3, 2, 19, 3, 5, num_slots, "row")
     # The second row has fewer tokens than the first ones; in every piece its tokens come before its padding.
     real, generator = [19, 4, 12], torch.Generator().manual_seed(1)
@@ -260,7 +266,7 @@ def test_first_tokens_stay_in_sight(gradients, monkeypatch, sizes, num_slots, ex
     mask = torch.cat([piece.sort(dim=1).values for piece in torch.split(mask, sizes, dim=1)], dim=1)
     expected = at_tokens(literal(sequences, *projections, bias, window, mask, exact_first), mask)
     poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in sequences]
-    options = {"window": window, "exact_first": exact_first, "chunk_size": 3, "score_bias": bias}
+    options = {"window": window, "exact_first": exact_first, "chunk_size": 3, "score_bias": bias, "impl": impl}
     output, weights, state = in_pieces(sizes, poisoned, *projections, padding_mask=mask, need_weights=True, **options)
     actual, others = at_tokens(output, mask), [*projections[0], *projections[1], bias]
     assert_close(actual, expected)
@@ -282,14 +288,15 @@ def test_first_tokens_in_half_precision_are_read_in_float32(sizes):
     assert torch.equal(output, expected.bfloat16())
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("window", [None, 1, 4, 23])
-def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(window, side):
+def test_rows_go_on_after_a_padded_prompt_as_each_would_alone(impl, window, side):
     lengths, prompt, more = [7, 3, 1, 0], 7, 5
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 4, 2, prompt + more, 3, 5, 4, "row")
     ends = [(prompt - n, 0) if side == "left" else (0, prompt - n) for n in lengths]
     mask = torch.cat([ends_padded(prompt, *ends), torch.zeros(4, more, dtype=torch.bool)], dim=1)
-    options = {"score_bias": bias, "window": window}
+    options = {"score_bias": bias, "window": window, "impl": impl}
     for sizes in ([prompt, more], [prompt, *[1] * more]):
         output, _, _ = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, **options)
         for row in range(4):
@@ -316,15 +323,16 @@ def plain(query, key, value, decay, weights, window):
     return torch.einsum("bhtk,bhtkd->bhtd", softmax[..., :num_slots], means_v) + softmax[..., num_slots:] @ value
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", [[149], [64, 1, 84], [1] * 149], ids=["whole", "pieces", "tokens"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, dtype, sizes):
+def test_error_in_low_precision_stays_near_that_of_the_plain_formula(impl, gradients, dtype, sizes):
     sequences, (proj, _), _ = draw_inputs(0, 2, 2, 149, 16, 16, 5, "row", steepest=1 / 16)
     low = [x.detach().to(dtype) for x in sequences]
     weights = [x.detach().float() for x in proj]
 
     def fast(query, key, value, decay, weights, window):
-        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=window)[0]
+        return in_pieces(sizes, [query, key, value], SlotWeights(decay, weights), None, window=window, impl=impl)[0]
 
     def run(function, inputs):
         inputs = [x.clone().requires_grad_() for x in inputs]
@@ -347,17 +355,18 @@ def test_the_formula_written_out_is_the_definition():
     assert_close(plain(*sequences, *proj, 3), literal(sequences, proj, proj, None, 3, None))
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (4, 0), (None, 9), (4, 9)])
-def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes, autocast, window, exact_first):
-    monkeypatch.setattr(causal, "SEGMENT", 7)
+def test_the_gradient_to_whatever_comes_later_is_exactly_zero(impl, monkeypatch, sizes, autocast, window, exact_first):
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     if autocast:
         sequences = [x.detach().float().requires_grad_() for x in sequences]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
-        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3, "impl": impl}
         output, _, _ = in_pieces(sizes, inputs, proj_k, proj_v, **options)
     assert output.dtype == (torch.bfloat16 if autocast else torch.float64)
     for position in range(19):
@@ -368,16 +377,17 @@ def test_the_gradient_to_whatever_comes_later_is_exactly_zero(monkeypatch, sizes
         assert not found[0][:, :, :position].any()
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("window", [None, 4])
-def test_what_stands_at_padding_changes_nothing(gradients, sizes, window):
+def test_what_stands_at_padding_changes_nothing(impl, gradients, sizes, window):
     (query, key, value), (proj_k, proj_v), bias = draw_inputs(0, 3, 2, 19, 3, 5, 4, "row")
     mask = ends_padded(19, (2, 3), (8, 10), (19, 0))
     clean = (query, key, value)
     poisoned = [x.detach().masked_fill(mask[:, None, :, None], float("nan")).requires_grad_() for x in clean]
     results = []
     for sequences in (clean, poisoned):
-        run = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias)
+        run = in_pieces(sizes, sequences, proj_k, proj_v, padding_mask=mask, window=window, score_bias=bias, impl=impl)
         results.append([run[0], *gradients(run[0], [*sequences, *proj_k, *proj_v, bias])])
     for clean, actual in zip(*results, strict=True):
         assert torch.equal(actual, clean)
@@ -460,12 +470,13 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(attend, [query, key, value, *proj_k, *proj_v, bias])
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("decay", [0.0, 1e-4, 1.0], ids=["none", "slow", "fast"])
-def test_a_hundred_thousand_positions_in_float32(decay):
+def test_a_hundred_thousand_positions_in_float32(impl, decay):
     length, generator = 100_000, torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, length, 2, generator=generator)
     proj = SlotWeights(torch.tensor([decay, 0.01]), torch.randn(length, 2, generator=generator).mul(2).exp())
-    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3)
+    output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3, impl=impl)
     double = [x.double() for x in (query, key, value + 1)]
     exact = SlotWeights(*(x.double() for x in proj))
     expected, _, _ = attend_causally(*double, exact, window=3)
@@ -482,13 +493,14 @@ def test_a_hundred_thousand_positions_in_float32(decay):
     assert all(x.isfinite().all() for x in (state.keys, state.values, state.mass_k, state.mass_v))
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_the_steepest_decay_and_the_largest_weights_stay_finite(gradients, dtype):
+def test_the_steepest_decay_and_the_largest_weights_stay_finite(impl, gradients, dtype):
     sequences, _, _ = draw_inputs(0, 1, 2, 300, 4, 4, 3)
     sequences = [x.detach().mul(10).to(dtype).requires_grad_() for x in sequences]
     decay = torch.tensor([1.0, 0.5, 0.0], requires_grad=True)
     weights = torch.full((300, 3), 8.0).mul(torch.tensor([1, -1]).repeat(150)[:, None]).exp().requires_grad_()
-    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), window=5)
+    output = causal_linformer_attention(*sequences, SlotWeights(decay, weights), window=5, impl=impl)
     assert output.dtype == dtype
     assert all(x.isfinite().all() for x in [output, *gradients(output, [*sequences, decay, weights])])
 
@@ -536,9 +548,10 @@ def test_weights_are_a_softmax_that_gives_the_output(num_slots, exact_first, win
                 assert_close(output[row, head, position], expected)
 
 
-def test_weights_of_pieces_are_those_of_the_whole():
+@pytest.mark.parametrize("impl", ["torch", "scan"])
+def test_weights_of_pieces_are_those_of_the_whole(impl):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
-    options = {"score_bias": bias, "window": 4, "need_weights": True}
+    options = {"score_bias": bias, "window": 4, "need_weights": True, "impl": impl}
     _, expected, _ = attend_causally(*sequences, proj_k, proj_v, **options)
     for sizes in PATHS.values():
         _, weights, _ = in_pieces(sizes, sequences, proj_k, proj_v, **options)
@@ -560,11 +573,12 @@ def test_dropout_scales_what_is_left_so_that_the_mean_stays(window, exact_first)
     assert output.mean().item() == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_state_does_not_grow_with_what_was_read():
+@pytest.mark.parametrize("impl", ["torch", "scan"])
+def test_the_state_does_not_grow_with_what_was_read(impl):
     sequences, (proj_k, proj_v), _ = draw_inputs(0, 2, 2, 211, 3, 5, 4, "row")
     shapes, sizes = [], []
     for pieces in ([1], [211], [100, 111], [50, *[1] * 3]):
-        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16)
+        _, _, state = in_pieces(pieces, sequences, proj_k, proj_v, window=4, exact_first=3, chunk_size=16, impl=impl)
         tensors = list(vars(state).values())
         shapes.append([x.shape for x in tensors])
         sizes.append([x.untyped_storage().nbytes() for x in tensors])
@@ -694,13 +708,14 @@ def test_a_compiled_call_checks_its_numbers_where_it_runs():
     torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (3, 2)])
-def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_first):
+def test_the_transforms_of_torch_func_give_the_same_derivatives(impl, window, exact_first):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 149, 3, 5, 4)
 
     def total(query):
-        options = {"score_bias": bias, "window": window, "exact_first": exact_first}
+        options = {"score_bias": bias, "window": window, "exact_first": exact_first, "impl": impl}
         output = causal_linformer_attention(query, *sequences[1:], proj_k, proj_v, **options)
         return output.square().sum()
 
@@ -712,13 +727,16 @@ def test_the_transforms_of_torch_func_give_the_same_derivatives(window, exact_fi
     assert_close(along, (expected * tangent).sum())
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("length", [0, 1, 149])
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_batch_without_rows(window, length):
+def test_a_batch_without_rows(impl, window, length):
     sequences, projections, bias = draw_inputs(0, 0, 3, length, 3, 5, 4)
     mask = torch.zeros(0, length, dtype=torch.bool)
     for options in ({}, {"key_padding_mask": mask}, {"exact_first": 2}):
-        output = causal_linformer_attention(*sequences, *projections, score_bias=bias, window=window, **options)
+        output = causal_linformer_attention(
+            *sequences, *projections, score_bias=bias, window=window, impl=impl, **options
+        )
         assert output.shape == (0, 3, length, 5)
         output.sum().backward()
 
@@ -738,7 +756,7 @@ def training_step(length, count):
 
 
 def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
-    monkeypatch.setattr(causal, "SEGMENT", 16)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
     counts = [CountElements() for _ in range(2)]
     for length, count in zip((512, 1024), counts, strict=True):
         training_step(length, count)
@@ -746,7 +764,7 @@ def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
 
 
 def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
-    monkeypatch.setattr(causal, "SEGMENT", 16)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
     kept = []
 
     def note(tensor):
@@ -758,8 +776,9 @@ def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
     assert sum(kept) < 2 * sequences
 
 
+@pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("window", [None, 3])
-def test_weights_at_padding_reach_no_gradient(gradients, window):
+def test_weights_at_padding_reach_no_gradient(impl, gradients, window):
     query, key, value = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
     mask = torch.tensor([[False] * 4 + [True] * 3, [True, False, True, False, False, False, True]])
     drawn, results = torch.rand(2, 3, 7, 4, dtype=torch.float64) + 0.5, []
@@ -767,7 +786,7 @@ def test_weights_at_padding_reach_no_gradient(gradients, window):
         decay = torch.full((4,), 0.1, dtype=torch.float64, requires_grad=True)
         weights = drawn.masked_fill(mask[:, None, :, None], filling).requires_grad_()
         proj = SlotWeights(decay, weights)
-        output = causal_linformer_attention(query, key, value, proj, window=window, key_padding_mask=mask)
+        output = causal_linformer_attention(query, key, value, proj, window=window, key_padding_mask=mask, impl=impl)
         results.append([output, *gradients(output, [decay, weights])])
     for expected, actual in zip(*results, strict=True):
         assert torch.equal(actual, expected)

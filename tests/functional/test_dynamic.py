@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
-from torch_linformer.functional import dynamic, reference
+from torch_linformer.functional import device_sizes, reference
 from torch_linformer.functional.dynamic import pool, pooling_weights
 from torch_linformer.functional.segment_prior import SegmentPrior
 
@@ -85,7 +85,7 @@ def pooling_inputs(draw):
 def test_slots_and_every_gradient_are_those_of_the_definition(gradients, case):
     inputs, tokens, at_once = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dynamic, "SCORES", at_once)
+        patch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
         actual = torch.cat(pooled_by(inputs, tokens).slots, dim=-1)
         expected = torch.cat(literal(inputs, tokens), dim=-1)
         assert_close(actual, expected)
@@ -134,7 +134,7 @@ def test_slots_of_parts_are_joined_to_those_of_the_whole(cuts, tokens):
 
 @pytest.mark.parametrize("at_once", [40, 2**21], ids=["blocks", "at-once"])
 def test_nothing_at_padding_takes_part(gradients, monkeypatch, at_once):
-    monkeypatch.setattr(dynamic, "SCORES", at_once)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
     inputs = draw_inputs(0, 3, 2, 7, 3, 4, [4])
     mask = trailing([7, 2, 0], 7)[:, None, :, None]
     found = []
@@ -197,7 +197,7 @@ def plainly(inputs):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("at_once", [2**9, 2**21], ids=["blocks", "at-once"])
 def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch, dtype, at_once):
-    monkeypatch.setattr(dynamic, "SCORES", at_once)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
     exact = [x.detach().to(dtype).double().requires_grad_() for x in draw_inputs(0, 4, None, 300, 16, 16, [16])]
     low = [x.detach().to(dtype).requires_grad_() for x in exact]
     truth = low_precision_results(plainly, exact, gradients)

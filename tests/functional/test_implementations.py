@@ -196,7 +196,7 @@ def test_unknown_names_are_refused(call):
             x, x, x, SlotWeights(proj[0].abs() / 9), impl="cudnn"
         ),
     }
-    message = "impl must be one of auto, torch, onednn, got 'cudnn'"
+    message = "impl must be one of auto, torch, onednn, flex, scan, got 'cudnn'"
     with pytest.raises(ValueError, match=message):
         calls[call]()
     with pytest.raises(ValueError, match=message), use_implementation("torch", "cudnn"):

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from torch_linformer.functional import dynamic
+from torch_linformer.functional import device_sizes, dynamic
 from torch_linformer.functional.dynamic import pool
 from torch_linformer.functional.segment_prior import SegmentPrior
 
@@ -41,7 +41,7 @@ def inputs(scale=0.3, steepness=0.0):
 
 def found(monkeypatch, gradients, given, at_once, tokens=None):
     """Slots and gradients, so many scores at a time."""
-    monkeypatch.setattr(dynamic, "SCORES", at_once)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
     queries, shift, log_steepness, scored, sequence = given
     number = torch.tensor([LENGTH] if tokens is None else tokens)
     mask = None if tokens is None else torch.arange(LENGTH) >= number[:, None]
@@ -83,7 +83,7 @@ def test_centers_outside_of_the_row(monkeypatch, gradients):
 
 @torch.no_grad()
 def test_parts_of_rows_are_joined(monkeypatch):
-    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
     queries, shift, log_steepness, scored, sequence = inputs()
     prior, number = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH])
     whole, joined = pool(queries, prior, scored, [sequence], number), None
@@ -97,7 +97,7 @@ def test_parts_of_rows_are_joined(monkeypatch):
 
 @torch.no_grad()
 def test_what_is_no_number_stays_in_sight(monkeypatch):
-    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
     queries, shift, log_steepness, scored, sequence = inputs()
     log_steepness[7] = float("nan")
     slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
@@ -107,7 +107,7 @@ def test_what_is_no_number_stays_in_sight(monkeypatch):
 @torch.no_grad()
 def test_tensors_without_numbers(monkeypatch):
     """Of shapes alone, as memory is estimated by: no slot is left out."""
-    monkeypatch.setattr(dynamic, "SCORES", 2**13)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
     with FakeTensorMode():
         queries, scored = torch.empty(HEADS, SLOTS, WIDTH), torch.empty(1, HEADS, LENGTH, WIDTH)
         prior = SegmentPrior(torch.empty(SLOTS), torch.empty(SLOTS))

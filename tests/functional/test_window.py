@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference, use_implementation, window
+from torch_linformer.functional import device_sizes, reference, use_implementation, window
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.window import attend_with_window
 
@@ -99,8 +99,7 @@ def test_output_weights_and_every_gradient_are_those_of_the_definition(gradients
 @pytest.mark.parametrize("reach", [0, 1, 5, 23])
 def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, reach, block, scores):
     """Of blocks of 2 there are four, worked on together, one at a time, and for the shorter windows two at a time."""
-    monkeypatch.setattr(window, "BLOCK", block)
-    monkeypatch.setattr(window, "SCORES", scores)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(window_block=block, window_scores=scores))
     inputs = draw_inputs(0, 2, 3, 7, 17, 5, 11, 13)
     options = {
         "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),
@@ -185,7 +184,7 @@ def test_a_query_sees_no_position_beyond_its_reach():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, monkeypatch, dtype):
-    monkeypatch.setattr(window, "BLOCK", 16)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(window_block=16))
     low = [x.detach().to(dtype) for x in draw_inputs(0, 2, 2, 61, 61, 5, 16, 16)]
 
     def plain(query, slots_k, slots_v, key, value):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import causal, reference
+from torch_linformer.functional import device_sizes, reference
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
@@ -189,7 +189,7 @@ PIECES = {"whole": [LENGTH], "uneven": [1, 4, 6], "tokens": [1] * LENGTH}
 @pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
 @pytest.mark.parametrize("precision", ["float64", "autocast"])
 def test_the_gradient_to_later_inputs_is_exactly_zero(monkeypatch, kind, precision, sizes):
-    monkeypatch.setattr(causal, "SEGMENT", 4)
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=4))
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     module = attention(kind, dtype=dtype)
     past = Past()

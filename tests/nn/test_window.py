@@ -6,7 +6,7 @@ from map_choices import SHARINGS, owned_maps
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import dynamic
+from torch_linformer.functional import device_sizes
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
 
@@ -85,7 +85,7 @@ DYNAMIC = {"projection": "dynamic", "sharing": "kv_per_head", "slot_mass": "lear
 @pytest.mark.parametrize("slots", [{}, DYNAMIC], ids=["linear", "dynamic"])
 @pytest.mark.parametrize("memory", ["checkpoint", "reversible"])
 def test_saving_memory_changes_no_gradient(gradients, monkeypatch, memory, slots):
-    monkeypatch.setattr(dynamic, "SCORES", 100)  # blocks, computed again
+    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=100))  # blocks, computed again
     options = {"window": 4, "max_len": 13, "k": 5, "norm_first": True, "activation_memory": memory, **slots}
     model = LinformerEncoder(12, 4, 2, 17, 0.0, **options, **DOUBLE)
     x = torch.randn(2, 11, 12, requires_grad=True, **DOUBLE)

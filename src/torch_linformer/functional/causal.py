@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.causal_chunks import attend_segment
 from torch_linformer.functional.causal_state import CausalInput, CausalState
 from torch_linformer.functional.causal_step import attend_next
+from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.implementations import (
-    CAUSAL_ATTENTION,
+    RUNNING_MEANS,
     Implementation,
     check_implementation,
     choose,
@@ -25,8 +26,6 @@ from torch_linformer.functional.running_means import SlotWeights
 from torch_linformer.functional.torch_state import is_transformed
 
 CHUNK = 64  # positions in a chunk
-SEGMENT = 512  # positions whose chunks are computed side by side; more do not fit a CPU's caches (docs/log.md)
-GPU_SEGMENT = 4096  # the same on other devices; not measured
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
 
 
@@ -76,7 +75,10 @@ def causal_linformer_attention(
         dropout_p: probability of dropping an attention weight; it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         chunk_size: positions computed at once; changes only rounding.
-        impl: ``"auto"`` or ``"torch"``; oneDNN has no causal attention: see :func:`use_implementation`.
+        impl: ``"torch"`` goes from segment to segment, of 512 positions on a CPU; ``"scan"`` computes all chunks side
+            by side and their states by a scan, in few kernels, keeping O(N·(K + T + c + w + K·(D + Dv) / c)) numbers a
+            head at a time, in both passes, and for long inputs some 2^27 of all heads. ``"auto"`` takes the first on a
+            CPU, and the second, which has only been run on a CPU, elsewhere. See :func:`use_implementation`.
 
     Returns:
         ``(B, H, N, Dv)``; zeros at padding. A CPU computes half precision in float32, other devices only float16: in
@@ -144,7 +146,7 @@ def attend_causally(
     ``(B, H, N, K + T + w)`` before dropout, first slots, then the first T tokens (0 where the window holds one), then
     the window, the query's own position last; and the state after the last position.
     """
-    choose(CAUSAL_ATTENTION, query, key, value, impl=impl)
+    by_scan = choose(RUNNING_MEANS, query, key, value, impl=impl) == "scan"
     if state is None:
         state = CausalState.empty(key, value, 0 if proj_k is None else proj_k.decay.shape[-1], window, exact_first)
     query = query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -165,10 +167,14 @@ def attend_causally(
             output, softmax, state = attend_next(inputs.to(dtype), score_bias, state, window, dropout_p)
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if need_weights else None, state
-        attend = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p, need_weights=need_weights)
+        how = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p)
+        attend = partial(how, need_weights=need_weights, by_scan=by_scan)
         if torch.compiler.is_compiling():
             return _attend_as_one_segment(attend, inputs, score_bias, state, chunk_size)
-        return _attend_in_segments(attend, inputs, score_bias, state, chunk_size, dropout_p)
+        if by_scan:
+            return _attend_by_scan(attend, inputs, score_bias, state, chunk_size, dropout_p)
+        most = sizes_for(query.device).segment
+        return _attend_in_segments(attend, inputs, score_bias, state, chunk_size, dropout_p, most)
 
 
 def _attend_as_one_segment(
@@ -181,7 +187,7 @@ def _attend_as_one_segment(
     return first_positions(output, length), None if weights is None else first_positions(weights, length), state
 
 
-def _attend_in_segments(
+def _attend_by_scan(
     attend: Callable[..., Any],
     inputs: CausalInput,
     score_bias: Tensor | None,
@@ -189,11 +195,34 @@ def _attend_in_segments(
     chunk_size: int,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor | None, CausalState]:
+    """All chunks at once, or as many as make ``scan_numbers``: (K + T + c + w + 2 K (D + Dv) / c) a position and head.
+
+    A rest of a chunk is filled up with padding: a segment of its own would double the kernels that are launched.
+    """
+    batch, heads, length, width = inputs.query.shape
+    chunk, num_slots = min(chunk_size, length), state.mass_k.shape[-1]
+    of_scores = num_slots + state.first_keys.shape[2] + chunk + state.recent_keys.shape[2]
+    of_states = 2 * num_slots * (width + inputs.value.shape[-1]) // chunk
+    most = sizes_for(inputs.query.device).scan_numbers // max(1, batch * heads * (of_scores + of_states))
+    fill = -length % chunk
+    inputs = inputs.pad(fill) if fill else inputs
+    output, weights, state = _attend_in_segments(attend, inputs, score_bias, state, chunk, dropout_p, most)
+    return output[:, :, :length], None if weights is None else weights[:, :, :length], state
+
+
+def _attend_in_segments(
+    attend: Callable[..., Any],
+    inputs: CausalInput,
+    score_bias: Tensor | None,
+    state: CausalState,
+    chunk_size: int,
+    dropout_p: float,
+    most: int,
+) -> tuple[Tensor, Tensor | None, CausalState]:
     # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
     if torch.is_grad_enabled() and not is_transformed():
         attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=dropout_p > 0)
     outputs, all_weights = [], []
-    most = SEGMENT if inputs.query.device.type == "cpu" else GPU_SEGMENT
     for segment in inputs.split(_segment_sizes(inputs.query.shape[2], chunk_size, most)):
         chunk = min(chunk_size, segment.query.shape[2])
         output, weights, state = attend(segment, score_bias, state, chunk=chunk)

@@ -24,18 +24,24 @@ def attend_segment(
     dtype: torch.dtype,
     dropout_p: float,
     need_weights: bool,
+    by_scan: bool,
 ) -> tuple[Tensor, Tensor | None, CausalState]:
     """Attention of positions that follow those of ``state``, computed in ``dtype``: see :class:`Segment`."""
-    segment = Segment(inputs.to(dtype), state, window, chunk)
+    segment = Segment(inputs.to(dtype), state, window, chunk, by_scan)
     output, weights, state = segment.attend(score_bias, dropout_p, need_weights)
     return zero_padding(output.to(inputs.value.dtype), inputs.padding), weights, state
 
 
 class Segment:
-    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``."""
+    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``.
 
-    def __init__(self, inputs: CausalInput, state: CausalState, window: int | None, chunk: int) -> None:
-        self.inputs, self.state, self.window, self.chunk = inputs, state, window, chunk
+    With ``by_scan`` there may be many: see :class:`Clock`.
+    """
+
+    def __init__(
+        self, inputs: CausalInput, state: CausalState, window: int | None, chunk: int, by_scan: bool = False
+    ) -> None:
+        self.inputs, self.state, self.window, self.chunk, self.by_scan = inputs, state, window, chunk, by_scan
         self.length, self.before = inputs.query.shape[2], (window or 1) - 1
         self.real = None if inputs.padding is None else ~inputs.padding
         # Together with the tokens that the first windows reach back to.
@@ -90,7 +96,7 @@ class Segment:
 
     def _means(self, proj_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
-        clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype)
+        clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype, self.by_scan)
         weights_k = WeightsOfChunks(clock, self._chunks_of_weights(proj_k), self.state.mass_k)
         weights_v = weights_k
         if self.inputs.proj_v is not None:

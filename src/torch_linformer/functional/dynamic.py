@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.segment_prior import LEAST, Reach, SegmentPrior
 from torch_linformer.functional.torch_state import is_transformed
@@ -16,8 +17,6 @@ from torch_linformer.functional.torch_state import is_transformed
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
 MOST = 256  # that the weights of a block sum to, times a value within what float16 holds
 TINY = 1e-30  # the sum of no weights
-SCORES = 2**20  # at a time on a CPU, whose caches hold them: 2**18 and 2**22 take half as long again (docs/log.md)
-GPU_SCORES = 2**27  # on other devices; not measured
 
 
 class Pooled(NamedTuple):
@@ -150,8 +149,7 @@ class _Block(NamedTuple):
 
 
 def _positions_at_once(queries: Tensor, scored: Tensor) -> int:
-    at_once = SCORES if scored.device.type == "cpu" else GPU_SCORES
-    return max(1, at_once // (scored.shape[1] * queries.shape[1]))
+    return max(1, sizes_for(scored.device).pooled_scores // (scored.shape[1] * queries.shape[1]))
 
 
 def _blocks(queries: Tensor, scored: Tensor) -> Iterator[_Block]:

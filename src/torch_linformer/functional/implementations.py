@@ -4,6 +4,12 @@
 processors that are not Intel's; ``onednn``, in the same wheel, takes AVX-512 wherever it is, and is twice as fast on a
 Zen 5 (docs/performance.md). The same holds in bfloat16 for the gradients of a linear map and for softmax attention.
 ``auto`` takes oneDNN where that was measured to be faster; results differ only in rounding.
+
+``flex`` computes a window beside slots by FlexAttention. It is tested on a CPU, by FlexAttention's plain formula; no
+GPU, for which it is meant, has run it yet, and so ``auto`` never takes it.
+
+``scan`` computes causal attention to running means over all chunks at once, by PyTorch's own functions as ``torch``
+does, whose loop suits the caches of a CPU. ``auto`` takes it on every other device.
 """
 
 import threading
@@ -16,10 +22,12 @@ from torch import Tensor
 
 from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
 
-Implementation = Literal["auto", "torch", "onednn"]
+Implementation = Literal["auto", "torch", "onednn", "flex", "scan"]
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
+FLEX_DEVICES = ("cpu", "cuda", "xpu")  # of which FlexAttention has a gradient everywhere but on a CPU
+FLEX_WIDTH = 16  # channels that a kernel of FlexAttention multiplies at the least
 FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
 SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
 
@@ -32,12 +40,14 @@ class Operation(NamedTuple):
         onednn_dtypes: types that oneDNN computes it in; none where it has no such implementation.
         onednn_pays: whether tensors are of a kind and size for which oneDNN can be faster.
         on_every_cpu: it is faster beside an MKL that is not held back, too.
+        others: implementations that it has beside ``torch`` and ``onednn``.
     """
 
     name: str
     onednn_dtypes: tuple[torch.dtype, ...]
     onednn_pays: Callable[..., bool]
     on_every_cpu: bool = False
+    others: tuple[Implementation, ...] = ()
 
 
 def rows_at_once(query: Tensor, key: Tensor) -> int:
@@ -72,8 +82,9 @@ LINEAR = Operation("linear", (torch.float32, torch.bfloat16), _linear_pays)
 ACTIVATED_LINEAR = Operation("linear with activation", LINEAR.onednn_dtypes, _activated_pays, on_every_cpu=True)
 PROJECTION = Operation("projection", (torch.float32, torch.bfloat16), _projection_pays)
 ATTENTION = Operation("attention", (torch.bfloat16,), _attention_pays)
-WINDOWED_ATTENTION = Operation("windowed attention", (torch.bfloat16,), lambda *_: True)
+WINDOWED_ATTENTION = Operation("windowed attention", (torch.bfloat16,), lambda *_: True, others=("flex",))
 CAUSAL_ATTENTION = Operation("causal attention", (), lambda *_: False)
+RUNNING_MEANS = CAUSAL_ATTENTION._replace(others=("scan",))
 
 
 class _Here(threading.local):
@@ -101,8 +112,11 @@ def use_implementation(*implementations: Implementation) -> Iterator[dict[str, s
     The first of ``implementations`` that can compute an operation does; where none can, a ``ValueError`` says why.
     ``"torch"`` and ``"auto"`` run everywhere. ``"onednn"`` runs on a CPU, outside compiled and traced graphs: linear
     maps and projections in float32 and bfloat16, attention in bfloat16, causal attention not at all;
-    ``("onednn", "torch")`` takes it where it can run. The ``impl`` of a function, unless it is ``"auto"``, takes
-    precedence.
+    ``("onednn", "torch")`` takes it where it can run. ``"flex"`` computes the attention to slots beside a window, of
+    modules with ``window=``, without dropout and weights, on the devices that FlexAttention has kernels for; take
+    ``("flex", "torch")``, because the rest of a module has no such implementation. No GPU has run it yet. ``"scan"`` is
+    for causal attention to running means, likewise ``("scan", "torch")`` for a module, and what ``"auto"`` takes for it
+    on devices that are no CPU. The ``impl`` of a function, unless it is ``"auto"``, takes precedence.
 
     It holds in the thread that enters it. The gradient of a oneDNN product is one itself, wherever ``backward`` is
     called; only what is computed again there, as checkpointing does, is chosen anew.
@@ -137,28 +151,68 @@ def check_implementation(name: str) -> None:
         raise ValueError(f"impl must be one of {', '.join(get_args(Implementation))}, got {name!r}")
 
 
-def choose(operation: Operation, *tensors: Tensor, impl: Implementation = "auto") -> Implementation:
-    """``"torch"`` or ``"onednn"``: what computes ``operation`` on these tensors.
+def choose(
+    operation: Operation, *tensors: Tensor, impl: Implementation = "auto", beyond_flex: str | None = None
+) -> Implementation:
+    """What computes ``operation`` on these tensors: any implementation but ``"auto"``.
+
+    ``beyond_flex`` says what the call wants that FlexAttention does not do.
 
     Raises:
         ValueError: where the implementation that was asked for cannot.
     """
     if impl == "auto" and not _entered:
-        return "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
+        return _auto(operation, *tensors)
     preferred = _here.preferred if _entered and impl == "auto" else (impl,)
     for name in preferred:
         if name == "auto":
-            name = "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
-        elif name == "onednn" and why_not_onednn(operation, *tensors) is not None:
+            name = _auto(operation, *tensors)
+        elif _why_not(name, operation, *tensors, beyond_flex=beyond_flex) is not None:
             continue
         if _entered and not records_a_graph():
             for ran in _here.records:
                 ran.setdefault(operation.name, set()).add(name)
         return name
-    raise ValueError(
-        f"onednn cannot compute this {operation.name}: {why_not_onednn(operation, *tensors)}; "
-        "choose 'auto' or 'torch', or use_implementation('onednn', 'torch')"
-    )
+    reasons = [
+        f"{x} cannot compute this {operation.name}: {_why_not(x, operation, *tensors, beyond_flex=beyond_flex)}"
+        for x in preferred
+    ]
+    names = ", ".join(repr(name) for name in (*preferred, "torch"))
+    raise ValueError(f"{'; '.join(reasons)}; choose 'auto' or 'torch', or use_implementation({names})")
+
+
+def _why_not(name: Implementation, operation: Operation, *tensors: Tensor, beyond_flex: str | None) -> str | None:
+    """The reason why an implementation cannot compute ``operation`` on these tensors, or None where it can."""
+    if name == "torch":
+        return None
+    if name == "onednn":
+        return why_not_onednn(operation, *tensors)
+    if name not in operation.others:
+        return "it has no such implementation"
+    if name == "scan":
+        return None
+    return beyond_flex or _why_not_flex(*tensors)
+
+
+def _why_not_flex(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    device, width = query.device.type, min(query.shape[-1], value.shape[-1])
+    if is_transformed():
+        return "the transforms of torch.func do not know it"
+    if records_a_graph() and not torch.compiler.is_compiling():
+        return "torch.jit.trace cannot record it"
+    if device not in FLEX_DEVICES:
+        return f"it runs on {', '.join(FLEX_DEVICES)}, and a tensor is on {device}"
+    if 0 in query.shape[:3]:
+        return f"it needs a row and a query, got {tuple(query.shape)}"
+    if device != "cpu" and width < FLEX_WIDTH:
+        return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
+    return None
+
+
+def _auto(operation: Operation, *tensors: Tensor) -> Implementation:
+    if "scan" in operation.others and tensors[0].device.type != "cpu":
+        return "scan"
+    return "onednn" if _onednn_is_faster(operation, *tensors) else "torch"
 
 
 def _onednn_is_faster(operation: Operation, *tensors: Tensor) -> bool:

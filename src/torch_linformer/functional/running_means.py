@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch_linformer.functional.local_blocks import blocks_of, first_positions
 from torch_linformer.functional.padding import reorder
 
-GROUP = 8  # chunks in a group, while compiling
+GROUP = 8  # chunks in a group, and groups in a larger one
 
 
 class SlotWeights(NamedTuple):
@@ -51,13 +51,22 @@ class SlotWeights(NamedTuple):
 class Clock:
     """Real tokens counted along n chunks of c positions; ``real`` is bool ``(B, n, c)``, or None where all are.
 
+    ``by_scan`` carries sums from chunk to chunk in O(n) products instead of O(n²).
+
     Attributes:
         ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
         elapsed: tokens before each chunk and, last, in all, ``(B or 1, n + 1)``.
     """
 
-    def __init__(self, real: Tensor | None, chunks: tuple[int, int], device: torch.device, dtype: torch.dtype) -> None:
-        self.real = real
+    def __init__(
+        self,
+        real: Tensor | None,
+        chunks: tuple[int, int],
+        device: torch.device,
+        dtype: torch.dtype,
+        by_scan: bool = False,
+    ) -> None:
+        self.real, self.by_scan = real, by_scan
         number, size = chunks
         if real is None:
             self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
@@ -73,31 +82,57 @@ class Clock:
         its beginning, ``added_BHnKX``.
         """
         if torch.compiler.is_compiling():
-            return _carry_in_groups(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX)
+            # Any number of chunks in one graph: the number of levels is fixed.
+            return _carry(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX, levels=1)
+        if self.by_scan:
+            return _carry(decay_HK, self.elapsed.diff(dim=-1), added_BHnKX, start_BHKX, _levels(added_BHnKX.shape[2]))
         elapsed_B1n = self.elapsed.unsqueeze(1)
         sums_BHnKX = _faded_sums(decay_HK, elapsed_B1n, elapsed_B1n[..., :-1], added_BHnKX, start_BHKX)
         return sums_BHnKX[:, :, :-1], sums_BHnKX[:, :, -1]
 
 
-def _carry_in_groups(
-    decay_HK: Tensor, tokens_Bn: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor
+def _carry(
+    decay_HK: Tensor,
+    tokens_Bn: Tensor,
+    added_BHnKX: Tensor,
+    start_BHKX: Tensor,
+    levels: int,
+    at_ends: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """:meth:`Clock.carry` of any number of chunks n, with n · GROUP + (n / GROUP)² factors a slot instead of n²."""
+    """:meth:`Clock.carry` of n pieces of ``tokens_Bn`` tokens by a scan over groups of them, and over groups of groups.
+
+    With ``levels`` of groups the factors of a slot are n · GROUP, an eighth of that for each level above, and the
+    square of the groups of the last; without, n². ``added`` is relative to the beginning of its piece, or to the end.
+    """
     chunks = added_BHnKX.shape[2]
+    if levels == 0:
+        elapsed = F.pad(tokens_Bn.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+        seen_from = elapsed[..., 1:] if at_ends else elapsed[..., :-1]
+        sums = _faded_sums(decay_HK, elapsed, seen_from, added_BHnKX, start_BHKX)
+        return sums[:, :, :-1], sums[:, :, -1]
     groups = blocks_of(chunks, GROUP)
     fill = groups * GROUP - chunks
     added = torch.unflatten(F.pad(added_BHnKX, (0, 0, 0, 0, 0, fill)), 2, (groups, GROUP))
     tokens = torch.unflatten(F.pad(tokens_Bn, (0, fill)), 1, (groups, GROUP))
-    # Tokens before each chunk of a group and, last, in the group, (B, 1, groups, GROUP + 1); and before each group.
-    in_group = F.pad(tokens.cumsum(dim=-1), (1, 0))
-    elapsed = F.pad(in_group[..., -1].cumsum(dim=-1), (1, 0)).unsqueeze(1)
-    in_group = in_group.unsqueeze(1)
+    # Tokens before each piece of a group and, last, in the group, (B, 1, groups, GROUP + 1).
+    elapsed = F.pad(tokens.cumsum(dim=-1), (1, 0)).unsqueeze(1)
+    seen_from = elapsed[..., 1:] if at_ends else elapsed[..., :-1]
     decay = decay_HK.unsqueeze(1)
-    rest = in_group[..., -1:] - in_group[..., :-1]
+    rest = elapsed[..., -1:] - seen_from
+    # Relative to the end of a group, because growth from its beginning would leave the range of float32.
     of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-    before = _faded_sums(decay_HK, elapsed, elapsed[..., 1:], of_groups, start_BHKX)
-    sums = _faded_sums(decay, in_group, in_group[..., :-1], added, before[:, :, :-1])
-    return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), before[:, :, -1]
+    in_groups = elapsed[:, 0, :, -1]
+    before, after = _carry(decay_HK, in_groups, of_groups, start_BHKX, levels - 1, at_ends=True)
+    sums = _faded_sums(decay, elapsed, seen_from, added, before)
+    return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), after
+
+
+def _levels(chunks: int) -> int:
+    """Levels of groups after which no more than one group is left."""
+    levels = 0
+    while chunks > GROUP:
+        chunks, levels = -(-chunks // GROUP), levels + 1
+    return levels
 
 
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask, bias_as_channel, repeat_heads
+from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.flex_window import attend_by_flex
 from torch_linformer.functional.implementations import (
-    SCORES,
     WINDOWED_ATTENTION,
+    Implementation,
     autocast_dtype,
     choose,
     needs_graph,
@@ -26,8 +28,6 @@ from torch_linformer.functional.local_blocks import (
 )
 from torch_linformer.functional.padding import Once, afresh
 from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
-
-BLOCK = 64  # queries whose windows are computed together
 
 
 def attend_with_window(
@@ -46,8 +46,11 @@ def attend_with_window(
     scale: float | None = None,
     need_weights: bool = False,
     once: Once = afresh,
+    impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
+
+    Slots, keys and values may have fewer heads than the query (multi-query), dividing H.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
     windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``
@@ -59,9 +62,26 @@ def attend_with_window(
     """
     length, width = query.shape[2], value.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    by_sdpa = choose(WINDOWED_ATTENTION, query, key, value) == "torch" and not need_weights and dropout_p == 0
+    beyond = "it returns no weights" if need_weights else "it drops no weights" if dropout_p > 0 else None
+    chosen = choose(WINDOWED_ATTENTION, query, key, value, impl=impl, beyond_flex=beyond)
     if slot_bias is not None:
         slot_bias = repeat_heads(slot_bias, query.shape[1])
+    if chosen == "flex":
+        output = attend_by_flex(
+            query,
+            (slots_k, slots_v),
+            (key, value),
+            reach,
+            slot_padding=slot_padding,
+            slot_bias=slot_bias,
+            key_padding=key_padding,
+            offset=offset,
+            scale=scale,
+            once=once,
+        )
+        return output, None
+    by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
+    slots_k, slots_v, key, value = (repeat_heads(x, query.shape[1]) for x in (slots_k, slots_v, key, value))
     if by_sdpa and _can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
         query, slots_k, slots_v, key, value = (x.to(autocast_dtype(x)) for x in (query, slots_k, slots_v, key, value))
         near = _Near(key, value, key_padding, reach, offset)
@@ -168,23 +188,24 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
         there = query.new_zeros(1, 1, 1, slots.keys.shape[2]) if bias is None else bias
         bias = torch.where(slots.padding[:, None, None, :], hidden, there)
     length = query.shape[2]
-    number = blocks_of(length, BLOCK)
-    fill = number * BLOCK - length
+    block = sizes_for(query.device).window_block
+    number = blocks_of(length, block)
+    fill = number * block - length
     query = F.pad(query, (0, 0, 0, fill)) if fill else query
     output: Tensor
     output, of_slots = flash(query, slots_k, slots_v, attn_mask=bias, scale=scale)
 
-    span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
-    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (key, value)]
+    span, sides = block + 2 * near.reach, near.sides(length + fill)
+    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, block).mT for x in (key, value)]
 
     def find() -> Tensor:
-        visible = near.visible(BLOCK, length + fill)
+        visible = near.visible(block, length + fill)
         return torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
 
     allowed = once(("scores of windows", length, near.offset, query.dtype), find)
 
     def in_blocks(x_HNX: Tensor) -> Tensor:
-        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
+        return x_HNX.view(x_HNX.shape[0], number, block, *x_HNX.shape[2:]).transpose(0, 1)
 
     for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
         keys, values = (x[row].transpose(0, 1) for x in spans)
@@ -197,7 +218,8 @@ def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near,
 def _cut_into_blocks(query: Tensor, near: _Near, slots: _Slots, once: Once) -> _Blocks:
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
-    block = BLOCK if torch.compiler.is_compiling() else max(1, min(BLOCK, length))
+    most = sizes_for(query.device).window_block
+    block = most if torch.compiler.is_compiling() else max(1, min(most, length))
     number = blocks_of(length, block)
     fill = number * block - length
     queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
@@ -216,12 +238,13 @@ def _cut_into_blocks(query: Tensor, near: _Near, slots: _Slots, once: Once) -> _
 
 
 def _split(blocks: _Blocks, slots: _Slots) -> list[_Blocks]:
-    """On a CPU as many blocks at a time as have their scores in the caches; elsewhere, and while compiling, all."""
-    if torch.compiler.is_compiling() or blocks.queries.device.type != "cpu":
+    """As many blocks at a time as the device takes scores; while compiling all."""
+    most = sizes_for(blocks.queries.device).window_scores
+    if torch.compiler.is_compiling() or most is None:
         return [blocks]
     batch, heads, number, block, _ = blocks.queries.shape
     scores = batch * heads * block * (slots.keys.shape[2] + blocks.visible.shape[-1])
-    at_once = max(1, SCORES // max(1, scores))
+    at_once = max(1, most // max(1, scores))
     if at_once >= number:
         return [blocks]
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.device_sizes import sizes_for
 from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.nn.attention.checks import (
     check_aligned,
@@ -23,8 +24,6 @@ from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-
-ROWS = 1024  # queries at a time in inference on a CPU: a larger result is fresh memory each time, page by page
 
 
 class Attention(Heads):
@@ -195,8 +194,8 @@ class Attention(Heads):
 
     def _rows_at_once(self, queries: Tensor, need_weights: bool) -> int | None:
         """Queries to work on at a time: all (None), except in inference on a CPU where each can be taken by itself."""
-        in_pieces = queries.device.type == "cpu" and runs_in_chunks(ROWS)
-        return ROWS if in_pieces and not need_weights and not self.context.is_aligned else None
+        rows = sizes_for(queries.device).inference_rows
+        return rows if runs_in_chunks(rows) and not need_weights and not self.context.is_aligned else None
 
     def _put_in_order(
         self, key: Tensor, value: Tensor, padding: Padding | None

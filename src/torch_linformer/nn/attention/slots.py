@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention import attend, repeat_heads
+from torch_linformer.functional.attention import attend
 from torch_linformer.functional.padding import Once, Padding, afresh, length_of, zero_padding
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn.attention.context import Attended, Call, Context
@@ -206,15 +206,15 @@ class Slots(Context):
                 need_weights=call.need_weights,
             )
         else:
-            heads, reach, start = attention.num_heads, self._reach, near.before + call.start
+            reach, start = self._reach, near.before + call.start
             first, last = max(0, start - reach), start + queries_BHND.shape[2] + reach
             near_keys, near_values = near.keys[:, :, first:last], near.values[:, :, first:last]
             output, weights = attend_with_window(
                 queries_BHND,
-                repeat_heads(keys, heads),
-                repeat_heads(values, heads),
-                repeat_heads(near_keys, heads),
-                repeat_heads(near_values, heads),
+                keys,
+                values,
+                near_keys,
+                near_values,
                 reach,
                 slot_padding=slot_padding,
                 slot_bias=score_bias,

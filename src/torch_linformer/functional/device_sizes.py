@@ -1,0 +1,65 @@
+"""How much is computed at a time: one decision, by the type of device.
+
+On a CPU it was measured (docs/log.md): what is worked on at once stays in the caches, and what is written is no larger
+than memory that is there already. A GPU wants the opposite, few kernels over much data. Its sizes are chosen by
+arithmetic and have not been measured:
+
+- A block of 128 queries. Each block copies the K slots and the span of its windows, (K + c + 2r) / c keys and values a
+  query: with K 256 and r 32 these are 6 for c = 64 and 3.5 for c = 128, for a sixth more scores. Wider blocks save
+  less than their scores cost.
+- All windows at once, and all queries at once in inference.
+- 2^27 scores of pooled slots at a time, 512 MB in float32.
+- 2^27 numbers of causal attention at a time, for each of a handful of tensors: with 12 heads of 64 channels, K 64 and a
+  window of 64 these are 25,000 positions. Its loop over segments, with ``impl="torch"``, takes 4,096 positions: 64
+  chunks of 64, about as many batches for each product as a large GPU has processors, even with a single head.
+
+What is only ever run on a CPU, by oneDNN, has its sizes where it is: ``implementations.py`` and ``matmul.py``. The
+chunks of causal attention have 64 positions on every device: the range of float32 limits them (docs/causal.md).
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Sizes(NamedTuple):
+    """Sizes of one type of device.
+
+    Attributes:
+        window_block: queries whose windows are computed together.
+        window_scores: scores of slots and windows at a time; None for all.
+        pooled_scores: scores of slots chosen by the input, at a time.
+        segment: positions of causal attention whose chunks are computed side by side, in a loop over segments.
+        scan_numbers: numbers that the scan of causal attention makes at a time.
+        inference_rows: queries at a time from their projection to the output; None for all.
+    """
+
+    window_block: int
+    window_scores: int | None
+    pooled_scores: int
+    segment: int
+    scan_numbers: int
+    inference_rows: int | None
+
+
+CPU = Sizes(
+    window_block=64,
+    window_scores=2**21,
+    pooled_scores=2**20,
+    segment=512,
+    scan_numbers=2**27,
+    inference_rows=1024,
+)
+OTHERS = Sizes(
+    window_block=128,
+    window_scores=None,
+    pooled_scores=2**27,
+    segment=4096,
+    scan_numbers=2**27,
+    inference_rows=None,
+)
+
+
+def sizes_for(device: torch.device) -> Sizes:
+    """The sizes of a device."""
+    return CPU if device.type == "cpu" else OTHERS

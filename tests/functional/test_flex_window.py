@@ -1,0 +1,236 @@
+"""Slots and a window by FlexAttention: against the literal definition, forward and every gradient.
+
+On a CPU, by FlexAttention's own plain formula; its kernels have not run here.
+"""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex_module
+from torch.testing import assert_close
+
+from torch_linformer.functional import flex_window, reference, use_implementation
+from torch_linformer.functional.attention import repeat_heads
+from torch_linformer.functional.window import attend_with_window
+from torch_linformer.nn import LinformerAttention
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # torch's own
+]
+DOUBLE = {"dtype": torch.float64}
+FLEX = {"impl": "flex"}
+
+
+@pytest.fixture(autouse=True)
+def flex_with_gradients(monkeypatch):
+    """FlexAttention refuses tensors that want a gradient on a CPU, in one check; its plain formula has a gradient."""
+    monkeypatch.setattr(flex_module, "_validate_device", lambda query, key, value: None)
+    torch._dynamo.reset()  # each shape is recorded anew, and there is a limit to how often
+    yield
+    torch._dynamo.reset()
+
+
+def draw_inputs(batch, heads, queries, positions, num_slots, width, v_width, kv_heads=None):
+    """Query, slots of keys and values, keys and values: float64, all wanting a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(queries, width), (num_slots, width), (num_slots, v_width), (positions, width), (positions, v_width)]
+    numbers = [heads] + [kv_heads or heads] * 4
+    return [
+        torch.randn(batch, number, *shape, generator=generator, requires_grad=True, **DOUBLE)
+        for number, shape in zip(numbers, shapes, strict=True)
+    ]
+
+
+def assert_is_the_definition(inputs, reach, gradients, **options):
+    """Queries that see nothing give zeros in both."""
+    query, *others = inputs
+    repeated = [repeat_heads(x, query.shape[1]) for x in others]
+    expected = reference.windowed_attention(query, *repeated, reach, **options)
+    actual, none = attend_with_window(*inputs, reach, **options, **FLEX)
+    assert none is None
+    assert_close(actual, expected)
+    assert_close(gradients(actual, inputs), gradients(expected, inputs))
+
+
+@pytest.mark.parametrize("reach", [0, 1, 5, 23])
+def test_sizes_of_distinct_primes_and_masks_of_both(gradients, reach):
+    """The second row has real positions only before its ninth, and the first of its queries only padded slots."""
+    options = {
+        "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),
+        "key_padding": torch.arange(17) >= torch.tensor([[17], [6]]),
+        "offset": 3,
+    }
+    assert_is_the_definition(draw_inputs(2, 3, 7, 17, 5, 11, 13), reach, gradients, **options)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "between", "none"])
+def test_padding_wherever_it_stands(gradients, side):
+    positions = torch.arange(11)
+    masks = {"left": positions < 4, "right": positions >= 7, "between": positions % 3 == 1, "none": None}
+    mask = None if masks[side] is None else torch.stack([masks[side], torch.zeros(11, dtype=torch.bool)])
+    assert_is_the_definition(draw_inputs(2, 2, 11, 11, 3, 5, 7), 2, gradients, key_padding=mask)
+
+
+@pytest.mark.parametrize("num_slots", [0, 5], ids=["window", "no slot that is not empty"])
+def test_the_window_alone(gradients, num_slots):
+    """Rows of nothing but padding see nothing at all: zeros, and finite gradients."""
+    masks = {"key_padding": torch.arange(11) >= torch.tensor([[11], [3], [0]])}
+    if num_slots:
+        masks["slot_padding"] = torch.ones(3, num_slots, dtype=torch.bool)
+    assert_is_the_definition(draw_inputs(3, 2, 11, 11, num_slots, 5, 7), 2, gradients, **masks)
+
+
+def test_one_row_of_slot_padding_serves_the_batch(gradients):
+    inputs, mask = draw_inputs(3, 2, 7, 7, 3, 2, 5), torch.tensor([[False, True, False]])
+    actual, _ = attend_with_window(*inputs, 1, slot_padding=mask, **FLEX)
+    assert_close(actual, reference.windowed_attention(*inputs, 1, slot_padding=mask.expand(3, -1)))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_several_heads_of_queries_for_one_of_keys(gradients, kv_heads):
+    mask = torch.arange(7) >= torch.tensor([[7], [5]])
+    assert_is_the_definition(draw_inputs(2, 4, 7, 7, 3, 5, 2, kv_heads), 2, gradients, key_padding=mask)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1), (2, 3)], ids=str)
+def test_a_bias_of_slots_and_its_gradient(gradients, shape):
+    inputs, padding = draw_inputs(2, 3, 7, 7, 5, 11, 13), torch.tensor([[False] * 5, [True, False, True, False, True]])
+    bias = torch.linspace(-3, 3, 5 * shape[0] * shape[1], **DOUBLE).view(*shape, 5).requires_grad_()
+    options = {"slot_bias": bias, "slot_padding": padding}
+    actual, _ = attend_with_window(*inputs, 2, **options, **FLEX)
+    expected, _ = attend_with_window(*inputs, 2, **options, impl="torch")
+    assert_close(actual, expected)
+    assert_close(gradients(actual, [*inputs, bias]), gradients(expected, [*inputs, bias]))
+
+
+@pytest.mark.parametrize(
+    ("queries", "positions", "offset"), [(300, 300, 0), (131, 197, 33), (1, 129, 128), (129, 1, 0)]
+)
+def test_blocks_of_the_kernel_hold_all_that_is_seen(queries, positions, offset):
+    """Every block with a pair that is seen is computed, and no other: the plain formula does not look at blocks."""
+    for num_slots, reach in ((0, 1), (5, 64), (128, 0), (200, 33)):
+        columns = num_slots + positions
+        row, column = torch.arange(queries).unsqueeze(-1), torch.arange(columns)
+        seen = (column < num_slots) | ((column - num_slots - offset - row).abs() <= reach)
+        fill = (0, -columns % 128, 0, -queries % 128)
+        expected = torch.nn.functional.pad(seen, fill).unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
+        number, index = flex_window._blocks(num_slots, reach, offset, (queries, columns), torch.device("cpu"))
+        for block, needed in enumerate(expected):
+            computed = set(index[0, 0, block, : number[0, 0, block]].tolist())
+            missing = set(needed.nonzero().flatten().tolist()) - computed
+            assert not missing
+            # One more at the end of the queries, whose last block reaches past them.
+            assert len(computed) <= int(needed.sum()) + 1
+
+
+def test_blocks_are_kept_for_the_next_call_and_training_can_take_those_of_inference(gradients):
+    flex_window._kept_blocks.cache_clear()
+    inputs = draw_inputs(2, 2, 7, 7, 3, 5, 5)
+    with torch.inference_mode():
+        first, _ = attend_with_window(*(x.detach() for x in inputs), 2, **FLEX)
+    again, _ = attend_with_window(*inputs, 2, key_padding=torch.zeros(2, 7, dtype=torch.bool), **FLEX)
+    assert_close(again, first.clone())
+    assert all(x.isfinite().all() for x in gradients(again, inputs))
+    assert flex_window._kept_blocks.cache_info()[:2] == (1, 1)  # found once, made once
+
+
+@pytest.mark.parametrize("kind", ["mean", "masses", "exact", "multi-query", "window", "linear"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_modules_give_what_they_give_by_torch(gradients, kind, side):
+    options = {
+        "mean": {"projection": "mean"},
+        "masses": {"projection": "mean", "slot_mass": "learned"},
+        "exact": {"projection": "mean", "slot_mass": "fixed", "exact_first": 2, "exact_last": 1},
+        "multi-query": {"projection": "mean", "num_kv_heads": 2},
+        "window": {"k": 0, "exact_first": 1},
+        "linear": {"slot_bias": True},
+    }[kind]
+    torch.manual_seed(0)
+    attention = LinformerAttention(12, 4, **{"max_len": 19, "k": 5, "window": 4, **options}, **DOUBLE)
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    x = torch.randn(3, 13, 12, requires_grad=True, **DOUBLE)
+    real = torch.arange(13) < torch.tensor([[13], [8], [3]])
+    real = real.flip(1) if side == "left" else real
+    results = []
+    for name in ("flex", "torch"):
+        with use_implementation(name, "torch") as ran:
+            output, _ = attention(x, x, x, key_padding_mask=~real)
+        assert ran["windowed attention"] == {name}
+        wanted = [x, *attention.parameters()]
+        results.append([output[real], *gradients(output[real], wanted)])
+    for actual, expected in zip(*results, strict=True):
+        assert_close(actual, expected)
+
+
+@torch.no_grad()
+def test_a_compiled_graph_holds_it():
+    inputs = [x.detach() for x in draw_inputs(2, 2, 7, 7, 3, 5, 5)]
+    mask = torch.arange(7) >= torch.tensor([[7], [5]])
+    bias = torch.linspace(-1, 1, 6, **DOUBLE).view(1, 2, 3)
+
+    def call(*inputs):
+        return attend_with_window(*inputs, 2, key_padding=mask, slot_bias=bias, offset=0, **FLEX)[0]
+
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    assert_close(compiled(*inputs), attend_with_window(*inputs, 2, key_padding=mask, slot_bias=bias)[0])
+    graphs = []
+    torch.compile(call, backend=lambda graph, _: graphs.append(graph) or graph.forward, fullgraph=True)(*inputs)
+    assert "flex_attention" in graphs[0].code
+
+
+def test_on_a_gpu_it_is_compiled_once_and_on_a_cpu_not_at_all():
+    by_gpu = flex_window._function("cuda")
+    assert by_gpu is flex_window._function("cuda") and hasattr(by_gpu, "_torchdynamo_orig_callable")
+    assert flex_window._function("cpu") is flex_module.flex_attention
+
+
+def test_auto_never_takes_it():
+    inputs = [x.detach().float() for x in draw_inputs(1, 2, 7, 7, 3, 16, 16)]
+    for device in ("cpu", "meta"):
+        with use_implementation("auto") as ran:
+            attend_with_window(*(x.to(device) for x in inputs), 2)
+        assert ran["windowed attention"] == {"torch"}
+
+
+REFUSED = {
+    "weights": (lambda x: attend_with_window(*x, 1, need_weights=True, **FLEX), "it returns no weights"),
+    "dropout": (lambda x: attend_with_window(*x, 1, dropout_p=0.5, **FLEX), "it drops no weights"),
+    "no rows": (lambda x: attend_with_window(*(t[:0] for t in x), 1, **FLEX), r"a row and a query, got \(0, 2, 7, 5\)"),
+    "device": (lambda x: attend_with_window(*(t.to("meta") for t in x), 1, **FLEX), "it runs on cpu, cuda, xpu, and"),
+    "transforms": (
+        lambda x: torch.func.vmap(lambda scale: attend_with_window(scale * x[0], *x[1:], 1, **FLEX)[0])(torch.ones(2)),
+        "the transforms of torch.func",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_it_cannot_compute_is_refused(why):
+    call, reason = REFUSED[why]
+    inputs = [x.detach() for x in draw_inputs(2, 2, 7, 7, 3, 5, 5)]
+    with pytest.raises(ValueError, match=rf"^flex cannot compute this windowed attention: .*{reason}.*; choose 'auto'"):
+        call(inputs)
+
+
+def test_other_operations_have_no_such_implementation():
+    x = torch.zeros(2, 7, 12)
+    attention = LinformerAttention(12, 4, max_len=7, k=3, window=2)
+    with (
+        use_implementation("flex"),
+        pytest.raises(ValueError, match=r"flex cannot compute this linear: it has no such"),
+    ):
+        attention(x, x, x)
+    message = r"flex cannot compute this linear: .*; onednn cannot compute this linear: .*\('flex', 'onednn', 'torch'\)"
+    with use_implementation("flex", "onednn"), pytest.raises(ValueError, match=message):
+        attention(*[x.double()] * 3)
+
+
+def test_under_autocast_it_computes_in_its_type():
+    inputs = [x.detach().float() for x in draw_inputs(2, 2, 11, 11, 3, 16, 16)]
+    with torch.autocast("cpu", torch.bfloat16):
+        actual, _ = attend_with_window(inputs[0].bfloat16(), *inputs[1:], 2, **FLEX)
+    assert actual.dtype == torch.bfloat16
+    expected, _ = attend_with_window(*inputs, 2)
+    assert (actual - expected).abs().max() <= 4 * torch.finfo(torch.bfloat16).eps * expected.abs().max()
