@@ -38,7 +38,7 @@ from variants import Variant, by_variant, draw_curves, in_sections
 WIDTH, LAYERS, HEADS, WINDOW = 128, 2, 4, 64
 WORDS = 4096  # of the tokenizer
 HELD_OUT = 5  # texts, the last ones
-LEARNED_FROM = 2**17  # characters at the head of each text, of which the tokenizer learns
+READ = 2**16  # characters at the head of each text: what is learned from, and held out
 SCORED = 2**16  # tokens held out whose masked words are scored, the same in every run
 SCORED_AT_ONCE = 2**13
 WARM_UP, PEAK_RATE, LAST_RATE = 100, 3e-3, 0.05
@@ -73,9 +73,8 @@ class Corpus:
     """
 
     def __init__(self, data: Path) -> None:
-        texts = pd.read_parquet(data)["text"].tolist()
-        learned = (text[:LEARNED_FROM] for text in texts[:-HELD_OUT])
-        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(f"bpe:{WORDS}", learned, max_length=2**40)
+        texts = [text[:READ] for text in pd.read_parquet(data)["text"]]
+        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(f"bpe:{WORDS}", texts[:-HELD_OUT], max_length=2**40)
         tokens = [np.array(ids, dtype=np.int64) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
         self.train, self.held_out = np.concatenate(tokens[:-HELD_OUT]), np.concatenate(tokens[-HELD_OUT:])
 
