@@ -99,6 +99,23 @@ class Corpus:
         for first in range(0, len(rows), at_once):
             yield masked(rows[first : first + at_once])
 
+    def without_context(self, scored: list[dict[str, torch.Tensor]]) -> float:
+        """Nats a masked word of who knows how frequent words are, and sees a word or its mask but nothing around it.
+
+        A word that is shown was kept as often as it was drawn: one in ten of either kind, as in BERT.
+        """
+        words = len(self.tokenizer)
+        counts = np.bincount(self.train, minlength=words) + 1.0
+        frequency = counts / counts.sum()
+        nats = []
+        for batch in scored:
+            asked = batch["labels"] != IGNORED
+            shown, right = batch["input_ids"][asked].numpy(), batch["labels"][asked].numpy()
+            kept = frequency[shown] / (frequency[shown] + 1 / words)
+            kept[shown == self.tokenizer.mask_token_id] = 0.0
+            nats.append(-np.log(kept * (shown == right) + (1 - kept) * frequency[right]))
+        return float(np.concatenate(nats).mean())
+
 
 def build(variant: str, length: int, words: int) -> LinformerForMaskedLM:
     """A small pre-norm encoder; the variants differ only in the attention."""
@@ -162,6 +179,7 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
         **setting,
         "slots": None if model.config.attention == "full" else model.config.k,
         "perplexity": math.exp(curve[-1][1]),
+        "floor": math.exp(corpus.without_context(scored)),
         "curve": curve,
         "seconds": seconds,
         "processor_seconds": time.process_time() - begin,
@@ -183,7 +201,8 @@ def report(runs: list[dict], output: Path) -> None:
     for (length, batch, steps), each in sections:
         parts += [
             f"## N {length:,}",
-            f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens.",
+            f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens. Each word by itself, "
+            f"from how frequent words are: {each[0]['floor']:.1f}. What is not below that has not used its context.",
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![perplexity against steps](curves.png)"]) + "\n")
