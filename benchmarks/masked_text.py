@@ -38,7 +38,7 @@ from variants import Variant, by_variant, draw_curves, in_sections
 WIDTH, LAYERS, HEADS, WINDOW = 128, 2, 4, 64
 WORDS = 4096  # of the tokenizer
 HELD_OUT = 5  # texts, the last ones
-LEARNED_FROM = 2**17  # characters at the head of each text, of which the tokenizer learns
+READ = 2**16  # characters at the head of each text: what is learned from, and held out
 SCORED = 2**16  # tokens held out whose masked words are scored, the same in every run
 SCORED_AT_ONCE = 2**13
 WARM_UP, PEAK_RATE, LAST_RATE = 100, 3e-3, 0.05
@@ -73,9 +73,8 @@ class Corpus:
     """
 
     def __init__(self, data: Path) -> None:
-        texts = pd.read_parquet(data)["text"].tolist()
-        learned = (text[:LEARNED_FROM] for text in texts[:-HELD_OUT])
-        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(f"bpe:{WORDS}", learned, max_length=2**40)
+        texts = [text[:READ] for text in pd.read_parquet(data)["text"]]
+        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer(f"bpe:{WORDS}", texts[:-HELD_OUT], max_length=2**40)
         tokens = [np.array(ids, dtype=np.int64) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
         self.train, self.held_out = np.concatenate(tokens[:-HELD_OUT]), np.concatenate(tokens[-HELD_OUT:])
 
@@ -99,6 +98,23 @@ class Corpus:
         at_once = max(1, SCORED_AT_ONCE // length)
         for first in range(0, len(rows), at_once):
             yield masked(rows[first : first + at_once])
+
+    def without_context(self, scored: list[dict[str, torch.Tensor]]) -> float:
+        """Nats a masked word of who knows how frequent words are, and sees a word or its mask but nothing around it.
+
+        A word that is shown was kept as often as it was drawn: one in ten of either kind, as in BERT.
+        """
+        words = len(self.tokenizer)
+        counts = np.bincount(self.train, minlength=words) + 1.0
+        frequency = counts / counts.sum()
+        nats = []
+        for batch in scored:
+            asked = batch["labels"] != IGNORED
+            shown, right = batch["input_ids"][asked].numpy(), batch["labels"][asked].numpy()
+            kept = frequency[shown] / (frequency[shown] + 1 / words)
+            kept[shown == self.tokenizer.mask_token_id] = 0.0
+            nats.append(-np.log(kept * (shown == right) + (1 - kept) * frequency[right]))
+        return float(np.concatenate(nats).mean())
 
 
 def build(variant: str, length: int, words: int) -> LinformerForMaskedLM:
@@ -163,6 +179,7 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
         **setting,
         "slots": None if model.config.attention == "full" else model.config.k,
         "perplexity": math.exp(curve[-1][1]),
+        "floor": math.exp(corpus.without_context(scored)),
         "curve": curve,
         "seconds": seconds,
         "processor_seconds": time.process_time() - begin,
@@ -184,7 +201,8 @@ def report(runs: list[dict], output: Path) -> None:
     for (length, batch, steps), each in sections:
         parts += [
             f"## N {length:,}",
-            f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens.",
+            f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens. Each word by itself, "
+            f"from how frequent words are: {each[0]['floor']:.1f}. What is not below that has not used its context.",
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![perplexity against steps](curves.png)"]) + "\n")

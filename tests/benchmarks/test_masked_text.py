@@ -33,6 +33,25 @@ def test_every_run_reads_the_same_rows_and_is_scored_on_texts_that_none_learns_f
     assert 0.12 < torch.cat(masks).float().mean() < 0.18
 
 
+def test_the_floor_is_the_best_that_can_be_done_without_context(novels):
+    corpus = Corpus(novels)
+    scored = list(corpus.scored(32))
+    counts = np.bincount(corpus.train, minlength=len(corpus.tokenizer)) + 1.0
+    frequency = counts / counts.sum()
+    asked = [batch["labels"] >= 0 for batch in scored]
+    shown = torch.cat([batch["input_ids"][each] for batch, each in zip(scored, asked, strict=True)]).numpy()
+    right = torch.cat([batch["labels"][each] for batch, each in zip(scored, asked, strict=True)]).numpy()
+    by_frequency, hidden = -np.log(frequency[right]), shown == corpus.tokenizer.mask_token_id
+    floor = corpus.without_context(scored)
+    assert hidden.mean() * by_frequency[hidden].mean() < floor < by_frequency.mean()
+    kept = (~hidden & (shown == right)).sum() / (~hidden).sum()
+    assert 0.4 < kept < 0.6
+    # No other belief about the words that are shown does better.
+    for belief in (0.5, 0.99):
+        told = belief * (shown == right) + (1 - belief) * frequency[right]
+        assert np.where(hidden, by_frequency, -np.log(told)).mean() > floor
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_the_window_alone_cannot_see_the_whole_row(variant):
     torch.manual_seed(0)
@@ -71,6 +90,7 @@ def test_a_stopped_command_goes_on_and_reports_all_runs(novels, tmp_path, monkey
     ]
     assert all(1 < run["perplexity"] < 1e4 for run in runs)
     table = (tmp_path / "results.md").read_text()
+    assert table.count("What is not below that has not used its context.") == 2
     assert "| E = F, key-value | 8 |" in table and "| E = F, key-value | 16 |" in table
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     lines = (tmp_path / "runs.jsonl").read_text().splitlines(keepends=True)

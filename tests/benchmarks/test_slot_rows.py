@@ -12,6 +12,7 @@ from slot_rows import (
     NOT_ASKED,
     OPERATORS,
     Texts,
+    by_outer_operator,
     listops,
     lookup,
     most_frequent_value,
@@ -62,6 +63,17 @@ def test_values_of_listops_are_those_of_the_expressions():
         assert 1 <= depths.max() <= 4 and len(own) <= 61
     used = set(rows["input_ids"].ravel().tolist())
     assert used == {0, *spelled}
+
+
+def test_the_guess_of_listops_is_the_most_frequent_value_of_the_outer_operator():
+    rows = listops(np.random.default_rng(0), 4000, 97, shortest=89)
+    guessed = by_outer_operator(rows)
+    for operator, name in enumerate(OPERATORS):
+        own = rows["input_ids"][:, 0] == FIRST_OPERATOR + operator
+        counts = np.bincount(rows["labels"][own], minlength=10)
+        (guess,) = set(guessed[own].tolist())
+        assert name == "SM" or guess == counts.argmax()
+        assert name != "SM" or counts.max() < 1.5 * counts.mean()
 
 
 def test_expressions_fill_most_of_their_room():
