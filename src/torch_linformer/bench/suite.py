@@ -106,7 +106,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What the user may choose: the fields of cases, who is compiled, and whether the suite's own grid is the ``quick`` one.
+    """What the user may choose: the fields of cases, who takes part, and whether its own grid is the ``quick`` one.
 
     ``lengths``, ``ks`` and ``batches`` are the suite's own where they are empty. With ``compile`` the contenders take
     part that are compiled, those with CUDA graphs only on a GPU.

@@ -29,6 +29,10 @@ RayAddress = Annotated[str | None, typer.Option("--ray-address", help="a cluster
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents computed at once")]
 Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
 Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]
+Compile = Annotated[
+    bool,
+    typer.Option("--compile", help="torch.compile; the first batches wait; slower on a CPU, where it was measured"),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="show a traceback when something goes wrong")]
 
 
