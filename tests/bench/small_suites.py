@@ -122,6 +122,10 @@ class SmallSuite(Suite):
             contender("200 MB", holding_200_mb),
             Contender(name="200 MB after much", build=built_with_much_then_200_mb),
             contender("patient", right),
+            *(
+                dataclasses.replace(contender(f"right, {way}", right), compilation=way)
+                for way in ("compiled", "CUDA graphs")
+            ),
             *(contender(name, functools.partial(self._logged, name)) for name in "ABC"),
             contender("gate", self._wait_at_the_gate),
             Contender(name="slotless", build=lambda case: workload(case, right), has_slots=False),

@@ -35,9 +35,9 @@ except KeyboardInterrupt:
 """
 
 
-def measure(suite, output, screen, *, resume=False, repeat=2, command="linformer bench small", **grid):
-    settings = Settings(grid=Grid(**grid), repeat=repeat, threads=1)
-    return run_benchmark(suite, settings, output, resume=resume, command=command, screen=screen)
+def measure(suite, output, screen, *, resume=False, minutes=None, command="linformer bench small", **grid):
+    settings = Settings(grid=Grid(**grid), repeat=2, threads=1)
+    return run_benchmark(suite, settings, output, resume=resume, minutes=minutes, command=command, screen=screen)
 
 
 def shown(screen):
@@ -110,6 +110,33 @@ def test_a_group_comes_where_its_dearest_case_stands(tmp_path, screen):
     measured = [line.partition(",")[0] for line in shown(screen).splitlines() if "round" in line]
     assert measured == ["training", "forward", "forward"]
     assert [row.case for row in results.rows] == cases
+
+
+def test_who_is_compiled_takes_part_where_that_is_asked_for_and_cuda_graphs_only_on_a_gpu(tmp_path, screen):
+    suite = SmallSuite("right", "right, compiled", "right, CUDA graphs")
+    results = measure(suite, tmp_path / "eager", screen)
+    assert {row.contender for row in results.rows} == {"right"}
+    results = measure(suite, tmp_path / "compiled", screen, compile=True)
+    assert {row.contender for row in results.rows} == {"right", "right, compiled"}
+    assert "2 of the rows are compiled first" in shown(screen) and ", compiled in " in shown(screen)
+    for row in results.rows:
+        assert row.error is None
+        compiled = row.contender != "right"
+        assert (row.first is not None, row.memory is None) == (compiled, compiled)
+
+
+def test_after_so_many_minutes_no_rows_are_begun_and_resume_measures_them(tmp_path, screen):
+    suite = SmallSuite("right")
+    results = measure(suite, tmp_path / "out", screen, minutes=0)
+    assert results.rows == [] and (tmp_path / "out" / "report.html").exists()
+    assert "2 rows would not have ended within 0 minutes; --resume measures them" in shown(screen)
+    results = measure(suite, tmp_path / "out", screen, resume=True, minutes=60)
+    assert len(results.rows) == 2 and shown(screen).count("would not have ended") == 1
+
+
+def test_several_batches_are_refused_where_tables_have_one(tmp_path, screen):
+    with pytest.raises(ValueError, match="--batch 1,16: small takes one number of rows; name one"):
+        measure(SmallSuite("right"), tmp_path / "out", screen, batches=(1, 16))
 
 
 def wait_for(found, process, seconds=60):

@@ -27,7 +27,8 @@ def results(**changed):
 
 def test_settings_are_told_as_options():
     assert settings(quick=True).as_options() == {
-        "--batch": "1",
+        "--batch": "",
+        "--compile": "no",
         "--device": "cpu",
         "--dtype": "float32",
         "--k": "",

@@ -23,7 +23,10 @@ def refused(refused):
 
 
 def test_an_unknown_suite_names_those_there_are(refused):
-    assert refused("speed") == "SUITE must be one of attention, encoder, table3, scaling, causal, context, got 'speed'"
+    assert (
+        refused("speed")
+        == "SUITE must be one of attention, encoder, table3, scaling, causal, context, gpu, got 'speed'"
+    )
     assert "Missing argument" in refused() and "SUITE" in refused()
 
 
@@ -36,11 +39,27 @@ def test_what_is_no_length(refused, option, text, part):
     assert refused("attention", f"{option}={text}") == message
 
 
-@pytest.mark.parametrize("option", ["--batch", "--repeat", "--threads"])
+@pytest.mark.parametrize("option", ["--repeat", "--threads"])
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_what_is_no_number(refused, option, value):
     message = refused("attention", f"{option}={value}")
     assert message.startswith(f"Invalid value for '{option}': ")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_what_is_no_batch(refused, value):
+    message = f"--batch {value}: {value!r} is no positive whole number; write --batch 1,16"
+    assert refused("attention", f"--batch={value}") == message
+
+
+def test_several_batches_where_the_tables_have_one(refused):
+    assert refused("scaling", "--batch=1,16") == "--batch 1,16: scaling takes one number of rows; name one"
+
+
+def test_no_compiler(refused, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    message = "--compile: torch.compile needs a C++ compiler on a CPU, and there is no no-such-compiler; "
+    assert refused("attention", *SMALL, "--compile") == f"{message}install it or set CXX"
 
 
 def test_a_k_above_every_length(refused):
@@ -84,7 +103,7 @@ def test_a_benchmark_and_what_its_folder_answers(start_command, refused, workpla
     again = refused("attention", *SMALL)
     assert again == f"{there}this benchmark already; add --resume to go on, or name another folder"
     other = refused("attention", *SMALL, "--batch=2", "--resume")
-    assert other == f"{there}another benchmark (--batch 1 there, 2 here); name another folder"
+    assert other == f"{there}another benchmark (--batch the suite's there, 2 here); name another folder"
 
 
 def test_ctrl_c_prints_how_to_go_on(start_command, workplace):

@@ -12,9 +12,10 @@ from torch_linformer.reporting.tables import format_bytes, format_duration
 
 HOW = (
     "Each time is the median of the rounds, in which the contenders took turns; the spread is the "
-    "middle half. Memory is the peak of one step in a fresh process, beyond parameters and inputs."
+    "middle half. Memory is the peak of one step in a fresh process, beyond parameters and inputs; it is not measured "
+    "of what is compiled. The first step of that is compiled in the time given, which no round contains."
 )
-COLUMNS = ("contender", "step", "N", "K", "B", "time", "from", "to", "rounds", "memory", "error")
+COLUMNS = ("contender", "step", "N", "K", "B", "time", "from", "to", "rounds", "memory", "compiled in", "error")
 
 
 def write_report(folder: Path, title: str, results: Results, summary: Summary) -> Report:
@@ -42,4 +43,5 @@ def _cells(row: Measurement) -> tuple[object, ...]:
     times = (None if seconds is None else format_duration(seconds) for seconds in (row.seconds, lower, upper))
     memory = None if row.memory is None else format_bytes(row.memory)
     name = f"{row.contender}, {case.ranks} processes" if case.ranks else row.contender
-    return (name, case.step, case.length, case.k or None, case.batch, *times, row.repeats, memory, row.error)
+    first = None if row.first is None else format_duration(row.first)
+    return (name, case.step, case.length, case.k or None, case.batch, *times, row.repeats, memory, first, row.error)

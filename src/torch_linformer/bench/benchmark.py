@@ -1,6 +1,7 @@
 """A benchmark from its first case to its report."""
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ def run_benchmark(
     output: Path,
     *,
     resume: bool = False,
+    minutes: float | None = None,
     command: str = "",
     screen: BenchmarkScreen | None = None,
 ) -> Results:
@@ -37,11 +39,24 @@ def run_benchmark(
     ``results.json`` has every row as soon as it is
     known. ``output`` is a new or empty folder, or with ``resume`` that of the same benchmark, whose rows are kept.
 
+    Contenders that are compiled have no process of their own, which would compile them once more, and no memory.
+
+    Args:
+        suite: what is measured.
+        settings: how.
+        output: the folder.
+        resume: whether to go on with what it holds.
+        minutes: no further group of rows is begun that would end after them if it took as long as the longest so far;
+            None is without an end. What is missing then, ``resume`` measures.
+        command: which started it, for the report.
+        screen: where progress is shown.
+
     Raises:
         ValueError: for anything wrong with the settings or the folder.
     """
+    started = time.monotonic()
     screen = screen or BenchmarkScreen()
-    contenders = {contender.name: contender for contender in suite.contenders()}
+    contenders = {each.name: each for each in suite.contenders() if _is_wanted(each, settings.grid)}
     cases = _cases(suite, settings.grid)
     order = [(case, name) for case in cases for name in contenders if suite.takes_part(contenders[name], case)]
     torch.set_num_threads(settings.threads)
@@ -49,17 +64,33 @@ def run_benchmark(
     results.save(output)  # from here on the folder belongs to this benchmark
     missing = results.missing(order)
     _name_what_is_not_installed(screen)
+    if compiled := sum(contenders[name].compilation is not None for _, name in missing):
+        screen.say(f"{compiled} of the rows are compiled first, each for its shapes: seconds to a minute a row")
     screen.begin(suite.title, len(order), done=len(order) - len(missing))
+    longest = 0.0
     try:
         for group in _groups(suite, missing):
+            begun = time.monotonic()
+            if minutes is not None and begun - started + longest > 60 * minutes:
+                break
             for row in _measure(suite, [(contenders[name], case) for case, name in group], settings):
                 results.add(row, order)
                 results.save(output)
                 screen.row(row)
+            longest = max(longest, time.monotonic() - begun)
     finally:
         screen.stop()
     _finish(suite, results, output, screen)
+    if left := len(results.missing(order)):
+        screen.say(f"{left} rows would not have ended within {minutes:g} minutes; --resume measures them")
     return results
+
+
+def _is_wanted(contender: Contender, grid: Grid) -> bool:
+    """Whether this run has it: compiled ones where they are asked for, CUDA graphs only on a GPU."""
+    if contender.compilation is None:
+        return True
+    return grid.compile and (contender.compilation == "compiled" or grid.device == "cuda")
 
 
 def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScreen) -> None:
@@ -73,6 +104,9 @@ def _finish(suite: Suite, results: Results, output: Path, screen: BenchmarkScree
 
 def _cases(suite: Suite, grid: Grid) -> list[Case]:
     """The suite's cases for a grid; ``ValueError`` where there are none, or none for one of its K."""
+    if len(grid.batches) > 1 and not suite.several_batches:
+        listed = ",".join(map(str, grid.batches))
+        raise ValueError(f"--batch {listed}: {suite.name} takes one number of rows; name one")
     cases = list(dict.fromkeys(suite.cases(grid)))
     lengths = sorted(set(grid.lengths or [case.length for case in cases]))
     for k in grid.ks:
@@ -122,7 +156,7 @@ def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Se
     able = []
     for contender, case in pairs:
         error = suite.reason_to_skip(contender, case)
-        if error is None and not case.ranks:
+        if error is None and not case.ranks and contender.compilation is None:
             peak = probe(suite, contender.name, case, settings.threads)
             memory[contender.name, case], error = peak.memory, peak.error
         if error is None:
@@ -133,4 +167,4 @@ def _measure(suite: Suite, pairs: Sequence[tuple[Contender, Case]], settings: Se
         yield from time_ranks(suite, able, settings.repeat, budget, settings.threads)
         return
     for row in time_in_turn(able, settings.repeat, budget):
-        yield row if row.error else dataclasses.replace(row, memory=memory[row.contender, row.case])
+        yield row if row.error else dataclasses.replace(row, memory=memory.get((row.contender, row.case)))

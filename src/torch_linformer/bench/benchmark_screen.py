@@ -32,10 +32,14 @@ def describe_case(case: Case) -> str:
 
 
 def describe_result(row: Measurement) -> str:
-    """A row's numbers in a few words: ``12.3 ms (12.1 ms to 12.6 ms, 7 rounds), 43.1 MB``; or its error."""
+    """A row's numbers in a few words: ``12.3 ms (12.1 ms to 12.6 ms, 7 rounds), 43.1 MB``; or its error.
+
+    One that was compiled ends with the time of that: ``, compiled in 6.2 s``.
+    """
     if row.seconds is None or row.spread is None:
         return row.error or ""
     lower, upper = map(format_duration, row.spread)
     rounds = "1 round" if row.repeats == 1 else f"{row.repeats} rounds"
     memory = "" if row.memory is None else f", {format_bytes(row.memory)}"
-    return f"{format_duration(row.seconds)} ({lower} to {upper}, {rounds}){memory}"
+    compiled = "" if row.first is None else f", compiled in {format_duration(row.first)}"
+    return f"{format_duration(row.seconds)} ({lower} to {upper}, {rounds}){memory}{compiled}"

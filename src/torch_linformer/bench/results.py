@@ -23,7 +23,7 @@ class Settings:
     def as_options(self) -> dict[str, str]:
         """The settings as the command's options; an empty one is the suite's own choice."""
         values = {**asdict(self.grid), "repeat": self.repeat, "threads": self.threads}
-        values["k"] = values.pop("ks")
+        values["k"], values["batch"] = values.pop("ks"), values.pop("batches")
         return {f"--{name}": _as_option(value) for name, value in sorted(values.items())}
 
 
@@ -103,7 +103,12 @@ def _differences(found: Results, wanted: Results) -> str:
     """How two benchmarks differ: rows of different settings, machines or versions are never mixed."""
     there, here = ({"suite": each.suite, **each.settings, **each.machine} for each in (found, wanted))
     names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
-    return ", ".join(f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
+    return ", ".join(f"{name} {_told(there, name)} there, {_told(here, name)} here" for name in names)
+
+
+def _told(facts: Mapping[str, str], name: str) -> str:
+    """A setting as a message has it; an empty one is the suite's own."""
+    return facts.get(name, "none") or "the suite's"
 
 
 def _row(entry: dict[str, Any]) -> Measurement:

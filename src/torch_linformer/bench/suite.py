@@ -11,6 +11,7 @@ from torch_linformer.measuring.costs import LayerSizes
 from torch_linformer.reporting.report import Headline, Section
 
 StepKind = Literal["forward", "training", "decoding"]
+Compilation = Literal["compiled", "CUDA graphs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +65,13 @@ class Contender:
         name: unique within the suite; with the package and its version where it is not ours.
         build: makes it ready for a case; raises where it cannot compute it, and the row says why.
         has_slots: whether it depends on K; one that does not is measured once a length, with k = 0.
+        compilation: how its module is compiled for a case, which its first step waits for; None where it is not.
     """
 
     name: str
     build: Callable[[Case], Workload]
     has_slots: bool = True
+    compilation: Compilation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ class Measurement:
         cache: as in :class:`Workload`.
         sent: bytes that a process gives to the others in a step, the most of all; None for one that is alone.
         messages: in how many collective operations and messages it does.
+        first: seconds of the first step of a contender that is compiled, which compiled it; None for any other.
         error: why there are no numbers, in one line.
     """
 
@@ -96,21 +100,24 @@ class Measurement:
     cache: int | None = None
     sent: int | None = None
     messages: int | None = None
+    first: float | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What the user may choose: the fields of cases, and whether the suite's own grid is the ``quick`` one.
+    """What the user may choose: the fields of cases, who takes part, and whether its own grid is the ``quick`` one.
 
-    ``lengths`` and ``ks`` are the suite's own where they are empty.
+    ``lengths``, ``ks`` and ``batches`` are the suite's own where they are empty. With ``compile`` the contenders take
+    part that are compiled, those with CUDA graphs only on a GPU.
     """
 
     lengths: Sequence[int] = ()
     ks: Sequence[int] = ()
-    batch: int = 1
+    batches: Sequence[int] = ()
     device: str = "cpu"
     dtype: str = "float32"
+    compile: bool = False
     quick: bool = False
 
 
@@ -132,11 +139,23 @@ class Summary:
 
 
 class Suite(ABC):
-    """A benchmark: its grid of cases, who takes part, and what the rows show."""
+    """A benchmark: its grid of cases, who takes part, and what the rows show.
+
+    Attributes:
+        name: as the command takes it.
+        title: as the report has it.
+        threads: CPU threads of each process, unless told; None is torch's choice.
+        several_batches: whether its tables tell batches of several sizes apart.
+        dtype: unless told.
+        minutes: after which no further rows are begun, unless told; None is without an end.
+    """
 
     name: str
     title: str
-    threads: int | None = None  # of each process, unless told; torch's choice
+    threads: int | None = None
+    several_batches: bool = False
+    dtype: str = "float32"
+    minutes: float | None = None
 
     @abstractmethod
     def cases(self, grid: Grid) -> list[Case]:

@@ -1,7 +1,6 @@
 """Times of several contenders: they take turns, so that a noisy machine slows all of them alike."""
 
 import gc
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import quantiles
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch_linformer.bench.step import Step, explain
 from torch_linformer.bench.suite import Case, Contender, Measurement
 from torch_linformer.measuring.memory import limited_memory
-from torch_linformer.measuring.timing import mean_seconds
+from torch_linformer.measuring.timing import calls_in_a_round, mean_seconds
 
 ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts as their mean
 _SLOW = 1.0  # seconds: a step that takes this long is warm after one call
@@ -44,6 +43,8 @@ def time_in_turn(pairs: Sequence[tuple[Contender, Case]], repeat: int, budget: f
     rows = [runner.row() for runner in runners]
     for runner in runners:
         runner.release()
+    if any(contender.compilation for contender, _ in pairs):
+        torch.compiler.reset()  # graphs of earlier cases count against the limit of compiling again
     return rows
 
 
@@ -54,6 +55,7 @@ class _Runner:
         self.contender, self.case = contender, case
         self.step: Step | None = None
         self.error: str | None = None
+        self.first: float | None = None  # seconds of the first step, if it had to be compiled
         self.seconds: list[float] = []  # of one step, for each round
         self.rounds = 0
         self.calls = 1  # steps in a round
@@ -75,9 +77,10 @@ class _Runner:
         seconds = mean_seconds(lambda: outputs.append(step.run()), self.case.device)
         step.check(outputs.pop())
         step.clear()
-        if seconds < _SLOW:
-            seconds = self._mean_seconds(1)  # the first call also loaded code and chose kernels
-        self.calls = max(1, math.ceil(ROUND_SECONDS / seconds))
+        if self.contender.compilation:
+            self.first = seconds
+        if self.first is not None or seconds < _SLOW:  # the first call also loaded code and chose kernels
+            self.calls, seconds = calls_in_a_round(self._step_and_clear, self.case.device, ROUND_SECONDS)
         self.rounds = max(1, min(repeat, int(budget / (self.calls * seconds))))
 
     def time_a_round(self) -> None:
@@ -98,6 +101,7 @@ class _Runner:
             spread=(lower, upper),
             repeats=len(self.seconds),
             cache=None if self.step is None else self.step.workload.cache,
+            first=self.first,
         )
 
     def release(self) -> None:

@@ -11,13 +11,22 @@ from torch_linformer.cli.resumable import saying_how_to_go_on
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal | context")
+        str, typer.Argument(metavar="SUITE", help="attention | encoder | table3 | scaling | causal | context | gpu")
     ],
     device: Annotated[str, typer.Option(help="auto | cpu | cuda")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32 | bfloat16 | float16")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32 | bfloat16 | float16  [float32; gpu: bfloat16]", show_default=False)
+    ] = "",
     lengths: Annotated[str, typer.Option(help="tokens N, such as 512,1024  [the suite's]")] = "",
     k: Annotated[str, typer.Option(help="slots K, such as 128,256  [the suite's]")] = "",
-    batch: Annotated[int, typer.Option(min=1, help="rows B")] = 1,
+    batch: Annotated[str, typer.Option(help="rows B a call, such as 1,16  [1; gpu: the suite's]")] = "",
+    compiled: Annotated[
+        bool | None,
+        typer.Option("--compile/--no-compile", help="torch.compile and CUDA graphs take part  [on a GPU]"),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="begin no rows that end later  [gpu: 9]", show_default=False)
+    ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="timed rounds  [7; 3 with --quick]")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads  [torch's choice; context: 1 a process]")
@@ -40,21 +49,39 @@ def bench(
     from torch_linformer.opening.devices import resolve_device
 
     _check_choice("SUITE", suite, tuple(SUITES))
+    chosen = SUITES[suite]
+    dtype = dtype or chosen.dtype
     _check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    device = resolve_device(device, among=("cuda", "cpu"))
     grid = Grid(
         lengths=positive_numbers("--lengths", lengths),
         ks=positive_numbers("--k", k),
-        batch=batch,
-        device=resolve_device(device, among=("cuda", "cpu")),
+        batches=positive_numbers("--batch", batch, "1,16"),
+        device=device,
         dtype=dtype,
+        compile=_compiles(compiled, device),
         quick=quick,
     )
-    chosen = SUITES[suite]
     threads = threads or chosen.threads or torch.get_num_threads()
     settings = Settings(grid=grid, repeat=repeat or (3 if quick else 7), threads=threads)
     folder = output or Path("runs") / f"bench-{suite}"
     with saying_how_to_go_on(resume) as command:
-        run_benchmark(chosen, settings, folder, resume=resume, command=command)
+        limit = chosen.minutes if minutes is None else minutes
+        run_benchmark(chosen, settings, folder, resume=resume, minutes=limit, command=command)
+
+
+def _compiles(asked: bool | None, device: str) -> bool:
+    """Whether compiled contenders take part: as asked, else on a GPU where they can."""
+    from torch_linformer.opening.compiling import require_compiler, why_not_compile
+
+    if asked:
+        require_compiler(device)
+    if asked is not None or device != "cuda":
+        return bool(asked)
+    reason = why_not_compile(device)
+    if reason is not None:
+        typer.echo(f"without compiled contenders: {reason}")
+    return reason is None
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

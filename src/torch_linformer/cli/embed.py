@@ -1,5 +1,6 @@
 """``linformer embed``."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ def embed(
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    compiled: options.Compile = False,
     resume: options.Resume = False,
     max_errors: options.MaxErrors = 0,
     workers: options.Workers = 1,
@@ -53,6 +55,8 @@ def embed(
             device=device,
             batch_size=batch_size,
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
+            compile=compiled,
             on_document=show,
+            say=partial(console.print, highlight=False),
         )
     console.print(sentence, highlight=False)

@@ -29,13 +29,17 @@ RayAddress = Annotated[str | None, typer.Option("--ray-address", help="a cluster
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="documents computed at once")]
 Device = Annotated[str, typer.Option("--device", help="auto | cpu | cuda | mps")]
 Precision = Annotated[str, typer.Option("--precision", help="auto | fp32 | bf16 | fp16")]
+Compile = Annotated[
+    bool,
+    typer.Option("--compile", help="torch.compile; the first batches wait; slower on a CPU, where it was measured"),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="show a traceback when something goes wrong")]
 
 
-def positive_numbers(option: str, text: str) -> tuple[int, ...]:
+def positive_numbers(option: str, text: str, example: str = "512,1024") -> tuple[int, ...]:
     """The numbers of a list such as ``512,1024``; an empty text gives none."""
     parts = [part.strip() for part in text.split(",")] if text else []
     for part in parts:
         if not part.isdecimal() or int(part) < 1:
-            raise ValueError(f"{option} {text}: {part!r} is no positive whole number; write {option} 512,1024")
+            raise ValueError(f"{option} {text}: {part!r} is no positive whole number; write {option} {example}")
     return tuple(dict.fromkeys(map(int, parts)))

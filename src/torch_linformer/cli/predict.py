@@ -1,6 +1,7 @@
 """``linformer predict``."""
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ def predict(
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    compiled: options.Compile = False,
     resume: options.Resume = False,
     max_errors: options.MaxErrors = 0,
     workers: options.Workers = 1,
@@ -66,6 +68,8 @@ def predict(
             device=device,
             batch_size=batch_size,
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
+            compile=compiled,
             on_document=show,
+            say=partial(console.print, highlight=False),
         )
     console.print(sentence, highlight=False)

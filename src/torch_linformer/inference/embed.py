@@ -44,7 +44,9 @@ def embed_files(
     device: str = "auto",
     batch_size: int = 16,
     engine: Engine | None = None,
+    compile: bool = False,
     on_document: Callable[[int], object] = lambda number: None,
+    say: Callable[[str], object] = lambda sentence: None,
 ) -> str:
     """Write the vectors of all documents of some files ("-" is standard input), in their order.
 
@@ -62,7 +64,9 @@ def embed_files(
         device: ``auto`` takes a GPU if there is one.
         batch_size: windows computed at once.
         engine: where it computes; in this process if None.
+        compile: whether torch.compile makes the kernels; in this process only.
         on_document: called with how many documents have their vectors.
+        say: called with what the user should know before the first document.
 
     Returns:
         A sentence: how many documents there were, and how many of them were cut, skipped or damaged.
@@ -75,7 +79,7 @@ def embed_files(
         raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}, or have no suffix")
     settings = dataclasses.replace(settings, files=given_files(settings.files))
     engine = engine or Engine()
-    engine.check(settings.files, device)
+    engine.check(settings.files, device, compile)
     predictor = Predictor(
         settings.model,
         vectors=True,
@@ -85,7 +89,10 @@ def embed_files(
         device=device,
         precision=settings.precision,
         batch_size=batch_size,
+        compile=compile,
     )
+    if predictor.notice:
+        say(predictor.notice)
     run = AnswersOfFiles(
         settings=settings,
         predictor=predictor,

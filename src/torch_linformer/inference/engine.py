@@ -62,12 +62,14 @@ class Engine:
     workers: int = 1
     ray_address: str | None = None
 
-    def check(self, files: Sequence[str], device: str) -> None:
-        """Raise ``InputError`` where it cannot be as it is asked for."""
+    def check(self, files: Sequence[str], device: str, compiled: bool = False) -> None:
+        """Raise ``InputError`` where it cannot be as it is asked for, perhaps with a compiled model."""
         if self.name not in ENGINES:
             raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {self.name!r}")
         if self.workers < 1:
             raise InputError(f"--workers must be 1 or more, got {self.workers}")
+        if compiled and (self.name != "local" or self.workers > 1):
+            raise InputError("--compile is for a single process: leave out --workers and --engine ray")
         if self.ray_address is not None and self.name != "ray":
             raise InputError("--ray-address is for --engine ray")
         if self.name == "ray" and "-" in files:

@@ -43,7 +43,9 @@ def predict_files(
     device: str = "auto",
     batch_size: int = 16,
     engine: Engine | None = None,
+    compile: bool = False,
     on_document: Callable[[int], object] = lambda number: None,
+    say: Callable[[str], object] = lambda sentence: None,
 ) -> str:
     """Write a JSON line for every document of some files ("-" is standard input), in their order.
 
@@ -59,7 +61,9 @@ def predict_files(
         device: ``auto`` takes a GPU if there is one.
         batch_size: windows computed at once.
         engine: where it computes; in this process if None.
+        compile: whether torch.compile makes the kernels; in this process only.
         on_document: called with how many documents have their line.
+        say: called with what the user should know before the first document.
 
     Returns:
         A sentence: how many documents there were, and how many of them were cut, skipped or damaged.
@@ -73,7 +77,7 @@ def predict_files(
         raise InputError("--resume goes on with a file: name it with --output")
     settings = dataclasses.replace(settings, files=given_files(settings.files))
     engine = engine or Engine()
-    engine.check(settings.files, device)
+    engine.check(settings.files, device, compile)
     predictor = Predictor(
         settings.model,
         overflow=settings.overflow,
@@ -81,7 +85,10 @@ def predict_files(
         device=device,
         precision=settings.precision,
         batch_size=batch_size,
+        compile=compile,
     )
+    if predictor.notice:
+        say(predictor.notice)
     named = NamedColumns(settings.text_column, question=settings.question_column, source=settings.source_column)
     if (settings.question or named.question) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")

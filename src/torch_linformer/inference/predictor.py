@@ -11,6 +11,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embedder import Embedder
 from torch_linformer.inference.task_predictor import TaskPredictor
+from torch_linformer.opening.compiling import compile_backbone
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.sentence_pooling import document_vectors
@@ -35,6 +36,7 @@ class Predictor:
         device: ``auto`` takes a GPU if there is one.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
+        compile: whether torch.compile makes the kernels, which the first batches wait for.
 
     Raises:
         InputError: the folder holds no model that predicts anything, or an option is not for it.
@@ -58,6 +60,7 @@ class Predictor:
         device: str = "auto",
         precision: str = "auto",
         batch_size: int = 16,
+        compile: bool = False,
     ) -> None:
         if not (vectors or normalize):
             raise InputError("normalize=False is for vectors=True: a prediction has no length")
@@ -72,6 +75,7 @@ class Predictor:
             "device": device,
             "precision": precision,
             "batch_size": batch_size,
+            "compile": compile,
         }
         device = resolve_device(device)
         shared: dict[str, Any] = {
@@ -82,6 +86,7 @@ class Predictor:
             "batch_size": batch_size,
         }
         loaded, tokenizer = load_model(model), load_tokenizer(model)
+        self.notice = compile_backbone(loaded, device) if compile else ""
         self._answers: Embedder | TaskPredictor = (
             Embedder(
                 loaded,

@@ -17,7 +17,14 @@ from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_ch
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.reporting.screen import Screen
 
-FREE = ("output", "floor", "probe", "context_parallel", "fsdp")  # settings that may change when a run goes on
+FREE = (
+    "output",
+    "floor",
+    "probe",
+    "context_parallel",
+    "fsdp",
+    "compile",
+)  # settings that may change when a run goes on
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 

@@ -20,6 +20,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.opening import processes
+from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
 from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
@@ -88,6 +89,8 @@ def train(
     transformers.logging.disable_progress_bar()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
+    if settings.compile:
+        require_compiler(resolve_device(settings.device))
     screen = screen or TrainingScreen()
     with shared_run(output, identity(settings), resume, screen) as (checkpoint, finished):
         if finished:
@@ -114,6 +117,8 @@ def _trained(
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
         add_latent_semantics(model, data.train.windows, settings)
     describe_model(model, settings, device, precision, screen)
+    if settings.compile:
+        screen.say(compile_backbone(model, device, training=True))
     if settings.minutes is not None:
         after = [f"scoring {format_count(len(data.splits.test))} documents held out"]
         after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe

@@ -41,6 +41,8 @@ _OF_TASKS = {  # options that only some tasks have
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
     "fsdp": tuple(task for task in TASKS if task != "embed"),  # whose processes may call the model unequally often
+    # Tasks that call the model once a step, and each time for whole documents.
+    "compile": tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
     "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
 }
 _OF_LINFORMER = (
@@ -135,6 +137,9 @@ class TrainSettings:
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
     context_parallel: int = option(1, "under torchrun: processes, all of them, that train on each document together")
     fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight (FSDP2)")
+    compile: bool = option(
+        False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
+    )
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
     probe: bool = option(True, "also measure a training step beside full attention")
@@ -177,6 +182,8 @@ class TrainSettings:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         if self.fsdp and self.precision == "fp16":
             raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
+        if self.compile:
+            self._check_compiled()
         self.slots  # noqa: B018 - its checks
 
     def _check_effect(self, name: str) -> None:
@@ -203,6 +210,14 @@ class TrainSettings:
             )
         if name == "overflow" and self.task in _NO_WINDOWS:
             raise InputError(f"--overflow windows is not for --task {self.task}, {_NO_WINDOWS[self.task]}")
+
+    def _check_compiled(self) -> None:
+        """Raise ``InputError`` for what a compiled model cannot do."""
+        for name, given in (("context_parallel", self.context_parallel > 1), ("fsdp", self.fsdp)):
+            if given:
+                raise InputError(f"--compile is for a single process: leave out {flag(name)}")
+        if self.task in OF_TEXT and self.packing:
+            raise InputError("--compile reads one document a row: give --no-packing too")
 
     def applies(self, name: str) -> bool:
         """Whether an option has an effect for this task, and for a model that begins as this one does."""

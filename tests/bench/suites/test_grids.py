@@ -18,15 +18,20 @@ CASE = Case(step="forward", length=512, k=0, batch=1, width=24, heads=3)
 
 
 def test_each_length_has_a_case_without_slots_and_one_for_each_k_that_fits():
-    grid = Grid(batch=3, device="cuda", dtype="bfloat16")
+    grid = Grid(batches=[3], device="cuda", dtype="bfloat16")
     cases = list(grid_cases(grid, [64, 16], [32, 8], step="forward", width=24, heads=3))
     assert [(case.length, case.k) for case in cases] == [(16, 0), (16, 8), (64, 0), (64, 8), (64, 32)]
     assert {(case.batch, case.device, case.dtype, case.width) for case in cases} == {(3, "cuda", "bfloat16", 24)}
 
 
+def test_batches_multiply_the_cases():
+    cases = list(grid_cases(Grid(batches=[16, 1]), [8, 4], [4], step="forward", width=24, heads=3))
+    assert [(c.length, c.batch, c.k) for c in cases] == [(n, b, k) for n in (4, 8) for b in (1, 16) for k in (0, 4)]
+
+
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_takes_the_users_grid(name):
-    cases = SUITES[name].cases(Grid(lengths=[640, 1280], ks=[32, 64], batch=2))
+    cases = SUITES[name].cases(Grid(lengths=[640, 1280], ks=[32, 64], batches=[2]))
     attended = [case for case in cases if case.heads]
     assert {case.length for case in attended} == {640, 1280}
     assert {case.k for case in attended} - {0} == {32, 64}

@@ -23,6 +23,8 @@ OURS = "torch-linformer"
 SDPA = f"full attention, SDPA (torch {torch.__version__})"
 EAGER = f"full attention, eager (torch {torch.__version__})"
 MATRIX_PRODUCT = f"matrix product (torch {torch.__version__})"
+MEMORY_COPY = f"copy in memory (torch {torch.__version__})"
+COPIED = 8  # times the elements of the matrix product's input: more than the caches of a GPU hold
 
 # Slots chosen by the input, by one P a layer and by one a head.
 DYNAMIC: dict[str, AttentionOptions] = {
@@ -68,6 +70,22 @@ def matrix_product() -> Contender:
     """No attention: the product of two matrices, the best rate that the machine reaches."""
     make = partial(_build, make=lambda case: nn.Linear(case.width, case.width, bias=False))
     return Contender(name=MATRIX_PRODUCT, build=make, has_slots=False)
+
+
+def memory_copy() -> Contender:
+    """No attention: a copy of ``COPIED`` matrices, the best rate at which memory is read and written."""
+    return Contender(name=MEMORY_COPY, build=_build_copy, has_slots=False)
+
+
+def copied_bytes(case: Case) -> int:
+    """Bytes that the copy reads and writes."""
+    return 2 * COPIED * case.length * case.width * case.torch_dtype.itemsize
+
+
+def _build_copy(case: Case) -> Workload:
+    source = torch.ones(COPIED, case.length, case.width, device=case.device, dtype=case.torch_dtype)
+    target = torch.empty_like(source)
+    return Workload(module=nn.Identity(), inputs=(source,), run=target.copy_, output_shape=tuple(source.shape))
 
 
 def build_ours(case: Case, **options: Unpack[AttentionOptions]) -> Workload:

@@ -5,6 +5,7 @@ from torch_linformer.bench.suites.attention_suite import AttentionSuite
 from torch_linformer.bench.suites.causal_suite import CausalSuite
 from torch_linformer.bench.suites.context_suite import ContextSuite
 from torch_linformer.bench.suites.encoder_suite import EncoderSuite
+from torch_linformer.bench.suites.gpu_suite import GpuSuite
 from torch_linformer.bench.suites.scaling_suite import ScalingSuite
 from torch_linformer.bench.suites.table3_suite import Table3Suite
 
@@ -17,5 +18,6 @@ SUITES: dict[str, Suite] = {
         ScalingSuite(),
         CausalSuite(),
         ContextSuite(),
+        GpuSuite(),
     )
 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from torch_linformer.bench.contenders import encoder_contenders as contenders
+from torch_linformer.bench.contenders.compiled import MODES, compiled
 from torch_linformer.bench.suite import Case, Contender, Grid, Measurement, Suite, Summary
 from torch_linformer.bench.suites.grids import grid_cases, require_cases
 from torch_linformer.bench.suites.measurements import (
@@ -30,6 +31,7 @@ class EncoderSuite(Suite):
 
     name = "encoder"
     title = "Whole encoders"
+    several_batches = True
 
     def cases(self, grid: Grid) -> list[Case]:
         lengths = grid.lengths or (QUICK_LENGTHS if grid.quick else LENGTHS)
@@ -43,14 +45,17 @@ class EncoderSuite(Suite):
         return require_cases(cases, lengths, ks)
 
     def contenders(self) -> list[Contender]:
-        return contenders.encoders()
+        everyone = contenders.encoders()
+        picked = [each for each in everyone if each.name == contenders.OURS or each.name.startswith("BERT")]
+        return [*everyone, *(form for each in picked for form in compiled(each))]
 
     def summarize(self, rows: Sequence[Measurement]) -> Summary:
         results, ours, twin = Measurements(rows), contenders.OURS, contenders.TWIN
         sections, figures = compare_lengths(
             results, ours=ours, rival=twin, text=_TEXT, title="Encoders", file="encoder"
         )
-        rivals = [name for name in results.contenders if name.startswith(("BERT", "ModernBERT")) or name == twin]
+        eager = [name for name in results.contenders if not name.endswith(tuple(MODES))]
+        rivals = [name for name in eager if name.startswith(("BERT", "ModernBERT")) or name == twin]
         return Summary(
             headlines=ratio_headlines(results, ours, rivals),
             sections=sections,

@@ -15,11 +15,12 @@ CAUSAL_LIMIT = 65536  # of SDPA, which skips the pairs that a causal mask hides
 
 
 def grid_cases(grid: Grid, lengths: Sequence[int], ks: Sequence[int], **facts: Any) -> Iterator[Case]:
-    """For each length one case without slots, and one with each K up to the length."""
+    """For each length and batch one case without slots, and one with each K up to the length."""
     for length in sorted(set(lengths)):
-        for k in (0, *sorted(set(ks))):
-            if k <= length:
-                yield Case(length=length, k=k, batch=grid.batch, device=grid.device, dtype=grid.dtype, **facts)
+        for batch in sorted(set(grid.batches or (1,))):
+            for k in (0, *sorted(set(ks))):
+                if k <= length:
+                    yield Case(length=length, k=k, batch=batch, device=grid.device, dtype=grid.dtype, **facts)
 
 
 def require_cases(cases: list[Case], lengths: Sequence[int], ks: Sequence[int]) -> list[Case]:
@@ -32,7 +33,7 @@ def require_cases(cases: list[Case], lengths: Sequence[int], ks: Sequence[int]) 
         raise ValueError(
             f"no length of {list(lengths)} is long enough for a K of {list(ks)}: give longer ones or a smaller K"
         )
-    return sorted(cases, key=lambda case: (case.length, case.k))
+    return sorted(cases, key=lambda case: (case.length, case.batch, case.k))
 
 
 def beyond_full_attention(case: Case, *, eager: bool, causal: bool = False) -> str | None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from torch_linformer.bench.suite import Measurement, StepKind
@@ -44,6 +45,15 @@ class Measurements:
         """The numbers of slots, without the 0 of contenders that have none."""
         return sorted({row.case.k for row in self.rows} - {0})
 
+    @property
+    def batches(self) -> list[int]:
+        """Rows a call."""
+        return sorted({row.case.batch for row in self.rows})
+
+    def of_batch(self, batch: int) -> "Measurements":
+        """Those with so many rows a call; costs over length are those of one batch."""
+        return Measurements([row for row in self.rows if row.case.batch == batch])
+
     def points(self, quantity: Quantity, contender: str, step: StepKind, k: int) -> dict[int, float]:
         """What was measured, by length, without zeros; for a contender without slots the same for every K."""
         found = {
@@ -69,12 +79,14 @@ class LengthComparison:
         ours: the contender that the others are compared with.
         step: of the rows.
         k: slots.
+        batch: rows a call, for the titles; 0 where all rows have the same.
     """
 
     results: Measurements
     ours: str
     step: StepKind
     k: int
+    batch: int = 0
 
     def table(self, quantity: Quantity, text: str = "", chart: LogLogChart | None = None) -> Section:
         """A row for each contender, ours first and then the best at the greatest length, with ratios to ours.
@@ -91,7 +103,7 @@ class LengthComparison:
             return name != self.ours, [points[name].get(length, math.inf) for length in longest_first]
 
         return Section(
-            heading=f"{self.step.capitalize()}, K = {format_count(self.k)}: {NAMES[quantity]}",
+            heading=f"{self.step.capitalize()}, {self._setting()}: {NAMES[quantity]}",
             text="\n\n".join(filter(None, (text, failures_text(here.rows) if quantity == "seconds" else ""))),
             columns=["", *(f"N = {format_count(length)}" for length in here.lengths)],
             rows=[
@@ -110,7 +122,7 @@ class LengthComparison:
             for name, points in measured.items()
             if points
         ]
-        return length_chart(quantity, f"{title}, K = {format_count(self.k)}", lines)
+        return length_chart(quantity, f"{title}, {self._setting()}", lines)
 
     def crossing(self, rival: str) -> str:
         """From which length on ours was faster at every measured length; nothing where ``rival`` was not measured."""
@@ -122,6 +134,9 @@ class LengthComparison:
             least = length
         where = "at none of these lengths" if least is None else f"from N = {format_count(least)} on"
         return f"Of the lengths measured, ours is faster than {rival} {where}." if ratios else ""
+
+    def _setting(self) -> str:
+        return f"K = {format_count(self.k)}" + (f", B = {format_count(self.batch)}" if self.batch else "")
 
     def _cell(self, quantity: Quantity, name: str, length: int, points: Mapping[str, Mapping[int, float]]) -> str:
         value, ours = points[name].get(length), points.get(self.ours, {}).get(length)
@@ -142,7 +157,7 @@ def compare_lengths(
     note: str = "",
     names: Sequence[str] = (),
 ) -> tuple[list[Section], dict[str, bytes]]:
-    """Time and peak memory of every step and K: tables, and charts of the time, as sections and PNG files.
+    """Time and peak memory of every step, K and batch: tables, and charts of the time, as sections and PNG files.
 
     Args:
         results: the rows.
@@ -156,13 +171,13 @@ def compare_lengths(
     """
     sections: list[Section] = []
     charts: dict[str, LogLogChart] = {}
-    for step in results.steps:
-        for k in results.ks:
-            comparison = LengthComparison(results=results, ours=ours, step=step, k=k)
-            chart = comparison.chart("seconds", f"{title}, {step}", names)
-            charts[f"{file}_{step}_k{k}"] = chart
-            paragraphs = filter(None, (f"{text} {comparison.crossing(rival)}", note))
-            sections += [comparison.table("seconds", "\n\n".join(paragraphs), chart), comparison.table("memory")]
+    for step, k, batch in product(results.steps, results.ks, results.batches):
+        part, several = results.of_batch(batch), len(results.batches) > 1
+        comparison = LengthComparison(results=part, ours=ours, step=step, k=k, batch=batch if several else 0)
+        chart = comparison.chart("seconds", f"{title}, {step}", names)
+        charts[f"{file}_{step}_k{k}" + (f"_b{batch}" if several else "")] = chart
+        paragraphs = filter(None, (f"{text} {comparison.crossing(rival)}", note))
+        sections += [comparison.table("seconds", "\n\n".join(paragraphs), chart), comparison.table("memory")]
     return sections, drawn(charts)
 
 
@@ -212,13 +227,17 @@ def with_k(contender: str, k: int) -> str:
 
 
 def ratio_headlines(results: Measurements, ours: str, rivals: Sequence[str]) -> list[Headline]:
-    """Time of each rival over ours in every step, with the largest K, where both were measured."""
+    """Time of each rival over ours in every step and batch, with the largest K, where both were measured."""
+    several = len(results.batches) > 1
     return [
-        headline_ratio(f"time of {rival} over ours, {step}", ratios, f"K = {format_count(k)}")
+        headline_ratio(
+            f"time of {rival} over ours, {step}",
+            ratios,
+            f"K = {format_count(k)}" + (f", B = {format_count(batch)}" if several else ""),
+        )
         for k in results.ks[-1:]
-        for step in results.steps
-        for rival in rivals
-        if (ratios := results.ratios("seconds", rival, ours, step, k))
+        for batch, step, rival in product(results.batches, results.steps, rivals)
+        if (ratios := results.of_batch(batch).ratios("seconds", rival, ours, step, k))
     ]
 
 
@@ -234,13 +253,13 @@ def ratio_records(results: Measurements, ours: str) -> list[dict[str, object]]:
     """Every contender's time and memory over ours, for ``results.json``."""
     records: list[dict[str, object]] = []
     for row in results.rows:
-        case = row.case
+        case, part = row.case, results.of_batch(row.case.batch)
         for k in [case.k] if case.k else results.ks:
             time, memory = (
-                results.ratios(quantity, row.contender, ours, case.step, k).get(case.length)
+                part.ratios(quantity, row.contender, ours, case.step, k).get(case.length)
                 for quantity in ("seconds", "memory")
             )
             if row.contender != ours and time is not None:
-                record = {"contender": row.contender, "step": case.step, "length": case.length, "k": k}
-                records.append({**record, "time": time, "memory": memory})
+                setting = {"step": case.step, "length": case.length, "k": k, "batch": case.batch}
+                records.append({"contender": row.contender, **setting, "time": time, "memory": memory})
     return records

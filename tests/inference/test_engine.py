@@ -1,0 +1,13 @@
+"""What an engine refuses before any document is read."""
+
+import pytest
+
+from torch_linformer.errors import InputError
+from torch_linformer.inference.engine import Engine
+
+
+@pytest.mark.parametrize("options", [{"workers": 2}, {"name": "ray"}], ids=str)
+def test_a_compiled_model_has_one_process(options):
+    with pytest.raises(InputError, match="--compile is for a single process: leave out --workers and --engine ray"):
+        Engine(**options).check(["a.csv"], "cpu", compiled=True)
+    Engine().check(["a.csv"], "cpu", compiled=True)
