@@ -58,20 +58,27 @@ def test_a_linformer_as_the_transformer_of_an_embedder(config, tokenizer, texts,
     assert np.allclose(loaded.encode(texts[0]), embedder.encode(texts[0]), atol=1e-5)
 
 
-def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp_path):
-    """The vectors that it gives are those of ``linformer embed``."""
+@pytest.mark.parametrize("lexical", ["none", "always"])
+def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp_path, lexical):
+    """The vectors that it gives are those of ``linformer embed``; those with words need a class of this package."""
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"query": f"what is {label}", "document": text} for text, label in zip(*texts, strict=True)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"max_length": 24, "tokenizer": "bpe:300", "max_steps": 2, "floor": False, "probe": False, "seed": 1}
+    options |= {"lexical": lexical}
     train(TrainSettings(task="embed", data=str(pairs), output=str(tmp_path / "run"), precision="fp32", **options))
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[0]))
     settings = EmbedSettings(model=str(tmp_path / "run"), files=(str(documents),), precision="fp32")
     embed_files(settings, tmp_path / "vectors.npy", device="cpu")
-    embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu")
+    embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu", trust_remote_code=lexical != "none")
     assert embedder.max_seq_length == 24
-    assert np.allclose(embedder.encode(texts[0]), np.load(tmp_path / "vectors.npy"), atol=1e-5)
+    vectors = embedder.encode(texts[0])
+    assert np.allclose(vectors, np.load(tmp_path / "vectors.npy"), atol=1e-5)
+    assert vectors.shape[1] == embedder.get_embedding_dimension()
+    embedder.save_pretrained(str(tmp_path / "saved"))
+    saved = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=lexical != "none")
+    assert np.allclose(saved.encode(texts[0]), vectors, atol=1e-5)
 
 
 def test_the_loss_is_that_of_sentence_transformers():
