@@ -25,6 +25,7 @@ BEFORE = {
     "exact_last": 0,
     "slot_learning_rate": 2e-3,
     "lexical": "none",
+    "lexical_width": 4096,
     "patience": 0,
 }
 """What a run did that was begun before there was such a setting; the learning rate was one of nothing."""

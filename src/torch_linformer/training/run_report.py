@@ -176,11 +176,8 @@ def _scores(outcome: Outcome) -> Section:
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))
         for name, found in scores.items()
     ]
-    return Section(
-        "Held-out documents, scored once",
-        columns=("method", *map(score_title, task.headline)),
-        rows=rows,
-    )
+    columns = ("method", *map(score_title, task.headline))
+    return Section("Held-out documents, scored once", columns=columns, rows=rows)
 
 
 def _advice(outcome: Outcome) -> str:

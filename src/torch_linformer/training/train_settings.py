@@ -45,13 +45,8 @@ _OF_TASKS = {  # options that only some tasks have
     "compile": tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
     "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
 }
-_OF_LINFORMER = (
-    "window",
-    *_OF_SLOTS,
-    "exact_first",
-    "exact_last",
-    "context_parallel",
-)  # options that full attention does not have
+# Options that full attention does not have.
+_OF_LINFORMER = ("window", *_OF_SLOTS, "exact_first", "exact_last", "context_parallel")
 _OF_NEW_MODELS = {
     *_OF_LINFORMER,
     "tokenizer",
