@@ -19,6 +19,7 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]
@@ -93,7 +94,8 @@ def test_onnxruntime_computes_the_same(config, tokenizer, tmp_path, model_class,
     assert all(each.shape[0] == "batch" for each in session.get_outputs())
 
 
-def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(config, tokenizer, texts, tmp_path):
+@pytest.mark.parametrize("words", [0, 40])
+def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(config, tokenizer, texts, tmp_path, words):
     """The names of files and fields that its ONNX backend asks for, and the vectors of sentence-transformers."""
     torch.manual_seed(0)
     folder, out = tmp_path / "model", tmp_path / "onnx"
@@ -101,7 +103,11 @@ def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(conf
         LinformerConfig(**{**config.to_diff_dict(), "projection": "dynamic", **BESIDE_SLOTS})
     ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_sentence_modules(config, folder, DocumentVectors("cls"))
+    lexical = LexicalVector(config.vocab_size, 24, words) if words else None
+    if lexical is not None:
+        lexical.idf.uniform_(0.5, 2.0)
+        lexical.counts_as.copy_(torch.arange(config.vocab_size))
+    write_sentence_modules(config, folder, DocumentVectors("cls", lexical))
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')
     assert export_model(str(folder), out, "onnx") < 1e-5
     read = {str(file.relative_to(out)): json.loads(file.read_text()) for file in out.rglob("*.json") if file.is_file()}
@@ -118,10 +124,10 @@ def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(conf
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     assert [(each.name, each.shape) for each in session.get_outputs()] == [
         ("last_hidden_state", ["batch", "tokens", 24]),
-        ("sentence_embedding", ["batch", 24]),
+        ("sentence_embedding", ["batch", 24 + words]),
     ]
     rows = AutoTokenizer.from_pretrained(out)(texts[0], padding=True, return_tensors="np", return_token_type_ids=True)
     rows = {each.name: rows[each.name] for each in session.get_inputs()}
     (vectors,) = session.run(["sentence_embedding"], rows)
-    original = SentenceTransformer(str(folder), device="cpu").encode(texts[0])
+    original = SentenceTransformer(str(folder), device="cpu", trust_remote_code=bool(words)).encode(texts[0])
     np.testing.assert_allclose(vectors, original, atol=1e-5)

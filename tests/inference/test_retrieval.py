@@ -11,12 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.utils.checkpoint import checkpoint
+from transformers import AutoTokenizer
 
 from torch_linformer.data.reading.collection import load_collection
 from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate
+from torch_linformer.inference.export import export_model
+from torch_linformer.models import LinformerConfig
+from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
 from torch_linformer.training import embedder_floors as floors_module
 from torch_linformer.training import retrieval_trainer as trainer_module
@@ -280,3 +284,18 @@ def test_a_lexical_part_that_is_damaged(worded, tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"3_LexicalVector lacks config.json or model.safetensors"):
         embed_files(settings, tmp_path / "v.npy", device="cpu")
+
+
+@torch.no_grad()
+def test_an_exported_model_makes_the_same_vectors(worded, tmp_path):
+    """For any number of rows, as a folder that goes on being one of sentence-transformers."""
+    assert export_model(str(worded.folder), tmp_path / "program", "torch") < 1e-5
+    rows = AutoTokenizer.from_pretrained(worded.folder)(
+        [text for text, _ in worded.rows], padding=True, return_tensors="pt"
+    )
+    program = torch.export.load(tmp_path / "program" / "model.pt2").module()
+    _, vectors = program(rows["input_ids"], rows["attention_mask"])
+    written_vectors = vectors_of(worded, [text for text, _ in worded.rows], tmp_path / "queries")
+    assert np.allclose(vectors, written_vectors, atol=1e-5)
+    config = LinformerConfig.from_pretrained(worded.folder)
+    assert document_vectors(str(tmp_path / "program"), config).width(128) == 128 + 512

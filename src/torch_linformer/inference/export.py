@@ -148,4 +148,5 @@ def _difference(scores: Scores, file: Path, rows: int, length: int) -> float:
         inputs = dict(zip(scores.inputs, batch, strict=True))
         found = session.run(scores.outputs, {name: tensor.numpy() for name, tensor in inputs.items()})
     pairs = [(np.asarray(one), other.numpy()) for one, other in zip(found, scores(*batch), strict=True)]
-    return float(np.max([np.abs(one - other).max() / np.abs(other).max() for one, other in pairs]))
+    largest = [max(np.abs(other).max(), np.finfo(np.float32).tiny) for _, other in pairs]  # a row without words is 0
+    return float(np.max([np.abs(one - other).max() / size for (one, other), size in zip(pairs, largest, strict=True)]))

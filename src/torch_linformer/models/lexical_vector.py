@@ -47,7 +47,7 @@ class LexicalVector(LexicalFeatures):
         features, weights = self.weigh(input_ids, attention_mask)
         signs = 1 - 2 * (features * _SIGN % _PRIME % 2)
         columns = features * _COLUMN % _PRIME % self.width
-        found = weights.new_zeros(len(input_ids), self.width).scatter_add(1, columns, signs * weights)
+        found = weights.new_zeros(input_ids.shape[0], self.width).scatter_add(1, columns, signs * weights)
         return F.normalize(found, dim=-1)
 
     def beside(self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
