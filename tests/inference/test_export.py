@@ -18,6 +18,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
+from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import embed
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.sentence_pooling import sentence_pooling
@@ -163,5 +164,5 @@ def test_the_longest_and_the_shortest_are_compared(classifier_run):
 def test_both_types_of_tokens_are_compared(classifier_run):
     config = AutoConfig.from_pretrained(classifier_run.folder)
     config.type_vocab_size = 2
-    scores = export.Scores(LinformerForQuestionAnswering(config))
+    scores = export.Scores(LinformerForQuestionAnswering(config), DocumentVectors("mean"))
     assert [set(tensor.unique().tolist()) for tensor in export._batch(scores, 3, 24)[1:]] == [{0, 1}, {0, 1}]
