@@ -55,6 +55,23 @@ def gradients():
     return gradients_of
 
 
+@pytest.fixture
+def graph_counter(monkeypatch):
+    """Counts graphs of --compile, which are recorded and run as they are; kernels are made in tests/clients."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    from torch_linformer.opening import compiling
+
+    torch._dynamo.reset()
+    counting, compile_module = CompileCounterWithBackend("eager"), torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda module, **options: compile_module(module, backend=counting, **options)
+    )
+    monkeypatch.setattr(compiling, "why_not_compile", lambda device: None)
+    yield counting
+    torch._dynamo.reset()
+
+
 class Page(HTMLParser):
     """Tags, attributes, text and scripts of a page; fails on a tag that is not closed where it should be."""
 

@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
@@ -40,19 +38,6 @@ def test_other_devices_are_not_compiled_for():
     assert compiling.why_not_compile("mps") == "it computes on cpu and cuda, not on mps"
 
 
-@pytest.fixture
-def counter(monkeypatch):
-    """Counts graphs that are recorded and run as they are: no kernels are made."""
-    torch._dynamo.reset()
-    counting, compile_module = CompileCounterWithBackend("eager"), nn.Module.compile
-    monkeypatch.setattr(
-        nn.Module, "compile", lambda module, **options: compile_module(module, backend=counting, **options)
-    )
-    monkeypatch.setattr(compiling, "why_not_compile", lambda device: None)
-    yield counting
-    torch._dynamo.reset()
-
-
 def build(**fields):
     sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     torch.manual_seed(0)
@@ -60,7 +45,7 @@ def build(**fields):
     return LinformerForSequenceClassification(config).eval()
 
 
-def test_a_compiled_model_computes_and_saves_what_it_did(counter):
+def test_a_compiled_model_computes_and_saves_what_it_did(graph_counter):
     model = build()
     plain = copy.deepcopy(model)
     assert compiling.compile_backbone(model, "cuda") == "--compile: the first batches wait for the compiler"
@@ -68,11 +53,11 @@ def test_a_compiled_model_computes_and_saves_what_it_did(counter):
         for shape in ((2, 9), (3, 5), (4, 7)):
             ids = torch.randint(11, shape)
             torch.testing.assert_close(model(ids).logits, plain(ids).logits)
-    assert counter.frame_count == 1, "one graph for every batch and length"
+    assert graph_counter.frame_count == 1, "one graph for every batch and length"
     assert list(model.state_dict()) == list(plain.state_dict())
 
 
-def test_on_a_cpu_the_sentence_tells_what_it_cost(counter):
+def test_on_a_cpu_the_sentence_tells_what_it_cost(graph_counter):
     assert "69 s to compile, and then twice as long" in compiling.compile_backbone(build(), "cpu")
 
 
@@ -83,16 +68,16 @@ def test_on_a_cpu_the_sentence_tells_what_it_cost(counter):
         ({"activation_memory": "checkpoint"}, True, "--compile does not go with --activation-memory checkpoint"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused(counter, fields, training, message):
+def test_what_cannot_be_compiled_is_refused(graph_counter, fields, training, message):
     with pytest.raises(InputError, match=message):
         compiling.compile_backbone(build(**fields), "cpu", training=training)
 
 
-def test_what_only_training_cannot_do_is_compiled_for_inference(counter):
+def test_what_only_training_cannot_do_is_compiled_for_inference(graph_counter):
     compiling.compile_backbone(build(activation_memory="checkpoint"), "cpu")
 
 
-def test_several_processes_are_refused(counter, monkeypatch):
+def test_several_processes_are_refused(graph_counter, monkeypatch):
     monkeypatch.setattr(compiling.processes, "count", lambda: 2)
     with pytest.raises(InputError, match="--compile is for a single process: leave it out under torchrun"):
         compiling.compile_backbone(build(), "cpu")
