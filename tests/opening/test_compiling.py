@@ -12,6 +12,7 @@ from torch_linformer.opening import compiling
 
 def test_a_cpu_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(torch, "__file__", "/somewhere/torch/__init__.py")
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
     assert compiling.why_not_compile("cpu") is None
@@ -22,6 +23,8 @@ def test_a_cpu_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "my++")
     with pytest.raises(InputError, match=r"^--compile: .* there is no my\+\+; install it or set CXX$"):
         compiling.require_compiler("cpu")
+    monkeypatch.setattr(torch, "__file__", "/some where/torch/__init__.py")
+    assert compiling.why_not_compile("cpu").endswith("torch's own path has a space (/some where/torch)")
 
 
 def test_a_gpu_needs_triton_and_a_compiler(monkeypatch):
