@@ -231,6 +231,7 @@ def test_words_are_a_part_of_a_vector(worded, tmp_path):
     assert "lexical part kept" in worded.shown and "Linformer with its lexical part" in worded.shown
     assert worded.metrics["ndcg_at_10"] > worded.metrics["rest_ndcg_at_10"] + 0.2
     assert {"lexical_ndcg_at_10", "tfidf_search_ndcg_at_10"} < set(worded.metrics)
+    assert "To try next: --from an adapted encoder; a larger --lexical-width" in worded.metrics["verdict"]
     documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
     queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
     assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)

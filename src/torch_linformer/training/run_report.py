@@ -184,6 +184,8 @@ def _advice(outcome: Outcome) -> str:
     """What to try where a model is not clearly better than what it must beat."""
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
+    if settings.task == "embed" and outcome.lexical is not None and outcome.lexical.kept:
+        ideas.append("a larger --lexical-width")
     curve = [entry[best] for entry in outcome.history if best in entry]
     pick = max if outcome.task.larger_is_better else min
     if len(curve) > 1 and curve[-1] != pick(curve[:-1]) and curve[-1] == pick(curve):
