@@ -91,7 +91,8 @@ def _fitted_head(
     texts: list[str] = []
     documents: list[list[int]] = []
     for drawn, ids in drawn_documents(train.select(order), encoder):
-        texts, documents = texts + drawn, documents + ids
+        texts += drawn
+        documents += ids
         if len(documents) > most:
             break
     tokens = sum(map(len, documents))

@@ -112,7 +112,7 @@ def _similarities(
 ) -> tuple[list[Tensor], Tensor]:
     """Products of queries and documents, by words and by the rest, ``(Q, D)``; and which documents are relevant.
 
-    What is no candidate, as a query that is a document itself, has −∞ in both.
+    What is no candidate, as a query that is a document itself, has −1 in both, the least that a cosine can be.
     """
     documents, judgments = len(examples.documents), judgments_of(examples.documents)
     asked = np.flatnonzero(judgments.wanted > 0)
