@@ -5,11 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.lexical_vector import WEIGHTS, LexicalVector
 from torch_linformer.models.pooling import embed
 
 VOCABULARY, CHANNELS, WIDTH, SHARE = 37, 5, 11, 0.3
@@ -20,13 +21,15 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def lexical():
-    """Tokens 0 to 3 count for nothing, 20 as 5."""
+@pytest.fixture(params=["hashed", "fitted"])
+def lexical(request):
+    """Tokens 0 to 3 count for nothing, 20 as 5; the column of a token is a hash, or was fitted."""
     made = LexicalVector(VOCABULARY, CHANNELS, WIDTH, SHARE).double()
     made.idf.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(0))
     made.counts_as.copy_(torch.arange(VOCABULARY))
     made.counts_as[:4], made.counts_as[20] = NOTHING, 5
+    if request.param == "fitted":
+        made.columns.copy_(torch.randint(WIDTH, (VOCABULARY,), generator=torch.Generator().manual_seed(1)))
     return made
 
 
@@ -36,8 +39,7 @@ def by_hand(lexical, ids):
     tokens = [int(lexical.counts_as[token]) for token in ids if lexical.counts_as[token] != NOTHING]
     for token, count in Counter(tokens).items():
         sign = 1 - 2 * (token * 1_103_515_245 % (2**31 - 1) % 2)
-        column = token * 1_640_531_527 % (2**31 - 1) % lexical.width
-        y[column] += sign * (1 + math.log(count)) * float(lexical.idf[token])
+        y[int(lexical.columns[token])] += sign * (1 + math.log(count)) * float(lexical.idf[token])
     length = math.sqrt(sum(each**2 for each in y))
     return torch.tensor(y, dtype=torch.float64) / (length or 1.0)
 
@@ -88,6 +90,15 @@ def test_it_is_saved_whole(lexical, tmp_path):
     assert (loaded.channels, loaded.width, loaded.share) == (CHANNELS, WIDTH, SHARE)
     assert loaded.get_embedding_dimension() == CHANNELS + WIDTH
     assert torch.equal(loaded.sketch(ids), lexical.sketch(ids))
+
+
+def test_a_folder_from_before_columns_were_fitted_has_hashes(lexical, tmp_path):
+    lexical.float().save(str(tmp_path))
+    weights = load_file(tmp_path / WEIGHTS)
+    del weights["columns"]
+    save_file(weights, tmp_path / WEIGHTS)
+    hashes = [token * 1_640_531_527 % (2**31 - 1) % WIDTH for token in range(VOCABULARY)]
+    assert LexicalVector.load(str(tmp_path)).columns.tolist() == hashes
 
 
 def test_sentence_transformers_calls_it_with_a_dictionary(lexical):

@@ -57,6 +57,19 @@ def prepared(task, datasets_cache):
     return prepare
 
 
+def asked_nothing(texts):
+    """Documents without queries, from which no weights can be learned."""
+    return Dataset.from_list([{"text": text, "queries": []} for text in texts])
+
+
+def without_a_sketch(words):
+    """The same with a column for each token."""
+    size = len(words.counts_as)
+    exact = LexicalVector(size, CHANNELS, size)
+    exact.load_state_dict({**words.state_dict(), "columns": torch.arange(size)})
+    return exact
+
+
 def by_definition(task, examples, words, rest, a, b):
     """The loss of the factors, a query at a time."""
     judgments, documents = judgments_of(examples.documents), len(examples.documents)
@@ -120,7 +133,7 @@ def test_it_is_left_out_where_the_score_is_worse_by_more_than_chance(task, prepa
 
 
 def test_the_weights_of_tokens_are_those_of_the_documents(task):
-    documents = Dataset.from_dict({"text": ["baro dode", "baro", "baro kete kete"]})
+    documents = asked_nothing(["baro dode", "baro", "baro kete kete"])
     words = fitted_vector(task, documents, task.encoder(32), CHANNELS, 256, seed=0)
     special = set(task.tokenizer.all_special_ids)
     having = [{*ids} - special for ids in task.tokenizer(documents["text"][:])["input_ids"]]
@@ -130,6 +143,34 @@ def test_the_weights_of_tokens_are_those_of_the_documents(task):
         assert counted < 0 or float(words.idf[counted]) == pytest.approx(math.log(4 / (1 + number)))
     assert {float(words.idf[words.counts_as[token]]) for token in set.intersection(*having)} == {0.0}
     assert all(int(words.counts_as[special]) == -1 for special in task.tokenizer.all_special_ids)
+
+
+def test_tokens_that_weigh_much_share_columns_with_few(task):
+    draw, columns = np.random.default_rng(0), 16
+    often = 1 / np.arange(1, len(WORDS) + 1)
+    texts = [" ".join(draw.choice(WORDS, 12, p=often / often.sum())) for _ in range(40)]
+    words = fitted_vector(task, asked_nothing(texts), task.encoder(32), CHANNELS, columns, seed=0)
+    exact = without_a_sketch(words)
+    rows = [torch.tensor([ids]) for ids in task.tokenizer(texts)["input_ids"]]
+    loads = torch.cat([exact.sketch(row) for row in rows]).square().mean(dim=0)
+    tokens = words.counts_as.unique()[1:]  # without "nothing"
+    sums = torch.zeros(columns).index_add(0, words.columns[tokens], loads[tokens])
+    assert int((loads > 0).sum()) > 2 * columns and loads.max() > 4 * loads[loads > 0].min()
+    assert sums.max() <= 4 / 3 * max(loads.max(), sums.mean())  # what this order of filling promises
+    unseen = tokens[loads[tokens] == 0]
+    assert len(unseen) > columns and len(words.columns[unseen].unique()) > columns / 2  # not all in the emptiest
+
+
+def test_sketches_of_fitted_columns_err_less(task):
+    """Than those of hashes: products of the sketches of documents, beside products without a sketch."""
+    fitted = fitted_vector(task, collection(0), task.encoder(32), CHANNELS, 64, seed=0)
+    exact, hashed = without_a_sketch(fitted), LexicalVector(len(task.tokenizer), CHANNELS, 64)
+    hashed.load_state_dict({**fitted.state_dict(), "columns": hashed.columns})
+    rows = [torch.tensor([ids]) for ids in task.tokenizer(collection(4)["text"][:])["input_ids"]]
+    found = {each: torch.cat([each.sketch(row) for row in rows]) for each in (fitted, hashed, exact)}
+    products = {each: sketches @ sketches.T for each, sketches in found.items()}
+    errors = [float((products[each] - products[exact]).square().mean()) for each in (fitted, hashed)]
+    assert errors[0] < 0.7 * errors[1]
 
 
 def test_sketches_are_those_of_the_rows(task):

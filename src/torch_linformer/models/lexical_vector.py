@@ -24,9 +24,10 @@ class LexicalVector(LexicalFeatures):
         y_j = \sum_{f : \, h(f) = j} g(f) \, x_f
 
     v has length 1, and x are the :class:`~torch_linformer.models.lexical_features.LexicalFeatures` of the row's tokens.
-    The hashes h, a column, and g, a sign, are those of feature hashing (Weinberger et al. 2009, arXiv 0902.2206): the
-    product of two sketches is that of two x, but for an error of about one in :math:`\sqrt{\text{width}}`. A row
-    without tokens has y = 0.
+    As in feature hashing (Weinberger et al. 2009, arXiv 0902.2206) each token has a column h and a sign g, so the
+    product of two sketches is that of two x but for the products of tokens that share a column. Hashed columns make
+    that about one in :math:`\sqrt{\text{width}}`; those that :func:`~torch_linformer.tasks.lexical_fit.fit_vector`
+    chooses make it less. A row without tokens has y = 0.
 
     In a folder of sentence-transformers this is a module of its own, the last one.
 
@@ -35,20 +36,31 @@ class LexicalVector(LexicalFeatures):
         channels: numbers of v.
         width: numbers of y.
         share: s, from 0 to 1.
+
+    Attributes:
+        columns: a buffer, ``(vocab_size,)``: h of each token, by a hash (the first value) until it is fitted.
     """
+
+    columns: Tensor
 
     def __init__(self, vocab_size: int, channels: int, width: int, share: float = 0.5) -> None:
         super().__init__(vocab_size)
+        self.register_buffer("columns", torch.empty(vocab_size, dtype=torch.long))
         self.channels, self.width, self.share = channels, width, share
         self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Forget what was fitted: no token counts, and a hash is its column."""
+        super().reset_parameters()
+        self.columns.copy_(torch.arange(len(self.columns)) * _COLUMN % _PRIME % self.width)
 
     def sketch(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """y of length 1, ``(B, width)``, of token ids ``(B, N)``; those where the mask is 0 are padding."""
         features, weights = self.weigh(input_ids, attention_mask)
         signs = 1 - 2 * (features * _SIGN % _PRIME % 2)
-        columns = features * _COLUMN % _PRIME % self.width
-        found = weights.new_zeros(input_ids.shape[0], self.width).scatter_add(1, columns, signs * weights)
-        return F.normalize(found, dim=-1)
+        found = weights.new_zeros(input_ids.shape[0], self.width)
+        return F.normalize(found.scatter_add(1, self.columns[features], signs * weights), dim=-1)
 
     def beside(self, vectors: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """v' ``(B, C + width)`` of vectors v ``(B, C)`` of the same rows."""
@@ -79,8 +91,8 @@ class LexicalVector(LexicalFeatures):
 
     @classmethod
     def load(cls, input_path: str) -> Self:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote; in folders from when all columns were hashes there are none."""
         folder = Path(input_path)
         lexical = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        lexical.load_state_dict(load_file(folder / WEIGHTS))
+        lexical.load_state_dict({"columns": lexical.columns, **load_file(folder / WEIGHTS)})
         return lexical

@@ -1,4 +1,4 @@
-"""The lexical head of a classifier, and the lexical part of vectors, fitted to the training documents."""
+"""The lexical head of a classifier, fitted to the training documents."""
 
 import unicodedata
 import warnings
@@ -14,9 +14,8 @@ from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_features import NOTHING, LexicalFeatures
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.tasks.floors import MANY_DOCUMENTS, MAX_COEFFICIENTS, logistic_regression
 
 MOST_BUCKETS = 2**18
@@ -62,13 +61,10 @@ def fit_head(
         balanced: give rare labels more weight, where a document has one label.
     """
     head.reset_parameters()
-    counts_as = _counts_as(tokenizer, len(head.counts_as))
-    head.counts_as.copy_(torch.from_numpy(counts_as))
-    counted = [counts_as[np.asarray(document, dtype=np.int64)] for document in documents]
-    counted = [tokens[tokens != NOTHING] for tokens in counted]
+    _, tokens = counted(head, tokenizer, documents)
     if len(head.pairs):
-        _fill(head, counted)
-    counts = _counts(head, counted)
+        _fill(head, tokens)
+    counts = counts_of(head, tokens)
     idf = np.where(counts.getnnz(axis=0) > 0, TfidfTransformer().fit(counts).idf_, 0.0)
     counts.data = 1 + np.log(counts.data)
     with warnings.catch_warnings():
@@ -79,28 +75,14 @@ def fit_head(
         tensor.copy_(torch.from_numpy(found))
 
 
-@torch.no_grad()
-def fit_vector(lexical: LexicalVector, tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[int]]) -> None:
-    r"""Give tokens the weights that they have in a search among documents like these.
-
-    .. math:: \mathrm{idf}_f = \ln \frac{1 + n}{1 + n_f}
-
-    for n documents, :math:`n_f` of which have token f; one that none has tells most. Tokens count as in
-    :func:`fit_head`. (The 1 that scikit-learn adds to the logarithm keeps the weight of words that every document has,
-    which only disturb a sketch.)
-
-    Args:
-        lexical: is changed.
-        tokenizer: of the documents.
-        documents: token ids of whole documents.
-    """
+def counted(
+    lexical: LexicalFeatures, tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[int]]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """What each token id counts as, which ``lexical`` gets to know, and what the documents have of that."""
     counts_as = _counts_as(tokenizer, len(lexical.counts_as))
-    having = np.zeros(len(counts_as))
-    for document in documents:
-        tokens = counts_as[np.asarray(document, dtype=np.int64)]
-        having[np.unique(tokens[tokens != NOTHING])] += 1
     lexical.counts_as.copy_(torch.from_numpy(counts_as))
-    lexical.idf.copy_(torch.from_numpy(np.log((1 + len(documents)) / (1 + having))))
+    found = (counts_as[np.asarray(document, dtype=np.int64)] for document in documents)
+    return counts_as, [tokens[tokens != NOTHING] for tokens in found]
 
 
 def _counts_as(tokenizer: PreTrainedTokenizerFast, size: int) -> np.ndarray:
@@ -130,16 +112,16 @@ def _fill(head: LexicalHead, documents: Sequence[np.ndarray]) -> None:
     head.pairs[list(table)] = torch.tensor(list(table.values()), dtype=torch.long)
 
 
-def _counts(head: LexicalHead, documents: Sequence[np.ndarray]) -> Any:
+def counts_of(lexical: LexicalFeatures, documents: Sequence[np.ndarray]) -> Any:
     """How often each document has each feature, ``(documents, features)``."""
     columns = []
     for tokens in documents:
         ids = torch.from_numpy(tokens)[None]
-        found, known = head.features(ids, torch.ones_like(ids, dtype=torch.bool))
+        found, known = lexical.features(ids, torch.ones_like(ids, dtype=torch.bool))
         columns.append(found[known].numpy())
     ends = np.cumsum([0, *map(len, columns)])
-    flat = np.concatenate(columns)
-    counts = csr_matrix((np.ones(len(flat)), flat, ends), shape=(len(columns), len(head.idf)))
+    flat = np.concatenate([np.empty(0, dtype=np.int64), *columns])  # of no documents too
+    counts = csr_matrix((np.ones(len(flat)), flat, ends), shape=(len(columns), len(lexical.idf)))
     counts.sum_duplicates()
     return counts
 

@@ -23,6 +23,7 @@ from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
 
+SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
 POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformers has
 
 

@@ -1,5 +1,6 @@
 """The lexical part of an embedder's vectors: fitted, weighed against the rest of them, and kept where it helps."""
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -11,12 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.opening import processes
-from torch_linformer.tasks.lexical_fit import fit_vector
-from torch_linformer.tasks.retrieval import Retrieval, judgments_of
+from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
+from torch_linformer.tasks.retrieval import SCALE, Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.lexical import Weighing, drawn_documents, fit_factors
-from torch_linformer.training.retrieval_trainer import SCALE, RetrievalTrainer
+from torch_linformer.training.retrieval_trainer import RetrievalTrainer
 from torch_linformer.training.verdict import CHANCE
 
 MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
@@ -26,7 +27,7 @@ AT_ONCE = 16  # rows whose words are counted
 def fitted_vector(
     task: Retrieval, train: Dataset, encoder: DocumentEncoder, channels: int, width: int, seed: int
 ) -> LexicalVector:
-    """A lexical part whose weights of tokens are those of the training documents, whole.
+    """A lexical part whose weights of tokens are learned from the training documents, whole, and their queries.
 
     Args:
         task: of the run.
@@ -34,14 +35,16 @@ def fitted_vector(
         encoder: makes their token ids.
         channels: numbers of the vectors without it.
         width: numbers that it adds.
-        seed: of the draw, where there are more documents than it needs.
+        seed: of the draw, where there are more documents than it needs, and of the learning.
     """
 
     def fitted() -> LexicalVector:
         lexical = LexicalVector(len(task.tokenizer), channels, width)
-        order = np.random.default_rng(seed).permutation(len(train))
-        ids = (ids for _, some in drawn_documents(train.select(order), encoder) for ids in some)
-        fit_vector(lexical, task.tokenizer, list(ids))
+        drawn = train.select(np.random.default_rng(seed).permutation(len(train)))
+        ids = [ids for _, some in drawn_documents(drawn, encoder) for ids in some]
+        drawn = drawn.select(range(len(ids)))
+        queries = ids if "label" in drawn.column_names else encoder.ids(queries_of(drawn))
+        fit_vector(lexical, task.tokenizer, ids, queries, judgments_of(drawn), seed)
         return lexical
 
     return processes.on_main(fitted)
@@ -64,10 +67,11 @@ def weigh_vectors(
     task = trainer.task
     known_words, unseen_words = (sketches(lexical, examples) for examples in (validation, test))
     known, unseen = (np.asarray(trainer.answers_to(examples)) for examples in (validation, test))
-    logits, relevant = _similarities(task, validation, known_words, known)
+    logits, relevant, candidates = _similarities(validation, known_words, known)
 
     def factors(parts: list[Tensor]) -> tuple[list[float], float]:
-        return fit_factors(parts, [SCALE] * len(parts), lambda scores: _loss(scores, relevant), len(relevant))
+        loss = partial(surprise, relevant=relevant, candidates=candidates)
+        return fit_factors(parts, [SCALE] * len(parts), loss, len(relevant))
 
     (of_words, alone), (_, without) = (factors([part]) for part in logits)
     (a, b), together = factors(logits)
@@ -107,25 +111,16 @@ def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-def _similarities(
-    task: Retrieval, examples: Examples, words: np.ndarray, rest: np.ndarray
-) -> tuple[list[Tensor], Tensor]:
-    """Products of queries and documents, by words and by the rest, ``(Q, D)``; and which documents are relevant.
-
-    What is no candidate, as a query that is a document itself, has −1 in both, the least that a cosine can be.
+def _similarities(examples: Examples, words: np.ndarray, rest: np.ndarray) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Products of queries and documents, by words and by the rest, ``(Q, D)``; which of the documents are relevant, and
+    which are candidates: a query that is a document itself is none.
     """
     documents, judgments = len(examples.documents), judgments_of(examples.documents)
     asked = np.flatnonzero(judgments.wanted > 0)
     most = max(1, MOST_SIMILARITIES // documents)
     asked = np.random.default_rng(0).permutation(asked)[:most]
-    relevant = judgments.documents == judgments.queries[asked, None]
-    itself = judgments.itself[asked, None] == np.arange(documents)
+    candidates = judgments.itself[asked, None] != np.arange(documents)
+    relevant = (judgments.documents == judgments.queries[asked, None]) & candidates
     first = 0 if "label" in examples.documents.column_names else documents
-    parts = [vectors[first + asked] @ vectors[:documents].T for vectors in (words, rest)]
-    return [torch.from_numpy(np.where(itself, -1.0, part)) for part in parts], torch.from_numpy(relevant & ~itself)
-
-
-def _loss(scores: Tensor, relevant: Tensor) -> Tensor:
-    """How surprising it is that each query finds a document that it should, in nats."""
-    found = scores.masked_fill(~relevant, float("-inf")).logsumexp(dim=1)
-    return (scores.logsumexp(dim=1) - found).mean()
+    parts = [torch.from_numpy(vectors[first + asked] @ vectors[:documents].T) for vectors in (words, rest)]
+    return parts, torch.from_numpy(relevant), torch.from_numpy(candidates)

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.opening import processes
-from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.retrieval import SCALE, Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_trainer import DocumentTrainer
 
-SCALE = 20.0  # of a cosine; the usual one of sentence-transformers
 TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn, each part a second time for its gradients
 
 

@@ -1,0 +1,127 @@
+"""The lexical part of vectors, fitted to the training documents and to the queries that should find them."""
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.preprocessing import normalize
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.models.lexical_features import NOTHING
+from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.tasks.lexical_fit import counted, counts_of
+from torch_linformer.tasks.retrieval import SCALE
+from torch_linformer.tasks.retrieval_metrics import Judgments
+
+STEPS, BATCH, LEARNING_RATE = 200, 64, 0.03
+NEAR_IDF = 2.0  # how much it costs to leave it: halves of training meetings find those of the other (docs/log.md)
+MOST_DOCUMENTS = 2000  # that weights are learned from
+
+
+def fit_vector(
+    lexical: LexicalVector,
+    tokenizer: PreTrainedTokenizerFast,
+    documents: Sequence[Sequence[int]],
+    queries: Sequence[Sequence[int]],
+    judgments: Judgments,
+    seed: int,
+) -> None:
+    r"""Give tokens the weights that find documents like these, and columns that disturb little.
+
+    .. math:: w_f = e^{\theta_f} \ln \frac{1 + n}{1 + n_f}
+
+    for n documents, :math:`n_f` of which have token f, with the :math:`\theta` that :func:`learn_weights` learns from
+    the queries. Tokens count as in :func:`~torch_linformer.tasks.lexical_fit.fit_head`. (The 1 that scikit-learn adds
+    to the logarithm keeps the weight of words that every document has, which only disturb a sketch.)
+
+    Two tokens f and g in a column disturb a product by about :math:`\ell_f \ell_g`, where :math:`\ell` is the mean of
+    :math:`x_f^2 / \lVert x \rVert_2^2` over the documents. So each token, those of the largest :math:`\ell` first, goes
+    to the column with the least sum of them so far (Graham 1969, longest processing time first): what weighs much
+    shares its column with little.
+
+    Args:
+        lexical: is changed.
+        tokenizer: of the documents.
+        documents: token ids of whole documents.
+        queries: token ids of queries, in the order of the judgments.
+        judgments: which documents each query should find.
+        seed: of the order of the queries.
+    """
+    lexical.reset_parameters()
+    _, asked = counted(lexical, tokenizer, queries)
+    counts_as, tokens = counted(lexical, tokenizer, documents)
+    found, wanted = (counts_of(lexical, each) for each in (tokens, asked))
+    weights = np.log((1 + len(documents)) / (1 + found.getnnz(axis=0)))
+    for counts in (found, wanted):
+        counts.data = 1 + np.log(counts.data)
+    weights *= np.exp(learn_weights(found.multiply(weights), wanted.multiply(weights), judgments, seed))
+    with torch.no_grad():
+        lexical.idf.copy_(torch.from_numpy(weights))
+    loads = np.asarray(normalize(found.multiply(weights).tocsr()).power(2).mean(axis=0)).ravel()
+    there = np.unique(counts_as[counts_as != NOTHING])
+    seldom = loads[loads > 0].min(initial=1.0) / 2  # what a token is taken to weigh that no document has
+    lexical.columns[torch.from_numpy(there)] = torch.tensor(_balanced(np.maximum(loads[there], seldom), lexical.width))
+
+
+def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int) -> np.ndarray:
+    r"""The logarithms :math:`\theta` of factors of features with which queries find their documents.
+
+    They have the least :func:`surprise` of the cosines of x e^θ, of queries and documents, times a scale that is
+    learned too, plus :math:`2 \lVert \theta \rVert^2 / Q` for Q queries: a feature stays as it is unless several
+    queries tell otherwise.
+
+    Args:
+        documents: their features x, sparse, ``(D, F)``; the first 2,000 count.
+        queries: likewise, ``(Q, F)``.
+        judgments: which documents each query should find.
+        seed: of the order of the queries.
+    """
+    there = min(documents.shape[0], MOST_DOCUMENTS)
+    known, relevant = _sparse(documents.tocsr()[:there]), judgments.documents[:there]
+    squares = (known * known).coalesce()
+    candidates = torch.from_numpy(judgments.itself[:, None] != np.arange(there))
+    wanted = torch.from_numpy(judgments.queries[:, None] == relevant) & candidates
+    asked = torch.nonzero(wanted.any(dim=1)).flatten()
+    theta = torch.zeros(documents.shape[1], requires_grad=True)
+    scale = torch.tensor(np.log(SCALE), dtype=torch.float32, requires_grad=True)
+    optimizer = torch.optim.Adam([theta, scale], lr=LEARNING_RATE)
+    queries, draws = queries.tocsr(), np.random.default_rng(seed)
+    for _ in range(STEPS if len(asked) else 0):
+        rows = asked[draws.permutation(len(asked))[:BATCH]]
+        factors = (2 * theta).exp()
+        words = torch.from_numpy(queries[rows.numpy()].toarray()).float()
+        lengths = [(each @ factors).clamp(min=1e-12).sqrt() for each in (words.square(), squares)]
+        cosines = torch.sparse.mm(known, (words * factors).T).T / (lengths[0][:, None] * lengths[1])
+        loss = surprise(cosines * scale.exp(), wanted[rows], candidates[rows])
+        loss = loss + NEAR_IDF * theta.square().sum() / len(asked)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return theta.detach().double().numpy()
+
+
+def surprise(scores: Tensor, relevant: Tensor, candidates: Tensor) -> Tensor:
+    """How surprising it is that a query finds one of its documents among the candidates, in nats; all ``(Q, D)``."""
+    chosen, among = (scores.masked_fill(~each, float("-inf")).logsumexp(dim=1) for each in (relevant, candidates))
+    return (among - chosen).mean()
+
+
+def _sparse(matrix: Any) -> Tensor:
+    coordinates = matrix.tocoo()
+    indices = torch.from_numpy(np.stack([coordinates.row, coordinates.col]).astype(np.int64))
+    values = torch.from_numpy(coordinates.data).float()
+    return torch.sparse_coo_tensor(indices, values, matrix.shape, check_invariants=True).coalesce()
+
+
+def _balanced(loads: np.ndarray, columns: int) -> list[int]:
+    """A column for each load: for the largest first, the one with the least sum so far."""
+    sums = [(0.0, column) for column in range(columns)]
+    found = [0] * len(loads)
+    for number in np.argsort(-loads, kind="stable").tolist():
+        load, column = sums[0]
+        found[number] = column
+        heapq.heapreplace(sums, (load + loads[number], column))
+    return found
