@@ -38,7 +38,7 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
     A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
     """
     plain = all(_is_plain(module) and module.bias is not None for module in modules)
-    if not plain or len({(module.weight.shape, x.shape) for module, x in zip(modules, sums, strict=True)}) > 1:
+    if not plain or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
     weights, biases = [module.weight for module in modules], [module.bias for module in modules]
     batch, slots = sums[0].shape[:2]
