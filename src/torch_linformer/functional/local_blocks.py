@@ -40,10 +40,15 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
     if not torch.compiler.is_compiling() and blocks == 1:  # comparing a size would tie a graph to it
         return [put_around(sequence, *sides).unsqueeze(-3)]
     # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
-    further = -(-span // block) - 1
     sequence = put_around(sequence, sides[0], sides[1] + -span % block)
-    columns = sequence.view(*sequence.shape[:-2], blocks + further, block, sequence.shape[-1])
-    return [columns[..., i : i + blocks, : span - i * block, :] for i in range(further + 1)]
+    starts = range(0, span, block)
+    if torch.compiler.is_compiling():  # a graph for all lengths cannot know that the whole is one column more
+        shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+        columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
+    else:
+        every = sequence.unflatten(-2, (-1, block))
+        columns = [every[..., i : i + blocks, :, :] for i in range(len(starts))]
+    return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
 
 
 def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
