@@ -46,7 +46,7 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
         shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
         columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
     else:
-        every = sequence.unflatten(-2, (-1, block))
+        every = torch.unflatten(sequence, -2, (-1, block))
         columns = [every[..., i : i + blocks, :, :] for i in range(len(starts))]
     return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
 

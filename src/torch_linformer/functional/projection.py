@@ -169,7 +169,7 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padd
     weights_BnwX = once_of(padding)(("weights of means", window, num_slots, sequence.dtype), find)
     means_BKC = _among_all((weights_BnwX.mT @ windows_BnwC).squeeze(-2), window, num_slots, padding)
     totals_BKC = total_of(means_BKC, padding)
-    return totals_BKC if heads is None else totals_BKC.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
 
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:

@@ -37,16 +37,16 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
 
     A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
     """
-    plain = all(_is_plain(module) and module.bias is not None for module in modules)
+    plain = all(map(_is_plain, modules)) and all(module.bias is not None for module in modules)
     if not plain or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
-    weights, biases = [module.weight for module in modules], [module.bias for module in modules]
+    weights, biases = [module.weight for module in modules], [cast(Tensor, module.bias) for module in modules]
     batch, slots = sums[0].shape[:2]
     # The weights first: so their gradients come out as they are stored, and need no copy.
     mapped = torch.bmm(torch.stack(weights), _stacked(sums, batch).flatten(1, 2).mT).mT
     mass = _stacked(masses, batch).flatten(1)
     mapped = torch.baddbmm(mapped, mass.unsqueeze(-1), torch.stack(biases).unsqueeze(1))
-    return list(mapped.unflatten(1, (batch, slots)))
+    return list(torch.unflatten(mapped, 1, (batch, slots)))
 
 
 def _stacked(tensors: Sequence[Tensor], batch: int) -> Tensor:
