@@ -201,8 +201,8 @@ def test_a_run_from_before_the_option_goes_on_compiled(finished, adapt, tmp_path
     (output / "run.json").write_text(json.dumps(run))
     shown = adapt(output, resume=True, compile=True)
     assert "--compile: the first batches wait for the compiler" in shown and "going on from" in shown
-    # A batch of the student that trains; the last texts that it is compared on; those of both models of the teacher.
-    assert 3 <= graph_counter.frame_count <= 8
+    # The student trains and is compared, and the teacher has no more graphs than that: a break makes more.
+    assert 3 <= graph_counter.frame_count <= 4
     losses = [json.loads((folder / "adaptation.json").read_text())["history"] for folder in (output, finished.folder)]
     compiled, plain = ([step["loss"] for step in history if "loss" in step] for history in losses)
     assert compiled == pytest.approx(plain, rel=1e-3) and len(plain) > 3
