@@ -192,6 +192,26 @@ def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_pat
     assert sorted(os.listdir(output)) == FILES
 
 
+@pytest.mark.usefixtures("no_fresh_process")
+def test_a_run_from_before_the_option_goes_on_compiled(finished, adapt, tmp_path, graph_counter):
+    """Its losses are those without it; texts of all lengths share a graph, of the student and of the teacher each."""
+    output = shutil.copytree(finished.moments / "20", tmp_path / "run")
+    run = json.loads((output / "run.json").read_text())
+    del run["compile"]
+    (output / "run.json").write_text(json.dumps(run))
+    shown = adapt(output, resume=True, compile=True)
+    assert "--compile: the first batches wait for the compiler" in shown and "going on from" in shown
+    # The student trains and is compared, and the teacher has no more graphs than that: a break makes more.
+    assert 3 <= graph_counter.frame_count <= 4
+    losses = [json.loads((folder / "adaptation.json").read_text())["history"] for folder in (output, finished.folder)]
+    compiled, plain = ([step["loss"] for step in history if "loss" in step] for history in losses)
+    assert compiled == pytest.approx(plain, rel=1e-3) and len(plain) > 3
+    weights, expected = (load_file(folder / "model.safetensors") for folder in (output, finished.folder))
+    assert list(weights) == list(expected)
+    for name, weight in expected.items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-2, atol=1e-3)
+
+
 def test_resume_of_a_finished_adaptation_says_so(finished, adapt):
     before = sorted(path.stat().st_mtime_ns for path in finished.folder.rglob("*"))
     assert "it is finished" in adapt(finished.folder, resume=True)

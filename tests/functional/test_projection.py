@@ -145,7 +145,6 @@ def test_no_positions_at_all_give_empty_slots(num_heads):
 MAPS = {
     "linear": lambda x, weight, mask: project_sequence(x, weight, key_padding_mask=mask),
     "conv": lambda x, weight, mask: convolve_windows(x, weight[:3, 0], 5, trailing(mask)),
-    "mean": lambda x, weight, mask: average_windows(x, 3, 5, trailing(mask)) * weight.sum(),
     "max": lambda x, weight, mask: max_windows(x, 3, 5, trailing(mask)) * weight.sum(),
 }
 

@@ -117,6 +117,24 @@ def test_one_graph_for_ten_batches_and_lengths(build, draw_batch, fresh_compiler
     assert graphs == [2] * len(TEN_SHAPES)
 
 
+@pytest.mark.parametrize("fields", [{}, {"projection": "mean", "window": 4}, {"attention": "full"}], ids=str)
+def test_hidden_states_that_are_asked_for_break_no_graph(build, draw_batch, fresh_compiler, fields):
+    model, eager = build(LinformerModel, **fields), build(LinformerModel, **fields)
+    counter, graphs = CompileCounterWithBackend("eager"), []
+    model.compile(fullgraph=True, backend=counter, dynamic=True)
+    for batch, length in TEN_SHAPES:
+        inputs = {**draw_batch(batch, length), "output_hidden_states": True}
+        states, expected = model(**inputs).hidden_states, eager(**inputs).hidden_states
+        assert len(states) == 3
+        for each, wanted in zip(states, expected, strict=True):
+            assert_close(each, wanted, rtol=0, atol=1e-11)
+        torch.stack(states).sum().backward()
+        with torch.no_grad():
+            model(**inputs)
+        graphs.append(counter.frame_count)
+    assert graphs == [2] * len(TEN_SHAPES)
+
+
 @pytest.mark.parametrize("fields", [{}, {"window": 5, "exact_first": 2}], ids=str)
 @torch.no_grad()
 def test_compiled_step_writes_on_at_every_length(build, token_ids, fresh_compiler, fields):

@@ -45,6 +45,22 @@ def test_slots_and_gradients_are_those_of_the_definition(
     assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")], ids=["nan", "inf"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_a_mask_hides_changes_nothing(gradients, kind, poison):
+    projection = SequenceProjection(13, 5, projection=kind, **DOUBLE)
+    mask = torch.tensor([[False] * 7 + [True] * 4, [True] * 11, [True, False] * 5 + [True]])
+    clean, results = torch.randn(3, 11, 7, **DOUBLE), []
+    for filling in (0.0, poison):
+        sequence = clean.masked_fill(mask.unsqueeze(-1), filling).requires_grad_()
+        slots = projection(sequence, mask)
+        results.append((slots, *gradients(slots, [sequence, *projection.parameters()])))
+    for expected, actual in zip(*results, strict=True):
+        assert actual.isfinite().all()
+        assert torch.equal(actual, expected)
+    assert not results[1][1][mask].any()
+
+
 def test_without_length_scaling_it_is_the_bare_product():
     projection = SequenceProjection(13, 5, length_scaling=False, **DOUBLE)
     sequence = torch.randn(2, 11, 7, **DOUBLE)

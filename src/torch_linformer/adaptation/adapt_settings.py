@@ -47,6 +47,9 @@ class AdaptSettings:
     learning_rate: float = option(7e-5, "peak learning rate")
     slot_learning_rate: float = option(6e-3, "peak learning rate of what chooses the slots, and of their mass")
     seed: int = option(0, "seed of the split and of the order")
+    compile: bool = option(
+        False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
+    )
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")

@@ -31,6 +31,7 @@ from torch_linformer.models.with_attention import with_attention
 from torch_linformer.nn.options import default_k
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent
+from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
 from torch_linformer.opening.summary import attention_of
@@ -76,6 +77,8 @@ def run_adaptation(
     """
     device = resolve_device(settings.device)
     resolve_precision(settings.precision, device)
+    if settings.compile:
+        require_compiler(device)
     processes.join(device, settings.batch_size)
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
@@ -139,6 +142,9 @@ class Adaptation:
         self.teacher = Teacher(original.model, min(original.longest, max_length), marks)
         for module in (self.student, self.teacher.model):
             cast(nn.Module, module).to(self.device)
+        if settings.compile:
+            compile_backbone(self.teacher.model, self.device)
+            screen.say(compile_backbone(self.student, self.device, training=True))
         screen.say(
             f"{original.path}: {format_count(self.student.num_parameters())} parameters, reads {original.longest:,} "
             f"tokens, --task {self.objective.name}; the student {max_length:,}, with "

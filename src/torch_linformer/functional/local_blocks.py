@@ -41,11 +41,14 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
         return [put_around(sequence, *sides).unsqueeze(-3)]
     # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
     sequence = put_around(sequence, sides[0], sides[1] + -span % block)
-    shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
-    return [
-        sequence[..., start : start + blocks * block, :].reshape(shape)[..., : span - start, :]
-        for start in range(0, span, block)
-    ]
+    starts = range(0, span, block)
+    if torch.compiler.is_compiling():  # a graph for all lengths cannot know that the whole is one column more
+        shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
+        columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
+    else:
+        every = torch.unflatten(sequence, -2, (-1, block))
+        columns = [every[..., i : i + blocks, :, :] for i in range(len(starts))]
+    return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
 
 
 def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:

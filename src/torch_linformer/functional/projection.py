@@ -150,16 +150,26 @@ def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: 
 
 
 def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
-    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`."""
-    cleaned = zero_padding(sequence, mask_of(padding))
-    sums = _windows(cleaned, window, num_slots, padding).sum(dim=-2)
-    totals = total_of(_among_all(sums, window, num_slots, padding), padding)
+    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`.
+
+    One product with weights 1 / n for the n real tokens of a window, and 0 at padding, where numbers must be finite.
+    """
+    heads = sequence.shape[1] if sequence.dim() == 4 else None
+    # Heads are split from channels in this order: a view of those of all heads.
+    flat_BMC = sequence if heads is None else sequence.transpose(1, 2).flatten(2)
+    windows_BnwC = _windows(flat_BMC, window, num_slots, padding)
 
     def find() -> Tensor:
-        return tokens_per_window(sequence, window, num_slots, padding).clamp(min=1).to(totals.dtype)
+        real_BM = sequence.new_ones(1, sequence.shape[-2]) if padding is None else padding.real.to(sequence.dtype)
+        real_BnwX = _windows(real_BM.unsqueeze(-1), window, num_slots, padding)
+        tokens_BK = tokens_per_window(sequence, window, num_slots, padding, least=1)
+        first = start_of(padding) // window
+        return real_BnwX / tokens_BK[:, first : first + real_BnwX.shape[1], None, None]
 
-    question = "tokens to divide by", window, num_slots, totals.dtype
-    return totals / _like_slots(once_of(padding)(question, find), sequence)
+    weights_BnwX = once_of(padding)(("weights of means", window, num_slots, sequence.dtype), find)
+    means_BKC = _among_all((weights_BnwX.mT @ windows_BnwC).squeeze(-2), window, num_slots, padding)
+    totals_BKC = total_of(means_BKC, padding)
+    return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
 
 
 def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
@@ -182,20 +192,29 @@ def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Paddin
     """Bool ``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
 
     def find() -> Tensor:
-        return tokens_per_window(sequence, window, num_slots, padding) == 0
+        return _starts(sequence, window, num_slots) >= _tokens(sequence, padding)
 
     return once_of(padding)(("empty windows", window, num_slots), find)
 
 
-def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None) -> Tensor:
-    """Real tokens in each slot's window, ``(B or 1, K)``."""
+def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None, least: int = 0) -> Tensor:
+    """Real tokens in each slot's window, ``(B or 1, K)``; where there are fewer, ``least``."""
 
     def find() -> Tensor:
-        before = torch.arange(0, num_slots * window, window, device=sequence.device).unsqueeze(0)
-        tokens = sequence.shape[-2] if padding is None else padding.tokens
-        return (tokens - before).clamp(min=0, max=window)
+        left = _tokens(sequence, padding) - _starts(sequence, window, num_slots)
+        return left.clamp(min=least, max=window)
 
-    return once_of(padding)(("tokens of windows", window, num_slots), find)
+    return once_of(padding)(("tokens of windows", window, num_slots, least), find)
+
+
+def _tokens(sequence: Tensor, padding: Padding | None) -> Tensor | int:
+    """Real tokens of each row, ``(B, 1)``, or of all."""
+    return sequence.shape[-2] if padding is None else padding.tokens
+
+
+def _starts(sequence: Tensor, window: int, num_slots: int) -> Tensor:
+    """The first position of each window, ``(1, K)``."""
+    return torch.arange(0, num_slots * window, window, device=sequence.device).unsqueeze(0)
 
 
 def _windows(

@@ -178,8 +178,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             if position_ids is None:
-                counted = padding.up_to if start is None else padding.up_to + start.unsqueeze(-1)
-                position_ids = (counted - 1).clamp(min=0)
+                position_ids = padding.ranks if start is None else padding.ranks + start.unsqueeze(-1)
         embedded: Tensor = self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids, start)
         return embedded
 

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils.output_capturing import OutputRecorder
+from transformers.utils.output_capturing import OutputRecorder, maybe_install_capturing_hooks
 
 from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.configuration import LinformerConfig
@@ -43,6 +43,14 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()  # type: ignore[no-untyped-call]
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """:meth:`torch.nn.Module.compile`, for calls with ``output_hidden_states`` too.
+
+        Transformers installs its hooks in the first such call, behind a lock at which a graph would break.
+        """
+        maybe_install_capturing_hooks(self)
+        super().compile(*args, **options)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

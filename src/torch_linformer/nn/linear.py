@@ -1,6 +1,6 @@
 """The products of the linear maps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -32,11 +32,33 @@ def run_activated(activation: Callable[[Tensor], Tensor], module: nn.Module, x: 
     return activation(run_linear(module, x))
 
 
-def run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor:
-    """``X̄ Wᵀ + m bᵀ``: sums of what ``module`` makes of positions, from the sums of these ``(B, K, C)``.
+def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], masses: Sequence[Tensor]) -> list[Tensor]:
+    """``X̄ Wᵀ + m bᵀ``: sums of what a module makes of positions, from the sums of these ``(B, K, C)``; of each module.
 
-    ``mass`` ``(B or 1, K)`` is what the weights of each sum add up to.
+    A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
     """
+    plain = all(map(_is_plain, modules)) and all(module.bias is not None for module in modules)
+    if not plain or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
+        return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
+    weights, biases = [module.weight for module in modules], [cast(Tensor, module.bias) for module in modules]
+    batch, slots = sums[0].shape[:2]
+    # The weights first: so their gradients come out as they are stored, and need no copy.
+    mapped = torch.bmm(torch.stack(weights), _stacked(sums, batch).flatten(1, 2).mT).mT
+    mass = _stacked(masses, batch).flatten(1)
+    mapped = torch.baddbmm(mapped, mass.unsqueeze(-1), torch.stack(biases).unsqueeze(1))
+    return list(torch.unflatten(mapped, 1, (batch, slots)))
+
+
+def _stacked(tensors: Sequence[Tensor], batch: int) -> Tensor:
+    """Tensors ``(B or 1, …)`` one after the other, ``(number, B, …)``; not copied where all are the same one."""
+    first, *others = tensors
+    if all(x is first for x in others):
+        return first.expand(len(tensors), batch, *first.shape[1:])
+    return torch.stack([x.expand(batch, *x.shape[1:]) for x in tensors])
+
+
+def _run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor:
+    """:func:`run_linears_on_sums` of one module, whatever it is."""
     if module.bias is None:
         return run_linear(module, sums)
     if _is_plain(module):

@@ -149,6 +149,8 @@ class SequenceProjection(nn.Module):
         if self.projection not in DENSE:
             if padding is not None:
                 sequence, padding = reorder(sequence, padding.order, dim=sequence.dim() - 2), padding.justified
+            if self.projection == "mean" and not isinstance(key_padding_mask, Padding):
+                sequence = zero_padding(sequence, mask_of(padding))  # who has read the mask has cleaned what it masks
             num_slots = self.k if all_slots else self.reached(length)
             return self._slots_of_windows(sequence, num_slots, padding)
         sequence = zero_padding(sequence, mask_of(padding))

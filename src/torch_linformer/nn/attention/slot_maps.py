@@ -11,7 +11,7 @@ from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, DynamicSlotsOfChunks, SlotsOfChunks
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linear_on_sums
+from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
@@ -113,7 +113,7 @@ class SlotMaps(NamedTuple):
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
         linears = attention.k_proj, attention.v_proj
         if masses is not None:
-            mapped = [run_linear_on_sums(*each) for each in zip(linears, slots, masses, strict=True)]
+            mapped = run_linears_on_sums(linears, slots, masses)
         else:
             mapped = [run_linear(*each) for each in zip(linears, slots, strict=True)]
             if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
