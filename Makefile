@@ -43,8 +43,11 @@ $(STAMP): pyproject.toml constraints.txt
 train: setup  ## train, or go on with an interrupted training; options go in ARGS="..."
 	@$(PY) -m torch_linformer.cli train --resume $(ARGS)
 
-test: setup  ## run the tests; options go in ARGS="..."
-	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
+# cuda, mps, ...: where the tests of the arithmetic and the models put their tensors.
+DEVICE := cpu
+
+test: setup  ## run the tests; options go in ARGS="...", and DEVICE=cuda runs those of the arithmetic and the models there
+	@$(PY) -m pytest --device=$(DEVICE) --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
 
 coverage: setup  ## run the tests and say which lines and branches none of them reached; options go in ARGS="..."
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=term --cov-report=html:site/coverage $(ARGS)

@@ -59,7 +59,7 @@ def token_ids():
     """A function: random token ids of a shape, the same at every call."""
 
     def draw(*shape, high=37):
-        return torch.randint(high, shape, generator=torch.Generator().manual_seed(1))
+        return torch.randint(high, shape, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
 
     return draw
 

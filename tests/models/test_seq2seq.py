@@ -538,7 +538,7 @@ def test_low_precision(make, source, target, layout):
     exact = copy.deepcopy(model).double()(ids, mask, labels=target)
     assert_close(outputs.loss.double(), exact.loss.double(), rtol=0.05, atol=0)
     assert model.generate(ids, attention_mask=mask, max_new_tokens=3, eos_token_id=None).shape == (ROWS, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         rough = copy.deepcopy(model).float()(ids, mask, labels=target)
     assert_close(rough.loss.double(), exact.loss.double(), rtol=0.05, atol=0)
 

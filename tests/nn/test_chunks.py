@@ -124,7 +124,7 @@ def test_low_precision_costs_no_more_in_chunks(trailing_padding, projection, dty
     src, mask = torch.randn(3, 503, 48), trailing_padding([503, 499, 13], 503)
     if how == "cast":
         whole, chunked, src = whole.to(dtype), chunked.to(dtype), src.to(dtype)
-    with torch.autocast("cpu", dtype=dtype, enabled=how == "autocast"):
+    with torch.autocast(torch.get_default_device().type, dtype=dtype, enabled=how == "autocast"):
         actual, plain = (model(src, src_key_padding_mask=mask)[~mask] for model in (chunked, whole))
     assert actual.dtype == plain.dtype
     truth = whole.double()(src.double(), src_key_padding_mask=mask)[~mask]
