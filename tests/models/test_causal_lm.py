@@ -288,7 +288,7 @@ def test_a_streamer_says_what_generate_returns(causal, words, capsys):
 
 def test_the_text_generation_pipeline(causal, words):
     model = causal(dtype=torch.float32)
-    generator = pipeline("text-generation", model=model, tokenizer=words)
+    generator = pipeline("text-generation", model=model, tokenizer=words, device=model.device)
     found = generator(["w3 w4 w5", "w7"], batch_size=2, return_full_text=False, **GREEDY)
     alone = model.generate(words("w7", return_tensors="pt").input_ids, **GREEDY)
     assert found[1][0]["generated_text"].split() == words.decode(alone[0, 1:]).split()
