@@ -64,6 +64,21 @@ def token_ids():
     return draw
 
 
+@pytest.fixture(scope="session")
+def enable_checkpointing():
+    """A function: switch transformers' checkpointing on; it returns one that switches it off.
+
+    What 5.17 calls "gradient", later versions call "activation", and warn of the old name.
+    """
+
+    def enable(model, *options):
+        name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+        getattr(model, f"{name}_checkpointing_enable")(*options)
+        return getattr(model, f"{name}_checkpointing_disable")
+
+    return enable
+
+
 @pytest.fixture
 def poisoned_memory():
     """Uninitialised memory holds NaN, so a parameter that nobody set is seen."""

@@ -183,13 +183,13 @@ def test_inference_in_chunks_gives_the_same_and_the_same_cache(causal, token_ids
     assert_close(*ends)
 
 
-def test_when_a_cache_is_returned(causal, token_ids):
+def test_when_a_cache_is_returned(enable_checkpointing, causal, token_ids):
     model, ids = causal(), token_ids(1, 5)
     assert isinstance(model(ids).past_key_values, LinformerCache)
     assert model(ids, use_cache=False).past_key_values is None
     assert model.train()(ids).past_key_values is None
     assert isinstance(model(ids, use_cache=True).past_key_values, LinformerCache)
-    model.activation_checkpointing_enable()
+    enable_checkpointing(model)
     assert model(ids, use_cache=True).past_key_values is None
     with pytest.raises(ValueError, match="past_key_values with gradient checkpointing"):
         model(ids, past_key_values=LinformerCache(2))

@@ -366,7 +366,7 @@ def test_the_collator_of_transformers_makes_its_batches(make):
 
 @both
 @pytest.mark.parametrize("way", ["plain", "memory", "switch"])
-def test_every_parameter_learns_with_and_without_checkpointing(make, source, target, layout, way):
+def test_every_parameter_learns_with_and_without_checkpointing(enable_checkpointing, make, source, target, layout, way):
     drop = {"hidden_dropout_prob": 0.2}
     model = make(layout, decoder=drop, encoder=drop).train()
 
@@ -386,13 +386,13 @@ def test_every_parameter_learns_with_and_without_checkpointing(make, source, tar
         assert_close(gradients(), expected)
     if way == "switch":
         for reentrant in (False, True):
-            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+            enable_checkpointing(model, {"use_reentrant": reentrant})
             assert_close(gradients(), expected)
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint"])
 @pytest.mark.parametrize("model_class", [LinformerForConditionalGeneration, LinformerForCausalLM])
-def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model_class, memory):
+def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make, build, source, model_class, memory):
     if model_class is LinformerForCausalLM:
         model = build(LinformerForCausalLM, causal=True, activation_memory=memory)
     else:
@@ -411,7 +411,7 @@ def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model
     with torch.no_grad():
         cache = model(source, labels=source).past_key_values
     assert cache is not None
-    model.train().activation_checkpointing_enable()
+    enable_checkpointing(model.train())
     assert gradients(use_cache=True)[0] is None
     with pytest.raises(ValueError, match="past_key_values with gradient checkpointing: layers computed again"):
         gradients(past_key_values=cache)
@@ -502,6 +502,10 @@ def test_a_target_longer_than_learned_positions_is_refused_and_rotary_ones_have_
     with pytest.raises(ValueError, match=r"32 positions but max_len is 31: .* call resize_max_len\(32\)"):
         make()(ids[:, :9], labels=ids)
     assert make("rotary")(ids[:, :9], labels=ids).loss.isfinite()
+
+
+def test_evaluation_by_the_trainer_leaves_the_cache_out(seq2seq_config):
+    assert seq2seq_config().keys_to_ignore_at_inference == ["past_key_values"]
 
 
 @both
