@@ -43,8 +43,11 @@ $(STAMP): pyproject.toml constraints.txt
 train: setup  ## train, or go on with an interrupted training; options go in ARGS="..."
 	@$(PY) -m torch_linformer.cli train --resume $(ARGS)
 
-test: setup  ## run the tests; options go in ARGS="..."
-	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
+# cuda, mps, ...: where the tests of the arithmetic and the models put their tensors.
+DEVICE := cpu
+
+test: setup  ## run the tests; options go in ARGS="..."; DEVICE=cuda runs those of the arithmetic and the models there
+	@$(PY) -m pytest --device=$(DEVICE) --numprocesses=auto --maxprocesses=4 --dist=loadfile $(ARGS)
 
 coverage: setup  ## run the tests and say which lines and branches none of them reached; options go in ARGS="..."
 	@$(PY) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=term --cov-report=html:site/coverage $(ARGS)
@@ -77,7 +80,7 @@ SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 
 fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=... repeats a run
 	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
-	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
+	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --device=$(DEVICE) --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
 
 check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
 	@$(PY) -m ruff check .

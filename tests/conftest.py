@@ -16,17 +16,53 @@ import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+ANY_DEVICE = ("functional", "fuzz", "models", "nn")  # folders whose tests --device moves
+HERE = Path(__file__).parent
 PYTHON = sys.executable  # which `no_fresh_process` hides
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
 ]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help=f"where tensors and modules are made in {', '.join(ANY_DEVICE)}")
+
+
+def pytest_configure(config):
+    device = config.getoption("device")
+    if device == "cpu":
+        return
+    try:
+        torch.zeros(1, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise pytest.UsageError(f"--device {device}: {str(error).splitlines()[0]}") from None
+    torch.set_default_device(device)
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("device") == "cpu":
+        return
+    elsewhere = f"only {', '.join(ANY_DEVICE)} run on other devices than a CPU"
+    for item in items:
+        about_cpu = item.get_closest_marker("cpu")
+        if about_cpu is not None:
+            item.add_marker(pytest.mark.skip(reason=f"about the CPU: {about_cpu.args[0]}"))
+        elif not any(HERE / folder in item.path.parents for folder in ANY_DEVICE):
+            item.add_marker(pytest.mark.skip(reason=elsewhere))
+
+
+@pytest.fixture(scope="session")
+def any_device():
+    """The folders whose tests run on any device."""
+    return ANY_DEVICE
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +84,23 @@ def gradients():
     """Function: gradients of an output, weighted by seeded random numbers, to each of some tensors."""
 
     def gradients_of(output, wanted):
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1)
         weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
         return torch.autograd.grad(output, wanted, weights)
 
     return gradients_of
+
+
+@pytest.fixture(scope="session")
+def take_at_once():
+    """A function: sizes of ``device_sizes`` that every type of device has until the patch is undone."""
+    from torch_linformer.functional import device_sizes
+
+    def take(patch, **sizes):
+        for name in ("CPU", "OTHERS"):
+            patch.setattr(device_sizes, name, getattr(device_sizes, name)._replace(**sizes))
+
+    return take
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch_linformer.functional.attention import attend, attend_to_past, repeat_
 
 def draw_inputs(seed, batch, queries, length, heads, head_dim, num_slots, kv_heads, max_len, per_head, v_dim=None):
     """Query, key, value, E and F, float64, every one of them wanting a gradient."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     proj_heads = [kv_heads] if per_head else []
     shapes = [
         (batch, heads, queries, head_dim),

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torch_linformer.functional import device_sizes, reference
+from torch_linformer.functional import reference
 from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
 from torch_linformer.functional.causal_state import CausalState
 from torch_linformer.functional.running_means import SlotWeights
@@ -24,7 +24,7 @@ def draw_inputs(seed, batch, heads, length, width, v_width, num_slots, weights="
 
     ``weights`` is the first size of their shape: ``none``, ``position`` (N, K), ``head`` (H, N, K) or ``row``.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     lead = {"position": (), "head": (heads,), "row": (batch, heads)}
 
     def draw(*shape):
@@ -127,8 +127,8 @@ def test_output_and_every_gradient_are_those_of_the_definition(impl, gradients, 
 @pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("window", [None, 1, 5, 29])
 @pytest.mark.parametrize("weights", ["none", "position", "head", "row"])
-def test_sizes_of_distinct_primes(impl, gradients, monkeypatch, weights, window):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
+def test_sizes_of_distinct_primes(impl, gradients, monkeypatch, take_at_once, weights, window):
+    take_at_once(monkeypatch, segment=7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 3, 17, 5, 11, 13, weights)
     mask = ends_padded(17, (0, 0), (4, 3))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask, "chunk_size": 3, "impl": impl}
@@ -193,13 +193,13 @@ def test_scale_takes_the_place_of_the_width_under_the_root():
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("segment", [4096, 5, 1])
 @pytest.mark.parametrize("chunk_size", [1, 3, 8, 64])
-def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, chunk_size, segment, window):
+def test_chunks_and_segments_change_rounding_alone(gradients, monkeypatch, take_at_once, chunk_size, segment, window):
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     wanted = tensors_of(sequences, proj_k, proj_v, [bias])
     mask = ends_padded(19, (0, 6), (7, 0))
     options = {"score_bias": bias, "window": window, "key_padding_mask": mask}
     expected = at_tokens(causal_linformer_attention(*sequences, proj_k, proj_v, **options), mask)
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=segment))
+    take_at_once(monkeypatch, segment=segment)
     output = causal_linformer_attention(*sequences, proj_k, proj_v, chunk_size=chunk_size, **options)
     actual = at_tokens(output, mask)
     assert_close(actual, expected)
@@ -257,11 +257,11 @@ def test_pieces_are_the_whole_in_output_and_every_gradient(impl, gradients, size
 @pytest.mark.parametrize(
     ("num_slots", "exact_first", "window"), [(4, 3, None), (4, 30, None), (4, 6, 4), (4, 30, 4), (0, 6, 4)]
 )
-def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, sizes, num_slots, exact_first, window):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=5))
+def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, take_at_once, sizes, num_slots, exact_first, window):
+    take_at_once(monkeypatch, segment=5)
     sequences, projections, bias = draw_inputs(0, 3, 2, 19, 3, 5, num_slots, "row")
     # The second row has fewer tokens than the first ones; in every piece its tokens come before its padding.
-    real, generator = [19, 4, 12], torch.Generator().manual_seed(1)
+    real, generator = [19, 4, 12], torch.Generator(torch.get_default_device()).manual_seed(1)
     mask = torch.stack([torch.randperm(19, generator=generator) >= number for number in real])
     mask = torch.cat([piece.sort(dim=1).values for piece in torch.split(mask, sizes, dim=1)], dim=1)
     expected = at_tokens(literal(sequences, *projections, bias, window, mask, exact_first), mask)
@@ -277,6 +277,7 @@ def test_first_tokens_stay_in_sight(impl, gradients, monkeypatch, sizes, num_slo
     assert_close(at_tokens(weights.sum(dim=-1, keepdim=True), mask), torch.ones(sum(real), 2, 1, **DOUBLE))
 
 
+@pytest.mark.cpu("elsewhere they are read in bfloat16")
 @pytest.mark.parametrize("sizes", [[19], [4, *[1] * 15]], ids=["whole", "tokens"])
 def test_first_tokens_in_half_precision_are_read_in_float32(sizes):
     sequences, projections, _ = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
@@ -359,12 +360,14 @@ def test_the_formula_written_out_is_the_definition():
 @pytest.mark.parametrize("sizes", PATHS.values(), ids=PATHS)
 @pytest.mark.parametrize("autocast", [False, True], ids=["float64", "autocast"])
 @pytest.mark.parametrize(("window", "exact_first"), [(None, 0), (4, 0), (None, 9), (4, 9)])
-def test_the_gradient_to_whatever_comes_later_is_exactly_zero(impl, monkeypatch, sizes, autocast, window, exact_first):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=7))
+def test_the_gradient_to_whatever_comes_later_is_exactly_zero(
+    impl, monkeypatch, take_at_once, sizes, autocast, window, exact_first
+):
+    take_at_once(monkeypatch, segment=7)
     sequences, (proj_k, proj_v), bias = draw_inputs(0, 2, 2, 19, 3, 5, 4, "row")
     if autocast:
         sequences = [x.detach().float().requires_grad_() for x in sequences]
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=autocast):
         inputs = [x @ torch.eye(x.shape[-1], dtype=x.dtype) for x in sequences]
         options = {"score_bias": bias, "window": window, "exact_first": exact_first, "chunk_size": 3, "impl": impl}
         output, _, _ = in_pieces(sizes, inputs, proj_k, proj_v, **options)
@@ -445,7 +448,7 @@ def test_autocast_lowers_the_precision_of_nothing():
     sequences = [x.detach().float() for x in sequences]
     options = {"score_bias": bias, "window": 3}
     expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         assert torch.equal(causal_linformer_attention(*sequences, proj_k, proj_v, **options), expected)
 
 
@@ -473,7 +476,7 @@ def test_gradcheck():
 @pytest.mark.parametrize("impl", ["torch", "scan"])
 @pytest.mark.parametrize("decay", [0.0, 1e-4, 1.0], ids=["none", "slow", "fast"])
 def test_a_hundred_thousand_positions_in_float32(impl, decay):
-    length, generator = 100_000, torch.Generator().manual_seed(0)
+    length, generator = 100_000, torch.Generator(torch.get_default_device()).manual_seed(0)
     query, key, value = torch.randn(3, 1, 1, length, 2, generator=generator)
     proj = SlotWeights(torch.tensor([decay, 0.01]), torch.randn(length, 2, generator=generator).mul(2).exp())
     output, _, state = in_pieces([60_000, 1, 39_999], [query, key, value + 1], proj, None, window=3, impl=impl)
@@ -755,16 +758,16 @@ def training_step(length, count):
         output.sum().backward()
 
 
-def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
+def test_a_training_step_grows_with_the_length_and_not_its_square(monkeypatch, take_at_once):
+    take_at_once(monkeypatch, segment=16)
     counts = [CountElements() for _ in range(2)]
     for length, count in zip((512, 1024), counts, strict=True):
         training_step(length, count)
     assert counts[1].total < 2.05 * counts[0].total
 
 
-def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=16))
+def test_training_keeps_the_inputs_and_not_what_is_made_of_them(monkeypatch, take_at_once):
+    take_at_once(monkeypatch, segment=16)
     kept = []
 
     def note(tensor):

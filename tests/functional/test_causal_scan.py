@@ -6,7 +6,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torch_linformer.functional import causal, device_sizes, reference, running_means, use_implementation
+from torch_linformer.functional import causal, reference, running_means, use_implementation
 from torch_linformer.functional.attention import attend_to_past
 from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
 from torch_linformer.functional.running_means import Clock, SlotWeights
@@ -17,7 +17,7 @@ DOUBLE = {"dtype": torch.float64}
 
 def draw_inputs(batch, heads, length, width, v_width, num_slots):
     """Query, key and value, and the weights of keys and of values: float64, all wanting a gradient."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     shapes = [(length, width), (length, width), (length, v_width)]
     sequences = [torch.randn(batch, heads, *shape, generator=generator, **DOUBLE) for shape in shapes]
     projections = [
@@ -52,10 +52,10 @@ class CountElements(TorchDispatchMode):
     ids=["five levels", "two levels", "chunk by chunk", "in pieces", "one chunk"],
 )
 @pytest.mark.parametrize("side", [None, "left", "right"])
-def test_groups_of_any_size_give_the_definition(gradients, monkeypatch, side, chunk_size, group, numbers):
+def test_groups_of_any_size_give_the_definition(gradients, monkeypatch, take_at_once, side, chunk_size, group, numbers):
     """Groups of groups, and pieces of the sequence that memory holds."""
     monkeypatch.setattr(running_means, "GROUP", group)
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(scan_numbers=numbers))
+    take_at_once(monkeypatch, scan_numbers=numbers)
     sequences, projections = draw_inputs(2, 1, 19, 3, 5, 2)
     real = torch.arange(19) < torch.tensor([[19], [11]])
     mask = {None: None, "left": ~real.flip(1), "right": ~real}[side]
@@ -72,7 +72,7 @@ def test_groups_of_any_size_give_the_definition(gradients, monkeypatch, side, ch
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 def test_sums_are_carried_as_one_after_another(chunks, padded):
     """With the steepest decay too, of which exp(64) a chunk would leave any range if it were not taken back."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     real = torch.rand(2, chunks, 5, generator=generator) < 0.7 if padded else None
     decay, start = torch.tensor([[0.0, 0.01, 12.8]], **DOUBLE), torch.randn(2, 1, 3, 4, generator=generator, **DOUBLE)
     added = torch.randn(2, 1, chunks, 3, 4, generator=generator, **DOUBLE)
@@ -100,8 +100,8 @@ def test_a_training_step_grows_with_the_length_and_not_its_square():
     assert counts[1].total < 2.1 * counts[0].total
 
 
-def test_memory_limits_what_is_computed_at_a_time(monkeypatch):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(scan_numbers=2**12))
+def test_memory_limits_what_is_computed_at_a_time(monkeypatch, take_at_once):
+    take_at_once(monkeypatch, scan_numbers=2**12)
     count = CountElements()
     training_step(2048, "scan", count)
     assert count.largest <= max(2048 * 2 * 4, 2**12)  # the sequences themselves are larger
@@ -138,6 +138,7 @@ def test_a_module_reads_pieces_by_it_as_by_the_loop(gradients):
     assert_close(*results)
 
 
+@pytest.mark.cpu("against all other devices, for which 'meta' stands")
 def test_a_cpu_goes_on_as_before_and_other_devices_scan():
     for device, expected in (("cpu", "torch"), ("meta", "scan")):
         x, proj = torch.empty(1, 2, 100, 4, device=device), SlotWeights(torch.zeros(3, device=device))

@@ -10,6 +10,7 @@ from torch_linformer.functional.running_means import SlotWeights
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn import LinformerAttention
 
+pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
 META = torch.device("meta")  # tensors without numbers, on which whatever is not a CPU's path runs here
 
 

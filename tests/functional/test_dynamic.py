@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 from torch.testing import assert_close
 
-from torch_linformer.functional import device_sizes, reference
+from torch_linformer.functional import reference
 from torch_linformer.functional.dynamic import pool, pooling_weights
 from torch_linformer.functional.segment_prior import SegmentPrior
 
@@ -17,7 +17,7 @@ MAX_LEN = 7
 
 def draw_inputs(seed, batch, heads, length, num_slots, width, v_widths):
     """Learned queries, d, a, what is scored and what is pooled: float64, all wanting a gradient; None for one head."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     shapes = [(*([] if heads is None else [heads]), num_slots, width), (num_slots,), (num_slots,)]
     shapes += [(batch, heads or 1, length, x) for x in (width, *v_widths)]
     return [torch.randn(shape, generator=generator, requires_grad=True, **DOUBLE) for shape in shapes]
@@ -82,10 +82,10 @@ def pooling_inputs(draw):
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(pooling_inputs())
-def test_slots_and_every_gradient_are_those_of_the_definition(gradients, case):
+def test_slots_and_every_gradient_are_those_of_the_definition(gradients, take_at_once, case):
     inputs, tokens, at_once = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
+        take_at_once(patch, pooled_scores=at_once)
         actual = torch.cat(pooled_by(inputs, tokens).slots, dim=-1)
         expected = torch.cat(literal(inputs, tokens), dim=-1)
         assert_close(actual, expected)
@@ -133,8 +133,8 @@ def test_slots_of_parts_are_joined_to_those_of_the_whole(cuts, tokens):
 
 
 @pytest.mark.parametrize("at_once", [40, 2**21], ids=["blocks", "at-once"])
-def test_nothing_at_padding_takes_part(gradients, monkeypatch, at_once):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
+def test_nothing_at_padding_takes_part(gradients, monkeypatch, take_at_once, at_once):
+    take_at_once(monkeypatch, pooled_scores=at_once)
     inputs = draw_inputs(0, 3, 2, 7, 3, 4, [4])
     mask = trailing([7, 2, 0], 7)[:, None, :, None]
     found = []
@@ -196,8 +196,8 @@ def plainly(inputs):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("at_once", [2**9, 2**21], ids=["blocks", "at-once"])
-def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch, dtype, at_once):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
+def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch, take_at_once, dtype, at_once):
+    take_at_once(monkeypatch, pooled_scores=at_once)
     exact = [x.detach().to(dtype).double().requires_grad_() for x in draw_inputs(0, 4, None, 300, 16, 16, [16])]
     low = [x.detach().to(dtype).requires_grad_() for x in exact]
     truth = low_precision_results(plainly, exact, gradients)
@@ -212,7 +212,7 @@ def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_runs_forward_and_backward(dtype):
     inputs = [x.detach().float().requires_grad_() for x in draw_inputs(0, 2, 2, 7, 3, 4, [4])]
-    with torch.autocast("cpu", dtype=dtype):
+    with torch.autocast(torch.get_default_device().type, dtype=dtype):
         slots = pooled_by(inputs, [7, 2]).slots[0]
     slots.square().sum().backward()
     expected = literal(inputs, [7, 2])[0]

@@ -14,6 +14,7 @@ from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn import LinformerAttention
 
 pytestmark = [
+    pytest.mark.cpu("the plain formula of FlexAttention"),
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # torch's own
 ]

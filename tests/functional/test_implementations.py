@@ -18,6 +18,7 @@ from torch_linformer.functional.matmul import linear, mix_positions
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn import LinformerEncoderLayer
 
+pytestmark = pytest.mark.cpu("what runs there is oneDNN or torch")
 has_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 has_bfloat16 = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 products for this processor"

@@ -12,7 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch_linformer.functional import implementations, matmul
 from torch_linformer.functional.attention import attend
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+pytestmark = [
+    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"),
+    pytest.mark.cpu("oneDNN"),
+]
 
 ROWS, INPUTS, OUTPUTS = 211, 227, 223  # primes, and enough multiplications for oneDNN
 

@@ -27,7 +27,7 @@ def padded_sequences(draw):
     heads = draw(st.none() | st.integers(1, 3))
     max_len = length + draw(st.integers(0, 5))
     num_slots = draw(st.integers(1, max_len))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 999)))
+    generator = torch.Generator(torch.get_default_device()).manual_seed(draw(st.integers(0, 999)))
     shape = (batch, length, channels) if heads is None else (batch, heads, length, channels)
     sequence = torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
     mask = None
@@ -50,7 +50,7 @@ def trailing(mask):
 def weights_like(sequence, per_head, *shape):
     """Seeded random weights of ``shape``; with ``per_head``, one set for each head the sequence has."""
     heads = [sequence.shape[1]] if per_head and sequence.dim() == 4 else []
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(7)
     return torch.randn(*heads, *shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
 

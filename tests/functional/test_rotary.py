@@ -12,7 +12,7 @@ DOUBLE = {"dtype": torch.float64}
 
 
 def draw(*shape, **options):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), **DOUBLE, **options)
+    return torch.randn(shape, generator=torch.Generator(torch.get_default_device()).manual_seed(0), **DOUBLE, **options)
 
 
 def rotate_literally(x, positions, width, theta):

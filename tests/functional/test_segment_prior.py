@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
-from torch_linformer.functional import device_sizes, dynamic
+from torch_linformer.functional import dynamic
 from torch_linformer.functional.dynamic import pool
 from torch_linformer.functional.segment_prior import SegmentPrior
 
@@ -28,7 +28,7 @@ def computed(monkeypatch):
 
 def inputs(scale=0.3, steepness=0.0):
     """Learned queries, d, a, and what is scored and pooled."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
 
     def random(*shape, factor=1.0):
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -39,9 +39,9 @@ def inputs(scale=0.3, steepness=0.0):
     return [*of_queries, random(3, HEADS, LENGTH, WIDTH), random(3, HEADS, LENGTH, 5)]
 
 
-def found(monkeypatch, gradients, given, at_once, tokens=None):
+def found(monkeypatch, take_at_once, gradients, given, at_once, tokens=None):
     """Slots and gradients, so many scores at a time."""
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=at_once))
+    take_at_once(monkeypatch, pooled_scores=at_once)
     queries, shift, log_steepness, scored, sequence = given
     number = torch.tensor([LENGTH] if tokens is None else tokens)
     mask = None if tokens is None else torch.arange(LENGTH) >= number[:, None]
@@ -49,41 +49,42 @@ def found(monkeypatch, gradients, given, at_once, tokens=None):
     return [slots, *gradients(slots, given)]
 
 
+@pytest.mark.cpu("elsewhere none is left out, since that would wait for the device")
 @pytest.mark.parametrize(
     ("tokens", "most"), [(None, 0.5), ([1200, 31, 500], 0.35), ([0, 1200, 1], 0.35)], ids=["whole", "padded", "empty"]
 )
-def test_slots_far_away_are_left_out(monkeypatch, gradients, computed, tokens, most):
+def test_slots_far_away_are_left_out(monkeypatch, take_at_once, gradients, computed, tokens, most):
     given = inputs()
-    some = found(monkeypatch, gradients, given, 2**13, tokens)
+    some = found(monkeypatch, take_at_once, gradients, given, 2**13, tokens)
     share = sum(computed) / 2 / (3 * HEADS * SLOTS * LENGTH)  # forward and backward
     assert 0.05 < share < most
     computed.clear()
-    everything = found(monkeypatch, gradients, given, 2**30, tokens)
+    everything = found(monkeypatch, take_at_once, gradients, given, 2**30, tokens)
     assert sum(computed) / 2 == 3 * HEADS * SLOTS * LENGTH
     assert_close(some, everything, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize(("scale", "steepness"), [(1000.0, 0.0), (0.3, -12.0)], ids=["strong scores", "a flat prior"])
-def test_none_is_left_out_that_might_have_a_weight(monkeypatch, gradients, computed, scale, steepness):
+def test_none_is_left_out_that_might_have_a_weight(monkeypatch, take_at_once, gradients, computed, scale, steepness):
     given = inputs(scale, steepness)
-    some = found(monkeypatch, gradients, given, 2**13)
+    some = found(monkeypatch, take_at_once, gradients, given, 2**13)
     assert sum(computed) / 2 == 3 * HEADS * SLOTS * LENGTH
-    assert_close(some, found(monkeypatch, gradients, given, 2**30), rtol=1e-6, atol=1e-8)
+    assert_close(some, found(monkeypatch, take_at_once, gradients, given, 2**30), rtol=1e-6, atol=1e-8)
 
 
-def test_centers_outside_of_the_row(monkeypatch, gradients):
+def test_centers_outside_of_the_row(monkeypatch, take_at_once, gradients):
     """What is nearest to them are its first and its last tokens."""
     given = inputs()
     with torch.no_grad():
         given[1][:3], given[1][-3:] = -6.0, 6.0
-    some, everything = (found(monkeypatch, gradients, given, at_once) for at_once in (2**13, 2**30))
+    some, everything = (found(monkeypatch, take_at_once, gradients, given, at_once) for at_once in (2**13, 2**30))
     assert_close(some, everything, rtol=1e-9, atol=1e-12)
     assert some[0].isfinite().all()
 
 
 @torch.no_grad()
-def test_parts_of_rows_are_joined(monkeypatch):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
+def test_parts_of_rows_are_joined(monkeypatch, take_at_once):
+    take_at_once(monkeypatch, pooled_scores=2**13)
     queries, shift, log_steepness, scored, sequence = inputs()
     prior, number = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH])
     whole, joined = pool(queries, prior, scored, [sequence], number), None
@@ -96,8 +97,8 @@ def test_parts_of_rows_are_joined(monkeypatch):
 
 
 @torch.no_grad()
-def test_what_is_no_number_stays_in_sight(monkeypatch):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
+def test_what_is_no_number_stays_in_sight(monkeypatch, take_at_once):
+    take_at_once(monkeypatch, pooled_scores=2**13)
     queries, shift, log_steepness, scored, sequence = inputs()
     log_steepness[7] = float("nan")
     slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
@@ -105,9 +106,9 @@ def test_what_is_no_number_stays_in_sight(monkeypatch):
 
 
 @torch.no_grad()
-def test_tensors_without_numbers(monkeypatch):
+def test_tensors_without_numbers(monkeypatch, take_at_once):
     """Of shapes alone, as memory is estimated by: no slot is left out."""
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(pooled_scores=2**13))
+    take_at_once(monkeypatch, pooled_scores=2**13)
     with FakeTensorMode():
         queries, scored = torch.empty(HEADS, SLOTS, WIDTH), torch.empty(1, HEADS, LENGTH, WIDTH)
         prior = SegmentPrior(torch.empty(SLOTS), torch.empty(SLOTS))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import device_sizes, reference, use_implementation, window
+from torch_linformer.functional import reference, use_implementation, window
 from torch_linformer.functional.attention import attend
 from torch_linformer.functional.window import attend_with_window
 
@@ -16,7 +16,7 @@ DOUBLE = {"dtype": torch.float64}
 
 def draw_inputs(seed, batch, heads, queries, positions, num_slots, width, v_width):
     """Query, slots of keys and values, keys and values: float64, all wanting a gradient."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     shapes = [(queries, width), (num_slots, width), (num_slots, v_width), (positions, width), (positions, v_width)]
     return [torch.randn(batch, heads, *s, generator=generator, requires_grad=True, **DOUBLE) for s in shapes]
 
@@ -97,9 +97,9 @@ def test_output_weights_and_every_gradient_are_those_of_the_definition(gradients
 
 @pytest.mark.parametrize(("block", "scores"), [(2, 2**21), (2, 1), (2, 300), (3, 2**21), (64, 2**21)])
 @pytest.mark.parametrize("reach", [0, 1, 5, 23])
-def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, reach, block, scores):
+def test_sizes_of_distinct_primes_in_blocks_of_any_size(gradients, monkeypatch, take_at_once, reach, block, scores):
     """Of blocks of 2 there are four, worked on together, one at a time, and for the shorter windows two at a time."""
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(window_block=block, window_scores=scores))
+    take_at_once(monkeypatch, window_block=block, window_scores=scores)
     inputs = draw_inputs(0, 2, 3, 7, 17, 5, 11, 13)
     options = {
         "slot_padding": torch.tensor([[False] * 5, [True, False, True, False, True]]),
@@ -183,8 +183,8 @@ def test_a_query_sees_no_position_beyond_its_reach():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, monkeypatch, dtype):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(window_block=16))
+def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, monkeypatch, take_at_once, dtype):
+    take_at_once(monkeypatch, window_block=16)
     low = [x.detach().to(dtype) for x in draw_inputs(0, 2, 2, 61, 61, 5, 16, 16)]
 
     def plain(query, slots_k, slots_v, key, value):
@@ -220,6 +220,7 @@ def joined(monkeypatch):
         yield calls
 
 
+@pytest.mark.cpu("elsewhere one softmax is computed")
 @pytest.mark.parametrize("length", [5, 64, 200])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
@@ -240,6 +241,7 @@ def test_in_inference_two_softmaxes_are_joined(joined, length, padded, biased, l
     assert_close(actual.transpose(1, 2)[real], expected.transpose(1, 2)[real])
 
 
+@pytest.mark.cpu("elsewhere one softmax is computed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
     inputs = [x.detach() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
@@ -254,6 +256,7 @@ def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
     assert errors[1] <= 1.5 * errors[0]
 
 
+@pytest.mark.cpu("elsewhere one softmax is computed")
 def test_under_autocast_they_are_joined_in_its_type(joined):
     inputs = [x.detach().float() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16)]
     with torch.autocast("cpu", torch.bfloat16):

@@ -75,7 +75,7 @@ class Case:
 
     def draw(self):
         """The tensors the module reads, ``(B, ·, C)`` by name, with ``fill`` at padding."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(self.seed)
         tensors = {}
         for name, (rows, width) in self.sequences().items():
             padding = padding_of(rows)
@@ -93,7 +93,7 @@ class Case:
         wanted = {**tensors, **dict(module.named_parameters())}
         if not output.numel():
             return {name: torch.zeros_like(x) for name, x in wanted.items()}
-        generator = torch.Generator().manual_seed(self.seed + 1)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(self.seed + 1)
         weights = torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
         found = torch.autograd.grad(output, list(wanted.values()), weights, retain_graph=True, materialize_grads=True)
         return dict(zip(wanted, found, strict=True))

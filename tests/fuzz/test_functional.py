@@ -59,7 +59,7 @@ class Operation:
 
     def tensors(self, **shapes):
         """Tensors of these shapes that want a gradient."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(self.seed)
         drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
         return {name: x.requires_grad_() for name, x in drawn.items()}
 
@@ -97,7 +97,9 @@ def assert_same(case, actual, expected, wanted, padded):
     assert_close(actual, expected)
     if not actual.numel():
         return
-    weights = torch.randn(actual.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights = torch.randn(
+        actual.shape, generator=torch.Generator(torch.get_default_device()).manual_seed(1), dtype=torch.float64
+    )
     found, right = (
         torch.autograd.grad(x, list(wanted.values()), weights, retain_graph=True, materialize_grads=True)
         for x in (actual, expected)

@@ -122,7 +122,7 @@ def test_low_precision_costs_no_more_than_in_the_definition(case, precision):
 
     def run(function, module, tensors, autocast=precision == "autocast"):
         """The output, and all gradients as one vector: some of them are sums that come to nothing."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with torch.autocast(torch.get_default_device().type, torch.bfloat16, enabled=autocast):
             output = function(module, tensors)
         output = output if function == case.definition else at_tokens(case, output)
         gradients = case.gradients_of(output, module, tensors)

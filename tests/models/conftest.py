@@ -59,9 +59,24 @@ def token_ids():
     """A function: random token ids of a shape, the same at every call."""
 
     def draw(*shape, high=37):
-        return torch.randint(high, shape, generator=torch.Generator().manual_seed(1))
+        return torch.randint(high, shape, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
 
     return draw
+
+
+@pytest.fixture(scope="session")
+def enable_checkpointing():
+    """A function: switch transformers' checkpointing on; it returns one that switches it off.
+
+    What 5.17 calls "gradient", later versions call "activation", and warn of the old name.
+    """
+
+    def enable(model, *options):
+        name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
+        getattr(model, f"{name}_checkpointing_enable")(*options)
+        return getattr(model, f"{name}_checkpointing_disable")
+
+    return enable
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ def test_code_of_a_subclass_is_copied_as_transformers_does_it(tmp_path, monkeypa
     assert tiny().auto_map["AutoConfig"] == "modeling_linformer.LinformerConfig"
 
 
+@pytest.mark.cpu("the Trainer moves the model there")
 def test_labels_that_the_trainer_smooths_are_those_of_the_next_token(build, token_ids, tmp_path):
     model = build(LinformerForCausalLM)
     arguments = TrainingArguments(tmp_path, label_smoothing_factor=0.1, report_to=[], use_cpu=True)

@@ -183,13 +183,13 @@ def test_inference_in_chunks_gives_the_same_and_the_same_cache(causal, token_ids
     assert_close(*ends)
 
 
-def test_when_a_cache_is_returned(causal, token_ids):
+def test_when_a_cache_is_returned(enable_checkpointing, causal, token_ids):
     model, ids = causal(), token_ids(1, 5)
     assert isinstance(model(ids).past_key_values, LinformerCache)
     assert model(ids, use_cache=False).past_key_values is None
     assert model.train()(ids).past_key_values is None
     assert isinstance(model(ids, use_cache=True).past_key_values, LinformerCache)
-    model.activation_checkpointing_enable()
+    enable_checkpointing(model)
     assert model(ids, use_cache=True).past_key_values is None
     with pytest.raises(ValueError, match="past_key_values with gradient checkpointing"):
         model(ids, past_key_values=LinformerCache(2))
@@ -288,7 +288,7 @@ def test_a_streamer_says_what_generate_returns(causal, words, capsys):
 
 def test_the_text_generation_pipeline(causal, words):
     model = causal(dtype=torch.float32)
-    generator = pipeline("text-generation", model=model, tokenizer=words)
+    generator = pipeline("text-generation", model=model, tokenizer=words, device=model.device)
     found = generator(["w3 w4 w5", "w7"], batch_size=2, return_full_text=False, **GREEDY)
     alone = model.generate(words("w7", return_tensors="pt").input_ids, **GREEDY)
     assert found[1][0]["generated_text"].split() == words.decode(alone[0, 1:]).split()

@@ -142,12 +142,14 @@ def test_padding_on_either_side_changes_nothing(build, token_ids, model_class, s
 
 @pytest.mark.parametrize("model_class", HEADS)
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_every_parameter_learns_with_and_without_checkpointing(build, token_ids, model_class, checkpointing, attention):
+def test_every_parameter_learns_with_and_without_checkpointing(
+    enable_checkpointing, build, token_ids, model_class, checkpointing, attention
+):
     fields = {"position_embedding": "learned", "classifier_hidden_act": "tanh"}
     model = build(model_class, attention=attention, **fields).train()
     ids = token_ids(*shape_of_inputs(model_class))
     if checkpointing:
-        model.activation_checkpointing_enable()
+        disable_checkpointing = enable_checkpointing(model)
     torch.manual_seed(1)
     model(ids, token_type_ids=ids % 4, **labels_for(model_class, ids)).loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -157,7 +159,7 @@ def test_every_parameter_learns_with_and_without_checkpointing(build, token_ids,
     idle = {name for name, gradient in gradients.items() if not gradient.any()}
     assert all(name.endswith(may_be_idle) for name in idle), idle
     if checkpointing:
-        model.activation_checkpointing_disable()
+        disable_checkpointing()
         model.zero_grad()
         torch.manual_seed(1)
         model(ids, token_type_ids=ids % 4, **labels_for(model_class, ids)).loss.backward()

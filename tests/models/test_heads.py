@@ -315,7 +315,7 @@ def test_bfloat16_autocast(build, token_ids, fields, pooling):
         "labels": torch.tensor([0, 1, 1]),
     }
     expected = model(**batch)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         outputs = model(**batch)
     outputs.loss.backward()
     assert outputs.loss.dtype == torch.float32

@@ -25,7 +25,7 @@ ROWS = [
 def lexical(request):
     """Tokens 0 to 3 count for nothing, 20 as 5; the column of a token is a hash, or was fitted."""
     made = LexicalVector(VOCABULARY, CHANNELS, WIDTH, SHARE).double()
-    made.idf.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(0))
+    made.idf.uniform_(0.5, 2.0, generator=torch.Generator(torch.get_default_device()).manual_seed(0))
     made.counts_as.copy_(torch.arange(VOCABULARY))
     made.counts_as[:4], made.counts_as[20] = NOTHING, 5
     if request.param == "fitted":
@@ -69,7 +69,7 @@ def test_a_vector_has_both_parts_by_their_shares(lexical):
 
 def test_the_product_of_two_sketches_is_nearly_that_of_their_words():
     """Of 200 rows of 60 words, 12 of them those of the row before; the error falls with the width."""
-    vocabulary, generator = 5000, torch.Generator().manual_seed(0)
+    vocabulary, generator = 5000, torch.Generator(torch.get_default_device()).manual_seed(0)
     rows = torch.randint(vocabulary, (200, 60), generator=generator)
     rows[1:, :12] = rows[:-1, 48:]
     counts = torch.zeros(200, vocabulary).scatter_add(1, rows, torch.ones_like(rows, dtype=torch.float32))

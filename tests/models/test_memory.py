@@ -65,7 +65,7 @@ def test_hidden_states_of_reversible_layers_are_the_means_of_their_streams(build
 @pytest.mark.parametrize(
     "kind", [{"sharing": "layerwise"}, {"attention": "full"}, DYNAMIC], ids=["linformer", "full", "dynamic"]
 )
-def test_training_is_what_it_is_with_everything_kept(build, token_ids, kind, memory, switched):
+def test_training_is_what_it_is_with_everything_kept(enable_checkpointing, build, token_ids, kind, memory, switched):
     # Weights that are recorded are dropped by other random numbers than those that are not.
     dropout = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.25 if memory == "checkpoint" else 0.0}
     fields = {**kind, "norm_first": True, **dropout}
@@ -77,7 +77,7 @@ def test_training_is_what_it_is_with_everything_kept(build, token_ids, kind, mem
     else:  # layers whose attention is recorded keep everything
         expected = step(model, ids, output_attentions=True)
     if switched:
-        model.activation_checkpointing_enable()
+        enable_checkpointing(model)
     for layer in model.linformer.encoder.layers:
         layer.linear1.register_forward_hook(lambda *_: calls.append(1))
     tolerance = {"rtol": 0, "atol": 0} if memory == "checkpoint" else {}

@@ -13,6 +13,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 
+pytestmark = pytest.mark.cpu("weights are offloaded from it to disk")
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 LONG = {"max_position_embeddings": 97, "k": 3}  # the sequence is compressed before the channels are mixed
 KINDS = [

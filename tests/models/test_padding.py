@@ -79,7 +79,7 @@ def placement(request):
 def rows(token_ids):
     """Inputs of four rows; at padding too there stand valid ids, types and positions, for nothing."""
     shape = (len(REAL_TOKENS), LENGTH)
-    generator = torch.Generator().manual_seed(2)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(2)
     return {
         "input_ids": token_ids(*shape),
         "token_type_ids": torch.randint(4, shape, generator=generator),

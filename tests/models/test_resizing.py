@@ -68,7 +68,7 @@ def stretched(rows, size):
     """Rows interpolated linearly: the centre of new row i is at (i + ½) · R / size − ½ of the R old ones."""
     old = len(rows)
     centres = (np.arange(size) + 0.5) * old / size - 0.5
-    columns = [np.interp(centres, np.arange(old), column) for column in rows.T.numpy()]
+    columns = [np.interp(centres, np.arange(old), column) for column in rows.T.cpu().numpy()]
     return torch.tensor(np.stack(columns, axis=1))
 
 

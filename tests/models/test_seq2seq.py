@@ -366,7 +366,7 @@ def test_the_collator_of_transformers_makes_its_batches(make):
 
 @both
 @pytest.mark.parametrize("way", ["plain", "memory", "switch"])
-def test_every_parameter_learns_with_and_without_checkpointing(make, source, target, layout, way):
+def test_every_parameter_learns_with_and_without_checkpointing(enable_checkpointing, make, source, target, layout, way):
     drop = {"hidden_dropout_prob": 0.2}
     model = make(layout, decoder=drop, encoder=drop).train()
 
@@ -386,13 +386,13 @@ def test_every_parameter_learns_with_and_without_checkpointing(make, source, tar
         assert_close(gradients(), expected)
     if way == "switch":
         for reentrant in (False, True):
-            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+            enable_checkpointing(model, {"use_reentrant": reentrant})
             assert_close(gradients(), expected)
 
 
 @pytest.mark.parametrize("memory", ["none", "checkpoint"])
 @pytest.mark.parametrize("model_class", [LinformerForConditionalGeneration, LinformerForCausalLM])
-def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model_class, memory):
+def test_no_past_is_read_twice_where_layers_run_again(enable_checkpointing, make, build, source, model_class, memory):
     if model_class is LinformerForCausalLM:
         model = build(LinformerForCausalLM, causal=True, activation_memory=memory)
     else:
@@ -411,7 +411,7 @@ def test_no_past_is_read_twice_where_layers_run_again(make, build, source, model
     with torch.no_grad():
         cache = model(source, labels=source).past_key_values
     assert cache is not None
-    model.train().activation_checkpointing_enable()
+    enable_checkpointing(model.train())
     assert gradients(use_cache=True)[0] is None
     with pytest.raises(ValueError, match="past_key_values with gradient checkpointing: layers computed again"):
         gradients(past_key_values=cache)
@@ -504,6 +504,10 @@ def test_a_target_longer_than_learned_positions_is_refused_and_rotary_ones_have_
     assert make("rotary")(ids[:, :9], labels=ids).loss.isfinite()
 
 
+def test_evaluation_by_the_trainer_leaves_the_cache_out(seq2seq_config):
+    assert seq2seq_config().keys_to_ignore_at_inference == ["past_key_values"]
+
+
 @both
 @torch.no_grad()
 def test_eager_and_sdpa_and_a_device_map(make, source, target, tmp_path, layout):
@@ -538,7 +542,7 @@ def test_low_precision(make, source, target, layout):
     exact = copy.deepcopy(model).double()(ids, mask, labels=target)
     assert_close(outputs.loss.double(), exact.loss.double(), rtol=0.05, atol=0)
     assert model.generate(ids, attention_mask=mask, max_new_tokens=3, eos_token_id=None).shape == (ROWS, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         rough = copy.deepcopy(model).float()(ids, mask, labels=target)
     assert_close(rough.loss.double(), exact.loss.double(), rtol=0.05, atol=0)
 

@@ -43,7 +43,7 @@ def imported(bert):
 
 @pytest.fixture(scope="module")
 def batch():
-    ids = torch.randint(1, 50, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(1, 50, (3, LENGTH), generator=torch.Generator(torch.get_default_device()).manual_seed(1))
     mask = torch.ones_like(ids)
     mask[1, 7:] = 0
     return {"input_ids": ids, "attention_mask": mask}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import device_sizes, reference
+from torch_linformer.functional import reference
 from torch_linformer.functional.rotary import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
@@ -188,14 +188,14 @@ PIECES = {"whole": [LENGTH], "uneven": [1, 4, 6], "tokens": [1] * LENGTH}
 
 @pytest.mark.parametrize("sizes", PIECES.values(), ids=PIECES)
 @pytest.mark.parametrize("precision", ["float64", "autocast"])
-def test_the_gradient_to_later_inputs_is_exactly_zero(monkeypatch, kind, precision, sizes):
-    monkeypatch.setattr(device_sizes, "CPU", device_sizes.CPU._replace(segment=4))
+def test_the_gradient_to_later_inputs_is_exactly_zero(monkeypatch, take_at_once, kind, precision, sizes):
+    take_at_once(monkeypatch, segment=4)
     dtype = torch.float32 if precision == "autocast" else getattr(torch, precision)
     module = attention(kind, dtype=dtype)
     past = Past()
 
     def attend(x):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "autocast"):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=precision == "autocast"):
             return in_pieces(lambda piece, _: module(piece, piece, piece, past=past)[0], x, sizes)
 
     assert_sees_no_later_input(attend, dtype=dtype)
@@ -495,7 +495,8 @@ def test_ragged_pieces_are_read_as_the_tokens_alone(randomize, kind, sizes, chun
     module = randomize(layer(kind, norm_first=True, chunk_size=chunk_size))
     x, past = draw(3, LENGTH, WIDTH), Past()
     # Padding in front of a later piece, between its tokens, and a piece of padding alone.
-    mask = torch.rand(3, LENGTH, generator=torch.Generator().manual_seed(1)) < torch.tensor([[0.5], [0.3], [0.0]])
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1)
+    mask = torch.rand(3, LENGTH, generator=generator) < torch.tensor([[0.5], [0.3], [0.0]])
     mask[0, sizes[0] : sizes[0] + 2], mask[1, : sizes[0]] = True, True
     output = in_pieces(lambda piece, padding: module(piece, src_key_padding_mask=padding, past=past), x, sizes, mask)
     assert output.isfinite().all()
@@ -600,7 +601,7 @@ def test_it_is_built_on_the_meta_device_and_filled_later(kind):
         assert all(p.is_meta for p in each.parameters())
         x = torch.randn(2, LENGTH, WIDTH, device="meta")
         assert each(x, x, x)[0].shape == x.shape
-        each.to_empty(device="cpu").reset_parameters()
+        each.to_empty(device=torch.get_default_device()).reset_parameters()
         x = torch.randn(2, LENGTH, WIDTH)
         assert each(x, x, x)[0].isfinite().all()
 

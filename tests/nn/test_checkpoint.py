@@ -17,7 +17,7 @@ def step(model, src, mask, autocast):
     """The loss and every gradient, with the random numbers of a seed."""
     torch.manual_seed(3)
     src = src.clone().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=autocast):
         loss = model(src, src_key_padding_mask=mask).float().square().sum()
     return [loss, *torch.autograd.grad(loss, [src, *model.parameters()])]
 

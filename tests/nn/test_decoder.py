@@ -519,7 +519,7 @@ def test_what_only_a_stack_can_get_wrong_is_named(options, message):
 def test_built_on_meta_and_reset_it_is_as_if_built_anew(sharing):
     torch.manual_seed(3)
     expected = build("pre-norm", sharing=sharing)
-    decoder = build("pre-norm", sharing=sharing, device="meta").to_empty(device="cpu")
+    decoder = build("pre-norm", sharing=sharing, device="meta").to_empty(device=torch.get_default_device())
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.fill_(float("nan"))

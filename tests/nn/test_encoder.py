@@ -150,7 +150,7 @@ def test_modules_built_on_meta_get_their_values_from_reset_parameters():
     modules = build_all(device="meta")
     tensors = dict(modules.state_dict())
     assert all(tensor.is_meta for tensor in tensors.values())
-    modules.to_empty(device="cpu")
+    modules.to_empty(device=torch.get_default_device())
     for tensor in modules.state_dict().values():
         tensor.fill_(float("nan"))
     for module in modules:
@@ -187,7 +187,7 @@ def test_reset_parameters_draws_as_the_constructor_does():
 def test_dtype_and_device_reach_every_tensor(placement):
     for name, tensor in build_all(**placement).state_dict().items():
         assert tensor.dtype == placement.get("dtype", torch.float32), name
-        assert tensor.device.type == placement.get("device", "cpu"), name
+        assert tensor.device.type == placement.get("device", torch.get_default_device().type), name
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -132,7 +132,7 @@ def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
     twin.load_state_dict(module.state_dict())
     x = torch.randn(2, LENGTH, WIDTH, **DOUBLE)
     assert torch.equal(twin(x, x, x)[0], module(x, x, x)[0])
-    meta = attention(kind, device="meta").to_empty(device="cpu")
+    meta = attention(kind, device="meta").to_empty(device=torch.get_default_device())
     for tensor in meta.state_dict().values():
         tensor.fill_(float("nan"))
     meta.reset_parameters()

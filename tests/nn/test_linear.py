@@ -26,6 +26,7 @@ def test_every_linear_map_is_of_torchs_own_class(module):
     assert {type(part) for part in maps} == {nn.Linear}
 
 
+@pytest.mark.cpu("torch's dynamic quantization")
 @pytest.mark.filterwarnings("ignore")  # torch announces the successor of this quantisation
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"projection": "mean"}, {"causal": True, "window": 3}], ids=str)
 def test_dynamic_quantisation_quantises_every_linear_map(options):

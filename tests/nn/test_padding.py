@@ -52,7 +52,7 @@ SIDES = ("behind", "in-front", "between")
 def on_side(mask, side):
     """The same number of tokens a row with the padding of ``mask`` elsewhere."""
     if side == "between":
-        return mask[:, torch.randperm(LENGTH, generator=torch.Generator().manual_seed(3))]
+        return mask[:, torch.randperm(LENGTH, generator=torch.Generator(torch.get_default_device()).manual_seed(3))]
     return mask.flip(-1) if side == "in-front" else mask
 
 

@@ -156,7 +156,7 @@ def test_low_precision_costs_no_more_than_keeping_everything(gradients, trailing
     low = (model.bfloat16(), src.bfloat16()) if how == "cast" else (model, src)
     found = []
     for run in (lambda x: model(x, src_key_padding_mask=mask), lambda x: keep_everything(model, x, mask)):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=how == "autocast"):
             output = run(leaf := low[1].clone().requires_grad_())[~mask]
         # The backward pass stands outside autocast, as it should.
         found.append([output, *gradients(output, [leaf, *model.parameters()])])
@@ -177,16 +177,16 @@ def test_computed_again_in_the_precision_of_the_forward_pass(build, backward_in_
             linear.register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
     for enabled, dtype in ((True, torch.bfloat16), (False, torch.float32)):
         dtypes.clear()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=enabled):
             loss = model(torch.randn(2, LENGTH, WIDTH)).sum()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=backward_in_autocast):
+        with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16, enabled=backward_in_autocast):
             loss.backward()
         assert dtypes == [dtype] * 12
 
 
 def test_forward_and_backward_passes_may_share_one_autocast(build):
     model, src = build(sharing="layerwise"), torch.randn(2, LENGTH, WIDTH)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
         found = torch.autograd.grad(model(src).sum(), [*model.parameters()])
         plain = torch.autograd.grad(model(src, need_layers=True).sum(), [*model.parameters()])
     assert_close(found, plain, rtol=0.1, atol=1.0)
@@ -240,6 +240,7 @@ def memory_of_a_step(model, src):
         return between, living.most, living.now
 
 
+@pytest.mark.cpu("elsewhere the backward pass has a thread of its own, which may free tensors later")
 @pytest.mark.parametrize("chunk_size", [None, 4])
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_what_is_kept_does_not_grow_with_the_layers(build, sharing, chunk_size):

@@ -14,7 +14,7 @@ from torch_linformer.nn import LinformerEncoder
 from torch_linformer.nn.layer import TransformerLayer
 
 # FSDP2 warns of what linear maps return in float64.
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+pytestmark = [pytest.mark.cpu("gloo"), pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")]
 DOUBLE = {"dtype": torch.float64}
 
 

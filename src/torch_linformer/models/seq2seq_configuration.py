@@ -51,6 +51,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     """
 
     model_type = "linformer_seq2seq"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers reads it from the class
     sub_configs = {"encoder": LinformerConfig, "decoder": LinformerConfig}  # noqa: RUF012 - read from the class
 
     encoder: LinformerConfig | dict[str, Any] | None = None

@@ -59,7 +59,7 @@ class CausalProjection(nn.Module):
     def first_log_time(self) -> Tensor:
         """θ at first, ``(K,)``."""
         shortest = min(SHORTEST, self.longest)
-        return torch.linspace(math.log(shortest), math.log(self.longest), self.k)
+        return torch.linspace(math.log(shortest), math.log(self.longest), self.k, device=self.log_time.device)
 
     def forward(self, keys: Tensor) -> tuple[SlotWeights, Tensor]:
         """The weights of tokens with these keys ``(B, H, N, D)``, and what is added to the scores of the slots."""

@@ -12,7 +12,7 @@ The first node of a branch that asks for one in the backward pass has the branch
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -216,9 +216,12 @@ class _Autocast:
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
-        self.enabled = torch.is_autocast_enabled(device_type)
-        self.dtype = torch.get_autocast_dtype(device_type)
+        self.available = torch.amp.is_autocast_available(device_type)  # "meta" has none
+        self.enabled = self.available and torch.is_autocast_enabled(device_type)
+        self.dtype = torch.get_autocast_dtype(device_type) if self.available else None
 
-    def again(self) -> torch.autocast:
+    def again(self) -> torch.autocast | nullcontext[None]:
+        if not self.available:
+            return nullcontext()
         # Without the cache: a weight cast in a graph that is thrown away must not serve in another.
         return torch.autocast(self.device_type, self.dtype, self.enabled, cache_enabled=False)

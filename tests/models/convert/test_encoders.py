@@ -76,7 +76,7 @@ def imported(model, **options):
 
 def batch_for(model, padded=True):
     """Ids and a mask, and types where the model has them; where padded, the first row has ten real tokens."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1)
     ids = torch.randint(6, 37, (2, LENGTH), generator=generator)
     mask = torch.ones_like(ids)
     if padded:

@@ -18,7 +18,7 @@ EXPECTED = {"layerwise without kv": "layerwise", "a shared layer for each": "kv"
 
 def checkpoint_of(sharing, lm_head=True, prefix="encoder", norm="layernorm_embedding"):
     """A state dict with fairseq's names and shapes, in float64. Shared layers have a bias, stored and never used."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
 
     def draw(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float64) * 0.5

@@ -14,6 +14,7 @@ class Custom:
     """A class of whoever saved the file."""
 
 
+@pytest.mark.cpu("files are read into its memory")
 def test_tensors_come_back_from_either_format(tmp_path):
     state = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(5, dtype=torch.float64)}
     save_file(state, tmp_path / "weights.safetensors")
