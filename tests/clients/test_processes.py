@@ -1,4 +1,4 @@
-"""Two processes (gloo) that torchrun started train what one trains: every task, and adapting."""
+"""Two and four processes (gloo) that torchrun started train what one trains: every task, and adapting."""
 
 import json
 import os
@@ -17,7 +17,8 @@ from torch_linformer.errors import ANOTHER_ENDED
 from torch_linformer.tasks.registry import TASKS
 
 RUNS_OF = Path(__file__).with_name("runs_of.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+ROWS_AND_PIECES = ["classify in pieces", "mlm in pieces", "tags in pieces", "mlm in pieces with fsdp"]  # of four
 
 
 def tagged(weather):
@@ -54,7 +55,7 @@ def questions(weather):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_run):
-    """A function from a run's name to its folders: of one process, and of two."""
+    """A function from a run's name to its folder in that of ``one`` process, of ``two``, or of ``four``."""
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("processes")
@@ -81,6 +82,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
         "tags in pieces": {**own, "task": "token-classify", "data": str(folder / "tags.conll"), "context_parallel": 2},
+        "mlm in pieces with fsdp": {
+            **{**common, "task": "mlm", "packing": False, "projection": "dynamic"},
+            **{"validation": "0.25", "batch_size": 10, "context_parallel": 2, "fsdp": True},
+        },
         "classify with fsdp": {**common, "lexical": "auto", "sharing": "layerwise", "fsdp": True},
         "mlm with fsdp": {**common, "task": "mlm", "packing": False, "projection": "dynamic", "fsdp": True},
         "clm with fsdp": {**of_text, "activation_memory": "checkpoint", "fsdp": True},
@@ -92,9 +97,13 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     }
     (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    for name, command in {"one": [sys.executable], "two": TORCHRUN}.items():
-        subprocess.run([*command, RUNS_OF, folder, name], check=True, timeout=300, env=environment)
-    return lambda run: (folder / "one" / run, folder / "two" / run)
+    for name, command, named in (
+        ("one", [sys.executable], []),
+        ("two", [*TORCHRUN, "2"], []),
+        ("four", [*TORCHRUN, "4"], ROWS_AND_PIECES),
+    ):
+        subprocess.run([*command, RUNS_OF, folder, name, *named], check=True, timeout=300, env=environment)
+    return lambda run, processes: folder / processes / run
 
 
 NAMES = {task: task for task in ("classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed")}
@@ -102,6 +111,7 @@ NAMES |= {
     "classify in pieces": "classify",
     "mlm in pieces": "mlm",
     "tags in pieces": "token-classify",
+    "mlm in pieces with fsdp": "mlm",
     "classify with fsdp": "classify",
     "mlm with fsdp": "mlm",
     "clm with fsdp": "clm",
@@ -110,14 +120,24 @@ NAMES |= {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_weights_and_scores_are_those_of_one_process(runs, name):
-    one, two = runs(name)
-    assert_close(load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "processes"), [*((name, "two") for name in NAMES), *((name, "four") for name in ROWS_AND_PIECES)]
+)
+def test_weights_and_scores_are_those_of_one_process(runs, name, processes):
+    """Two processes share rows or pieces; in four two pairs share rows, and each pair the pieces of its own."""
+    one, several = runs(name, "one"), runs(name, processes)
+    assert_close(load_file(several / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
     result = "adaptation.json" if name == "adapt" else "metrics.json"
-    ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (two, one))
+    ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (several, one))
     for score in ("start", "end") if name == "adapt" else TASKS[NAMES[name]].headline:
         assert ours[score] == pytest.approx(expected[score], abs=1e-4)
+    if name != "adapt":
+        assert tokens_of(ours) == pytest.approx(tokens_of(expected))
+
+
+def tokens_of(metrics):
+    """How many tokens the training has read."""
+    return metrics["train_seconds"] * metrics["training_tokens_per_second"]
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +149,16 @@ def command(quick, as_arguments, tmp_path_factory):
         arguments = as_arguments({**quick, "floor": False, "output": output})
         with open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
             return subprocess.Popen(
-                [*TORCHRUN, "-m", "torch_linformer.cli", "train", *arguments, *more],
+                [*TORCHRUN, "2", "-m", "torch_linformer.cli", "train", *arguments, *more],
                 **{"stdout": out, "stderr": err, "env": environment, "stdin": subprocess.DEVNULL},
             )
 
     return start
 
 
-@pytest.mark.parametrize(("way", "other_way", "share"), [([], ["--fsdp"], ""), (["--fsdp"], [], " and of the weights")])
+@pytest.mark.parametrize(
+    ("way", "other_way", "share"), [([], ["--fsdp"], ""), (["--fsdp"], [], ", 1/2 of every weight")]
+)
 def test_a_process_is_killed(command, train_quickly, tmp_path, way, other_way, share):
     """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process."""
     whole, killed, alone, changed = (tmp_path / name for name in ("whole", "killed", "alone", "changed"))
