@@ -102,7 +102,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         ("two", [*TORCHRUN, "2"], []),
         ("four", [*TORCHRUN, "4"], ROWS_AND_PIECES),
     ):
-        subprocess.run([*command, RUNS_OF, folder, name, *named], check=True, timeout=300, env=environment)
+        subprocess.run([*command, RUNS_OF, folder, name, *named], check=True, timeout=600, env=environment)
     return lambda run, processes: folder / processes / run
 
 
