@@ -81,7 +81,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
-        "tags in pieces": {**own, "task": "token-classify", "data": str(folder / "tags.conll"), "context_parallel": 2},
+        "tags in pieces": {
+            **{**own, "task": "token-classify", "data": str(folder / "tags.conll"), "probe": True},
+            **{"context_parallel": 2},
+        },
         "mlm in pieces with fsdp": {
             **{**common, "task": "mlm", "packing": False, "projection": "dynamic"},
             **{"validation": "0.25", "batch_size": 10, "context_parallel": 2, "fsdp": True},
@@ -133,6 +136,11 @@ def test_weights_and_scores_are_those_of_one_process(runs, name, processes):
         assert ours[score] == pytest.approx(expected[score], abs=1e-4)
     if name != "adapt":
         assert tokens_of(ours) == pytest.approx(tokens_of(expected))
+
+
+def test_rows_in_pieces_are_no_step_of_one_process(runs):
+    pages = [(runs("tags in pieces", processes) / "report.html").read_text() for processes in ("one", "two")]
+    assert ["A training step beside full attention" in page for page in pages] == [True, False]
 
 
 def tokens_of(metrics):
