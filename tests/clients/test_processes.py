@@ -18,6 +18,7 @@ from torch_linformer.tasks.registry import TASKS
 
 RUNS_OF = Path(__file__).with_name("runs_of.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes"]  # on a CPU, too
 ROWS_AND_PIECES = ["classify in pieces", "mlm in pieces", "tags in pieces", "mlm in pieces with fsdp"]  # of four
 
 
@@ -150,14 +151,14 @@ def tokens_of(metrics):
 
 @pytest.fixture(scope="module")
 def command(quick, as_arguments, tmp_path_factory):
-    """A function: start `linformer train` in two processes; its output goes to files."""
+    """A function: start `linformer train` in two processes, by torchrun; its output goes to files."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
 
-    def start(output, *more):
+    def start(output, *more, launcher=TORCHRUN):
         arguments = as_arguments({**quick, "floor": False, "output": output})
         with open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
             return subprocess.Popen(
-                [*TORCHRUN, "2", "-m", "torch_linformer.cli", "train", *arguments, *more],
+                [*launcher, "2", "-m", "torch_linformer.cli", "train", *arguments, *more],
                 **{"stdout": out, "stderr": err, "env": environment, "stdin": subprocess.DEVNULL},
             )
 
@@ -165,12 +166,16 @@ def command(quick, as_arguments, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("way", "other_way", "share"), [([], ["--fsdp"], ""), (["--fsdp"], [], ", 1/2 of every weight")]
+    ("way", "other_way", "share", "launcher"),
+    [([], ["--fsdp"], "", ACCELERATE), (["--fsdp"], [], ", 1/2 of every weight", TORCHRUN)],
 )
-def test_a_process_is_killed(command, train_quickly, tmp_path, way, other_way, share):
-    """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process."""
+def test_a_process_is_killed(command, train_quickly, tmp_path, way, other_way, share, launcher):
+    """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process.
+
+    That one may have been started by ``accelerate launch``.
+    """
     whole, killed, alone, changed = (tmp_path / name for name in ("whole", "killed", "alone", "changed"))
-    assert command(whole, *way).wait(timeout=120) == 0
+    assert command(whole, *way, launcher=launcher).wait(timeout=120) == 0
     shown = Path(f"{whole}.out").read_text()
     assert shown.count(f"2 processes, each with 4 of the 8 rows of a batch{share}\n") == shown.count("trained in ") == 1
 
