@@ -1,6 +1,6 @@
 """Trains, and adapts, what FOLDER/runs.json lists, in as many processes as torchrun started, into FOLDER/NAME.
 
-Usage: runs_of.py FOLDER NAME
+Usage: runs_of.py FOLDER NAME [RUN ...]
 
 Without dropout, as each process draws random numbers of its own, and in float64: an optimizer divides by the size of
 gradients, and makes steps of the roundings of those that are nothing.
@@ -23,10 +23,12 @@ from torch_linformer.training.train import train
 
 torch.set_default_dtype(torch.float64)
 sys.executable = "/bin/false"  # no steps are measured
-folder, name = Path(sys.argv[1]), sys.argv[2]
+folder, name, *named = Path(sys.argv[1]), *sys.argv[2:]
 sizes = model_sizes.SIZES
 sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in sizes.items()})
-for run, options in json.loads((folder / "runs.json").read_text(encoding="utf-8")).items():
+runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
+for run in named or runs:
+    options = runs[run]
     options["output"] = str(folder / name / run)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         options.pop("context_parallel", None)

@@ -1,4 +1,4 @@
-"""Two processes (gloo) that torchrun started train what one trains: every task, and adapting."""
+"""Two and four processes (gloo) that torchrun started train what one trains: every task, and adapting."""
 
 import json
 import os
@@ -17,7 +17,9 @@ from torch_linformer.errors import ANOTHER_ENDED
 from torch_linformer.tasks.registry import TASKS
 
 RUNS_OF = Path(__file__).with_name("runs_of.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes"]  # on a CPU, too
+ROWS_AND_PIECES = ["classify in pieces", "mlm in pieces", "tags in pieces", "mlm in pieces with fsdp"]  # of four
 
 
 def tagged(weather):
@@ -54,7 +56,7 @@ def questions(weather):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_run):
-    """A function from a run's name to its folders: of one process, and of two."""
+    """A function from a run's name to its folder in that of ``one`` process, of ``two``, or of ``four``."""
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("processes")
@@ -80,7 +82,14 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
-        "tags in pieces": {**own, "task": "token-classify", "data": str(folder / "tags.conll"), "context_parallel": 2},
+        "tags in pieces": {
+            **{**own, "task": "token-classify", "data": str(folder / "tags.conll"), "probe": True},
+            **{"context_parallel": 2},
+        },
+        "mlm in pieces with fsdp": {
+            **{**common, "task": "mlm", "packing": False, "projection": "dynamic"},
+            **{"validation": "0.25", "batch_size": 10, "context_parallel": 2, "fsdp": True},
+        },
         "classify with fsdp": {**common, "lexical": "auto", "sharing": "layerwise", "fsdp": True},
         "mlm with fsdp": {**common, "task": "mlm", "packing": False, "projection": "dynamic", "fsdp": True},
         "clm with fsdp": {**of_text, "activation_memory": "checkpoint", "fsdp": True},
@@ -92,9 +101,13 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     }
     (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    for name, command in {"one": [sys.executable], "two": TORCHRUN}.items():
-        subprocess.run([*command, RUNS_OF, folder, name], check=True, timeout=300, env=environment)
-    return lambda run: (folder / "one" / run, folder / "two" / run)
+    for name, command, named in (
+        ("one", [sys.executable], []),
+        ("two", [*TORCHRUN, "2"], []),
+        ("four", [*TORCHRUN, "4"], ROWS_AND_PIECES),
+    ):
+        subprocess.run([*command, RUNS_OF, folder, name, *named], check=True, timeout=600, env=environment)
+    return lambda run, processes: folder / processes / run
 
 
 NAMES = {task: task for task in ("classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed")}
@@ -102,6 +115,7 @@ NAMES |= {
     "classify in pieces": "classify",
     "mlm in pieces": "mlm",
     "tags in pieces": "token-classify",
+    "mlm in pieces with fsdp": "mlm",
     "classify with fsdp": "classify",
     "mlm with fsdp": "mlm",
     "clm with fsdp": "clm",
@@ -110,37 +124,58 @@ NAMES |= {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_weights_and_scores_are_those_of_one_process(runs, name):
-    one, two = runs(name)
-    assert_close(load_file(two / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "processes"), [*((name, "two") for name in NAMES), *((name, "four") for name in ROWS_AND_PIECES)]
+)
+def test_weights_and_scores_are_those_of_one_process(runs, name, processes):
+    """Two processes share rows or pieces; in four two pairs share rows, and each pair the pieces of its own."""
+    one, several = runs(name, "one"), runs(name, processes)
+    assert_close(load_file(several / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
     result = "adaptation.json" if name == "adapt" else "metrics.json"
-    ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (two, one))
+    ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (several, one))
     for score in ("start", "end") if name == "adapt" else TASKS[NAMES[name]].headline:
         assert ours[score] == pytest.approx(expected[score], abs=1e-4)
+    if name != "adapt":
+        assert tokens_of(ours) == pytest.approx(tokens_of(expected))
+
+
+def test_rows_in_pieces_are_no_step_of_one_process(runs):
+    pages = [(runs("tags in pieces", processes) / "report.html").read_text() for processes in ("one", "two")]
+    assert ["A training step beside full attention" in page for page in pages] == [True, False]
+
+
+def tokens_of(metrics):
+    """How many tokens the training has read."""
+    return metrics["train_seconds"] * metrics["training_tokens_per_second"]
 
 
 @pytest.fixture(scope="module")
 def command(quick, as_arguments, tmp_path_factory):
-    """A function: start `linformer train` in two processes; its output goes to files."""
+    """A function: start `linformer train` in two processes, by torchrun; its output goes to files."""
     environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
 
-    def start(output, *more):
+    def start(output, *more, launcher=TORCHRUN):
         arguments = as_arguments({**quick, "floor": False, "output": output})
         with open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
             return subprocess.Popen(
-                [*TORCHRUN, "-m", "torch_linformer.cli", "train", *arguments, *more],
+                [*launcher, "2", "-m", "torch_linformer.cli", "train", *arguments, *more],
                 **{"stdout": out, "stderr": err, "env": environment, "stdin": subprocess.DEVNULL},
             )
 
     return start
 
 
-@pytest.mark.parametrize(("way", "other_way", "share"), [([], ["--fsdp"], ""), (["--fsdp"], [], " and of the weights")])
-def test_a_process_is_killed(command, train_quickly, tmp_path, way, other_way, share):
-    """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process."""
+@pytest.mark.parametrize(
+    ("way", "other_way", "share", "launcher"),
+    [([], ["--fsdp"], "", ACCELERATE), (["--fsdp"], [], ", 1/2 of every weight", TORCHRUN)],
+)
+def test_a_process_is_killed(command, train_quickly, tmp_path, way, other_way, share, launcher):
+    """The others end with a line; the run goes on to the weights of one that was never stopped; also in one process.
+
+    That one may have been started by ``accelerate launch``.
+    """
     whole, killed, alone, changed = (tmp_path / name for name in ("whole", "killed", "alone", "changed"))
-    assert command(whole, *way).wait(timeout=120) == 0
+    assert command(whole, *way, launcher=launcher).wait(timeout=120) == 0
     shown = Path(f"{whole}.out").read_text()
     assert shown.count(f"2 processes, each with 4 of the 8 rows of a batch{share}\n") == shown.count("trained in ") == 1
 

@@ -51,6 +51,11 @@ def test_a_step_that_fails_takes_nobody_with_it(request_step, name):
     assert failed is None and measured.seconds >= 0.01
 
 
+def test_a_step_that_takes_too_long_is_not_waited_for(request_step):
+    slow, quick = measure_in_turn([request_step("sleeping", seconds=s) for s in (20, 0.01)], patience=3)
+    assert slow is None and quick.seconds >= 0.01
+
+
 @pytest.mark.usefixtures("no_fresh_process")
 def test_where_no_process_starts_nobody_waits(request_step):
     assert sys.executable

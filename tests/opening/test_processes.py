@@ -14,12 +14,13 @@ def test_rows_that_cannot_be_shared(monkeypatch):
         InputError, match=r"--context-parallel 2 .* there are 3: torchrun --nproc-per-node 2 -m torch_l"
     ):
         processes.join("cpu", 9, context_parallel=2)
-    with pytest.raises(InputError, match="--fsdp and --context-parallel do not go together: leave one of them out"):
-        processes.join("cpu", 9, context_parallel=3, fsdp=True)
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    with pytest.raises(InputError, match="9 cannot be shared by 2 sets of 3 processes: take a multiple of 2"):
+        processes.join("cpu", 9, context_parallel=3)
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(InputError, match=r"--fsdp shares .* there is 1: torchrun --nproc-per-node 2 .* train --fsdp"):
         processes.join("cpu", 9, fsdp=True)
-    with pytest.raises(InputError, match="--context-parallel 2 is computed by as many processes, and there is 1: "):
+    with pytest.raises(InputError, match="2 is computed by 2 processes, or a multiple of them, and there is 1: "):
         processes.join("cpu", 9, context_parallel=2)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from torch_linformer import __version__
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.opening.summary import _NEWER, _from_files, _from_model, attention_of, summarize, summary_rows
 
@@ -86,11 +87,17 @@ def test_of_a_damaged_folder_the_files_say_nothing(model_copy):
     assert _from_files(model_copy) is None
 
 
-@pytest.mark.parametrize("of_a_run", [True, False])
-def test_torch_is_not_needed(classifier_run, of_a_run):
-    arguments, said = ["--help"], "Commands"
-    if of_a_run:
-        arguments, said = ["info", str(classifier_run.folder)], "LinformerForSequenceClassification"
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["info"], "LinformerForSequenceClassification"),
+        (["--help"], "Commands"),
+        (["--version"], f"torch-linformer {__version__}\n"),
+    ],
+)
+def test_torch_is_not_needed(classifier_run, arguments, said):
+    if arguments == ["info"]:
+        arguments = ["info", str(classifier_run.folder)]
     code = f"""if True:
         import sys
         from torch_linformer.cli.app import run

@@ -257,7 +257,8 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
     return Section(
         "Cost of a forward pass",
         text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
-        "process of its own; peak memory is what the pass takes beyond parameters and text.",
+        "process of its own; one that takes minutes has failed. Peak memory is what the pass takes beyond parameters "
+        "and text.",
         columns=(
             "tokens",
             "ours, tokens/s",

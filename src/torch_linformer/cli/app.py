@@ -5,10 +5,11 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from torch_linformer import __version__
 from torch_linformer.cli.adapt import adapt
 from torch_linformer.cli.bench import bench
 from torch_linformer.cli.embed import embed
@@ -37,7 +38,6 @@ TOGETHER = ("train", "adapt")  # commands that several processes can share
 
 app = typer.Typer(
     name="linformer",
-    help="Train and use Linformer models on long documents.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -47,6 +47,22 @@ for command in (
     *(import_, export, info, inspect_, spectrum, bench),
 ):
     app.command(command.__name__.rstrip("_"))(command)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version, and end, if that is what was asked for."""
+    if wanted:
+        print(f"torch-linformer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def linformer(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train and use Linformer models on long documents."""
 
 
 def run(arguments: list[str] | None = None) -> None:

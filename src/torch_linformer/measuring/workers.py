@@ -6,6 +6,7 @@
 
 import importlib
 import json
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memo
 from torch_linformer.measuring.timing import mean_seconds
 
 TURNS = 3  # timed, after one that is not
+PATIENCE = 120.0  # seconds for a turn; a step that takes longer, as full attention can, counts as one that failed
 TURN = 0.3  # seconds of steps, at least one: a shorter turn would measure how long a process takes to wake up
 
 
@@ -43,15 +45,16 @@ class MeasuredStep:
     peak_bytes: int
 
 
-def measure_in_turn(requests: Sequence[StepRequest]) -> list[MeasuredStep | None]:
-    """Each step's time and memory; None for one that failed, for lack of memory for instance.
+def measure_in_turn(requests: Sequence[StepRequest], patience: float = PATIENCE) -> list[MeasuredStep | None]:
+    """Each step's time and memory; None for one that failed, for lack of memory for instance, or took too long.
 
-    Each runs in a fresh process; they take turns, so that a noisy machine slows all of them alike.
+    Each runs in a fresh process; they take turns of at most ``patience`` seconds, so that a noisy machine slows all of
+    them alike.
     """
     workers = [_Worker(request) for request in requests]
     for _ in range(1 + TURNS):
         for worker in workers:
-            worker.turn()
+            worker.turn(patience)
     return [worker.finish() for worker in workers]
 
 
@@ -66,8 +69,8 @@ class _Worker:
         )
         self._ask(asdict(request))
 
-    def turn(self) -> None:
-        answer = self._ask("turn")
+    def turn(self, patience: float) -> None:
+        answer = self._ask("turn", patience)
         if answer is not None:
             self.seconds.append(answer)
 
@@ -78,11 +81,13 @@ class _Worker:
             return None
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 
-    def _ask(self, question: object) -> float | None:
-        """The number that the process answers; None once it has ended."""
+    def _ask(self, question: object, patience: float | None = None) -> float | None:
+        """The number that the process answers; None once it has ended, which it must after so many seconds."""
         assert self.process.stdin and self.process.stdout
         try:
             print(json.dumps(question), file=self.process.stdin, flush=True)
+            if not select.select([self.process.stdout], [], [], patience)[0]:
+                self.process.kill()
             return float(self.process.stdout.readline())
         except (BrokenPipeError, ValueError):
             return None

@@ -17,23 +17,23 @@ from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
 WAITING = timedelta(hours=12)  # the longest wait for the main process, which reads and tokenizes the data for all
 T = TypeVar("T")
 
-_in_pieces = False  # whether the processes share each row, and not the rows of a batch
+_of_row: dist.ProcessGroup | None = None  # the processes that share each row with this one; None where rows are whole
 
 
 def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = False) -> None:
-    """Meet the other processes, if there are any; ``context_parallel`` of them, all or one, train on each row.
+    """Meet the other processes, if there are any; sets of ``context_parallel`` share each row, and the sets a batch.
 
-    With ``fsdp`` they share the weights too.
+    With ``fsdp`` all of them share the weights too.
 
     Raises:
         InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
     """
-    global _in_pieces
+    global _of_row
     wanted = int(os.environ.get("WORLD_SIZE", "1"))
-    if context_parallel not in (1, wanted):
+    if wanted % context_parallel:
         raise InputError(
-            f"--context-parallel {context_parallel} is computed by as many processes, and there "
-            f"{'is' if wanted == 1 else 'are'} {wanted}: "
+            f"--context-parallel {context_parallel} is computed by {context_parallel} processes, or a multiple of "
+            f"them, and there {'is' if wanted == 1 else 'are'} {wanted}: "
             f"torchrun --nproc-per-node {context_parallel} -m torch_linformer.cli train ..."
         )
     if fsdp and wanted == 1:
@@ -41,18 +41,18 @@ def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = F
             "--fsdp shares the weights among processes, and there is 1: "
             "torchrun --nproc-per-node 2 -m torch_linformer.cli train --fsdp ..."
         )
-    if fsdp and context_parallel > 1:
-        raise InputError("--fsdp and --context-parallel do not go together: leave one of them out")
-    _in_pieces = context_parallel > 1
-    if not _in_pieces and batch_size % wanted:
-        raise InputError(
-            f"--batch-size {batch_size} cannot be shared by {wanted} processes: take a multiple of {wanted}"
-        )
+    parts = wanted // context_parallel
+    if batch_size % parts:
+        sharers = f"{parts} processes" if context_parallel == 1 else f"{parts} sets of {context_parallel} processes"
+        raise InputError(f"--batch-size {batch_size} cannot be shared by {sharers}: take a multiple of {parts}")
     if wanted > 1 and not dist.is_initialized():
         if device not in ("cpu", "cuda"):
             raise InputError(f"--device {device}: {wanted} processes train together on a CPU or on CUDA devices only")
         PartialState(cpu=device == "cpu", timeout=WAITING)
         signal.signal(signal.SIGTERM, _end)
+    _of_row = None
+    if context_parallel > 1:
+        _of_row, _ = dist.new_subgroups(context_parallel, timeout=WAITING)  # type: ignore[no-untyped-call]
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
@@ -70,16 +70,14 @@ def count() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def in_pieces() -> bool:
-    """Whether the processes share each row that they train on, and not the rows of a batch."""
-    return _in_pieces
+def of_row() -> dist.ProcessGroup | None:
+    """The processes that share each row with this one, in the order of its pieces; None where rows are whole."""
+    return _of_row
 
 
-def of_main(values: Tensor) -> Tensor:
-    """What the main process has in place of ``values``; of the same shape in each."""
-    values = values.clone(memory_format=torch.contiguous_format)
-    dist.broadcast(values, src=0)
-    return values
+def pieces() -> int:
+    """How many processes share each row that they train on; one after the other, by their numbers."""
+    return 1 if _of_row is None else dist.get_world_size(_of_row)
 
 
 def rank() -> int:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PretrainedConfig
@@ -47,12 +46,10 @@ class DocumentTrainer(RunTrainer):
             inputs = {**inputs, "decoder_input_ids": reads}
         elif smoother is not None:
             self.label_smoother = None  # the validation loss is that of the labels
-        if processes.in_pieces() and model.training:
-            # Words are masked at random: each process would have its piece of other rows.
-            inputs = {name: processes.of_main(x) if isinstance(x, Tensor) else x for name, x in inputs.items()}
-            inputs = arguments_of_piece(cast(nn.Module, self.model), inputs, dist.group.WORLD)
-        shared = processes.count() > 1 and not processes.in_pieces() and model.training
+        shared = processes.count() > 1 and model.training
         items = _targets(inputs, cast(LinformerPreTrainedModel, self.model).config) if shared else None
+        if shared and processes.pieces() > 1:
+            inputs = arguments_of_piece(cast(nn.Module, self.model), inputs, processes.of_row())
         try:
             found = super().compute_loss(model, inputs, *args, **kwargs)
         finally:

@@ -35,12 +35,7 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
     if not processes.is_main():
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
-        rows = trainer.args.train_batch_size
-        share = f"{rows // processes.count()} of the {rows} rows of a batch"
-        if processes.in_pieces():
-            share = f"1/{processes.count()} of every row"
-        share += " and of the weights" if trainer.fsdp else ""
-        screen.say(f"{processes.count()} processes, each with {share}")
+        screen.say(f"{processes.count()} processes, each with {', '.join(_shares(trainer))}")
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -55,6 +50,15 @@ def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: Trai
         weights = output / Path(best).name / "model.safetensors"
         load_model(cast(nn.Module, trainer.model), weights)
     return spent
+
+
+def _shares(trainer: RunTrainer) -> list[str]:
+    """What each of several processes has of a training."""
+    rows, pieces = trainer.args.train_batch_size, processes.pieces()
+    parts = processes.count() // pieces
+    shares = [f"{rows // parts} of the {rows} rows of a batch"] if parts > 1 else []
+    shares += [f"1/{pieces} of every row"] if pieces > 1 else []
+    return shares + ([f"1/{processes.count()} of every weight"] if trainer.fsdp else [])
 
 
 class RunCallback(TrainerCallback):

@@ -205,8 +205,8 @@ def _costs(outcome: Outcome) -> list[Section]:
         rows.append(("this model beside it", *compare_costs(ours, full)))
     section = Section(
         "A training step beside full attention",
-        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh "
-        "process, stepping in turn. Peak memory is what the step takes beyond parameters and batch.",
+        text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh process, "
+        "in turn; one that takes minutes has failed. Peak memory is what the step takes beyond parameters and batch.",
         columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,
     )

@@ -111,6 +111,8 @@ def _trained(
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
     settings = _with_the_first_model(settings)
+    if settings.context_parallel > 1:  # rows that several processes hold are no step of one
+        settings = dataclasses.replace(settings, probe=False)
     data = processes.on_main(lambda: _prepare(settings, checkpoint, screen))
     model = build_model(settings, data.task, data.tokenizer, data.splits)
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.

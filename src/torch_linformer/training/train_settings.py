@@ -130,7 +130,7 @@ class TrainSettings:
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
-    context_parallel: int = option(1, "under torchrun: processes, all of them, that train on each document together")
+    context_parallel: int = option(1, "under torchrun: how many of the processes train on each document together")
     fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight (FSDP2)")
     compile: bool = option(
         False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"

@@ -150,7 +150,7 @@ class RunTrainer(Trainer):
             self.tokens += tokens
             return bool(loss.isfinite())
         of_main = (self._clock, float(self.asked_to_stop)) if processes.is_main() else (0.0, 0.0)
-        read = float(tokens) if processes.is_main() or not processes.in_pieces() else 0.0
+        read = float(tokens) if processes.rank() % processes.pieces() == 0 else 0.0
         own = [*of_main, read, float(not loss.isfinite())]
         seconds, stop, read, broken = processes.total(tokens.new_tensor(own, dtype=torch.float64)).tolist()
         self.told = seconds, stop > 0
@@ -187,9 +187,9 @@ class RunTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         loader: Any = super().get_train_dataloader()
-        if processes.in_pieces():
-            # Accelerate gives each process other batches; told of one process, it hands on all of them.
-            loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
+        if (pieces := processes.pieces()) > 1:  # accelerate would give each process other rows
+            share, parts = loader.batch_sampler, processes.count() // pieces
+            share.num_processes, share.process_index, share.split_batches = parts, processes.rank() // pieces, parts > 1
         return cast("DataLoader[Any]", loader)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
@@ -236,8 +236,8 @@ def quiet_arguments(output: Path, *, batch_size: int, device: str, precision: st
         bf16=precision == "bf16",
         fp16=precision == "fp16",
         use_cpu=device == "cpu",
-        # Each process takes its share of a batch.
-        accelerator_config={"split_batches": True} if processes.count() > 1 and not processes.in_pieces() else None,
+        # Each process takes its share of a batch; where they share rows too, `get_train_dataloader` says which.
+        accelerator_config={"split_batches": True} if processes.count() > 1 and processes.pieces() == 1 else None,
         ddp_find_unused_parameters=False,  # there are none
         disable_tqdm=True,
         report_to="none",
