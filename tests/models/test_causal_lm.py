@@ -139,6 +139,15 @@ def test_generation_goes_on_from_a_cache_that_was_kept(causal, token_ids):
 
 
 @torch.no_grad()
+def test_a_cache_may_be_given_by_its_name_in_transformers_5_24(causal, token_ids):
+    model, ids, known, named = causal(), token_ids(1, 8), LinformerCache(2), LinformerCache(2)
+    for _ in range(2):  # the second time goes on
+        assert torch.equal(model(ids, cache=named).logits, model(ids, past_key_values=known).logits)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cache'"):
+        model(ids, cache=named, past_key_values=known)
+
+
+@torch.no_grad()
 def test_the_cache_does_not_grow_but_that_of_full_attention_does(causal, token_ids):
     sizes = {}
     for attention in ("linformer", "full"):

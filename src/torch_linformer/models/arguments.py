@@ -18,6 +18,7 @@ T = TypeVar("T")
 HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
 # What collators write about packed rows for attention kernels, beside the position_ids that say it all.
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+CACHE = "cache"  # what transformers calls past_key_values from 5.24 on
 # generate counts columns for models whose cache does not.
 UNREAD = (*BOUNDARIES, "cache_position")
 
@@ -40,6 +41,8 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             model, mask = args[0], kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
             if isinstance(mask, Padding) and not getattr(model, "takes_pieces", False):
                 raise ValueError(f"{type(model).__name__} needs whole rows: no piece of them can be its attention_mask")
+            if CACHE in kwargs and kwargs.get("past_key_values") is None:
+                kwargs["past_key_values"] = kwargs.pop(CACHE)
             for name in kwargs:
                 if name not in known:
                     _refuse(name, f"{type(args[0]).__name__}.forward()", names)
