@@ -29,7 +29,8 @@ def lexical(request):
     made.counts_as.copy_(torch.arange(VOCABULARY))
     made.counts_as[:4], made.counts_as[20] = NOTHING, 5
     if request.param == "fitted":
-        made.columns.copy_(torch.randint(WIDTH, (VOCABULARY,), generator=torch.Generator(torch.get_default_device()).manual_seed(1)))
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1)
+        made.columns.copy_(torch.randint(WIDTH, (VOCABULARY,), generator=generator))
     return made
 
 
