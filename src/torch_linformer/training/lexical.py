@@ -1,9 +1,9 @@
 """A lexical head for a trained classifier: fitted, weighed against the rest of the model, and kept where it helps."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,50 +20,11 @@ from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.verdict import CHANCE
+from torch_linformer.training.weighing import Weighing, weigh_parts
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
 DRAWS = 100  # of the validation documents
-
-
-@dataclass(frozen=True)
-class Weighing:
-    """A lexical head, or the lexical part of vectors, beside the rest of a model.
-
-    Attributes:
-        part: what it is, in words.
-        factors: of the logits of the head and of the rest, 0 or more.
-        losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
-        test: every score of the test documents, likewise.
-        helps: whether the head lowers the loss by enough.
-        kept: whether the model has the head.
-    """
-
-    part: str
-    factors: tuple[float, float]
-    losses: dict[str, float]
-    test: dict[str, dict[str, Any]]
-    helps: bool
-    kept: bool
-
-    @property
-    def scores(self) -> dict[str, Any]:
-        """Those of the model on the test documents."""
-        return self.test["both" if self.kept else "rest"]
-
-    def describe(self) -> str:
-        """The decision and its reason, as a line."""
-        losses = self.losses
-        fate = "kept" if self.kept else "left out"
-        if self.kept and not self.factors[1]:
-            fate += ", and nothing else, as the rest of the model adds too little"
-        if not self.kept and self.helps:
-            fate += ", as the score that picks the checkpoint is worse with it"
-        return (
-            f"{self.part} {fate}: validation loss of the {self.part.split()[-1]} alone "
-            f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
-            f"(weights {self.factors[0]:.2f} and {self.factors[1]:.2f})"
-        )
 
 
 def add_lexical_head(
@@ -119,27 +80,18 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     """Weigh a model's lexical head against the rest of it on the validation documents, and write the weights into both.
 
     The factors a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
-    task, plus :math:`((a - 1)^2 + b^2) / n` for n windows. Each has to earn its place, as words alone, or none, are
-    safer where the validation documents resemble those of the training more than others will: where the likelihood
-    gains no more than a factor e by the rest (Akaike's criterion for one more weight), b is 0, and where it gains no
-    more by the head, the head is taken away. So is one with which the score is worse, and that by more than chance;
-    ``always`` keeps it. The loss comes first: it is calmer on few documents, and the score has already picked the
-    checkpoint.
+    task, plus :math:`((a - 1)^2 + b^2) / n` for n windows, and each part has to earn its place (:func:`weigh_parts`).
+    A head with which the score is worse, and that by more than chance, is taken away too; ``always`` keeps it. The loss
+    comes first: it is calmer on few documents, and the score has already picked the checkpoint.
     """
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
     known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
     labels = torch.tensor(validation.windows["labels"][:])
 
-    def factors(parts: list[Tensor], expected: list[float]) -> tuple[list[float], float]:
-        return fit_factors(parts, expected, lambda logits: model.loss_of(logits, labels), len(labels))
-
-    (_, alone), (_, without) = (factors([logits], [1.0]) for logits in known)
-    (a, b), together = factors(list(known), [1.0, 0.0])
-    if _gain(model, alone, together, labels) <= 1 and alone < without:
-        (a,), together = factors([known.lexical], [1.0])
-        b = 0.0
+    (a, b), losses, helps = weigh_parts(
+        known, (1.0, 0.0), lambda logits: model.loss_of(logits, labels), partial(_gain, model, labels), len(labels)
+    )
     found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
-    helps = a > 0 and _gain(model, without, together, labels) > 1
     kept = always or (helps and not _is_worse(trainer, validation, a * known.lexical + b * known.rest, known.rest))
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
@@ -149,14 +101,14 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     return Weighing(
         "lexical head",
         (a, b),
-        {"lexical": alone, "rest": without, "both": together},
+        losses,
         {name: task.scores(trainer.answers_of_logits(logits, test), test.documents) for name, logits in found.items()},
         helps,
         kept,
     )
 
 
-def _gain(model: LinformerForSequenceClassification, before: float, after: float, labels: Tensor) -> float:
+def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: float, after: float) -> float:
     """How much a lower loss adds to the logarithm of the likelihood of the validation documents."""
     if model.config.problem_type == "regression":
         return len(labels) / 2 * math.log(max(before, 1e-30) / max(after, 1e-30))
@@ -174,31 +126,3 @@ def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: 
         ours, others = (task.scores(each[rows], documents)[task.best_metric] for each in answers)
         gains.append(ours - others if task.larger_is_better else others - ours)
     return float(np.mean(gains)) < -CHANCE * float(np.std(gains))
-
-
-def fit_factors(
-    parts: list[Tensor], expected: list[float], loss_of: Callable[[Tensor], Tensor], number: int
-) -> tuple[list[float], float]:
-    """The best factors, 0 or more, of some logits, near those expected, and the loss of their sum.
-
-    Args:
-        parts: tensors of the same shape.
-        expected: factors, one a part; how far one is from it counts in units of the largest, or of 1.
-        loss_of: the mean loss of such a tensor.
-        number: how many rows the loss is a mean over.
-    """
-    unit = max(*expected, 1.0)
-    center = torch.tensor(expected, dtype=torch.float64)
-    factors = center.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([factors], max_iter=100, line_search_fn="strong_wolfe")
-    stacked = torch.stack(parts, dim=-1).double()
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        total = loss_of(stacked @ factors) + ((factors - center) / unit).square().sum() / number
-        total.backward()  # type: ignore[no-untyped-call]
-        return total
-
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    positive = factors.detach().clamp(min=0)
-    return positive.tolist(), loss_of(stacked @ positive).item()

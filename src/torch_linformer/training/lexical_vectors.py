@@ -16,9 +16,10 @@ from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
 from torch_linformer.tasks.retrieval import SCALE, Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.task import Examples
-from torch_linformer.training.lexical import Weighing, drawn_documents, fit_factors
+from torch_linformer.training.lexical import drawn_documents
 from torch_linformer.training.retrieval_trainer import RetrievalTrainer
 from torch_linformer.training.verdict import CHANCE
+from torch_linformer.training.weighing import Weighing, weigh_parts
 
 MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
 AT_ONCE = 16  # rows whose words are counted
@@ -60,24 +61,21 @@ def weigh_vectors(
     .. math:: -\frac{1}{Q} \sum_i \ln \frac{\sum_{j \in R_i} e^{a\, y_i \cdot y_j + b\, v_i \cdot v_j}}
         {\sum_j e^{a\, y_i \cdot y_j + b\, v_i \cdot v_j}}
 
-    for Q queries i and the documents :math:`R_i` that they should find; the share of the sketch is a / (a + b). As in
-    :func:`~torch_linformer.training.lexical.weigh` each part has to earn its place by one nat, and a lexical part with
-    which nDCG@10 is worse by more than chance is left out, unless ``always`` keeps it.
+    for Q queries i and the documents :math:`R_i` that they should find; the share of the sketch is a / (a + b). Each
+    part has to earn its place (:func:`~torch_linformer.training.weighing.weigh_parts`), and a lexical part with which
+    nDCG@10 is worse by more than chance is left out, unless ``always`` keeps it.
     """
     task = trainer.task
     known_words, unseen_words = (sketches(lexical, examples) for examples in (validation, test))
     known, unseen = (np.asarray(trainer.answers_to(examples)) for examples in (validation, test))
     logits, relevant, candidates = _similarities(validation, known_words, known)
-
-    def factors(parts: list[Tensor]) -> tuple[list[float], float]:
-        loss = partial(surprise, relevant=relevant, candidates=candidates)
-        return fit_factors(parts, [SCALE] * len(parts), loss, len(relevant))
-
-    (of_words, alone), (_, without) = (factors([part]) for part in logits)
-    (a, b), together = factors(logits)
-    if len(relevant) * (alone - together) <= 1 and alone < without:
-        a, b, together = of_words[0], 0.0, alone
-    helps = a > 0 and len(relevant) * (without - together) > 1
+    (a, b), losses, helps = weigh_parts(
+        logits,
+        (SCALE, SCALE),
+        partial(surprise, relevant=relevant, candidates=candidates),
+        lambda before, after: len(relevant) * (before - after),
+        len(relevant),
+    )
     lexical.share = a / (a + b) if a else 0.0
 
     def scores(words: np.ndarray, rest: np.ndarray, examples: Examples) -> dict[str, dict[str, Any]]:
@@ -90,14 +88,7 @@ def weigh_vectors(
     kept = always or (helps and gain >= -CHANCE * error)
     if kept:
         task.vectors.lexical = lexical.to(trainer.args.device)
-    return Weighing(
-        "lexical part",
-        (a, b),
-        {"lexical": alone, "rest": without, "both": together},
-        scores(unseen_words, unseen, test),
-        helps,
-        kept,
-    )
+    return Weighing("lexical part", (a, b), losses, scores(unseen_words, unseen, test), helps, kept)
 
 
 def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
@@ -111,7 +102,9 @@ def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-def _similarities(examples: Examples, words: np.ndarray, rest: np.ndarray) -> tuple[list[Tensor], Tensor, Tensor]:
+def _similarities(
+    examples: Examples, words: np.ndarray, rest: np.ndarray
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
     """Products of queries and documents, by words and by the rest, ``(Q, D)``; which of the documents are relevant, and
     which are candidates: a query that is a document itself is none.
     """
@@ -122,5 +115,5 @@ def _similarities(examples: Examples, words: np.ndarray, rest: np.ndarray) -> tu
     candidates = judgments.itself[asked, None] != np.arange(documents)
     relevant = (judgments.documents == judgments.queries[asked, None]) & candidates
     first = 0 if "label" in examples.documents.column_names else documents
-    parts = [torch.from_numpy(vectors[first + asked] @ vectors[:documents].T) for vectors in (words, rest)]
-    return parts, torch.from_numpy(relevant), torch.from_numpy(candidates)
+    by_words, by_rest = (torch.from_numpy(each[first + asked] @ each[:documents].T) for each in (words, rest))
+    return (by_words, by_rest), torch.from_numpy(relevant), torch.from_numpy(candidates)

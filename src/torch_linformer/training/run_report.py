@@ -35,12 +35,12 @@ from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.lexical import Weighing
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
 from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import verdict
+from torch_linformer.training.weighing import Weighing
 
 MANY_CUT = 0.05  # a share of the documents
 PARTS = {"lexical": "{} alone", "rest": "without the {}"}

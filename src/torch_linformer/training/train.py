@@ -34,7 +34,7 @@ from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
-from torch_linformer.training.lexical import Weighing, add_lexical_head, weigh
+from torch_linformer.training.lexical import add_lexical_head, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.retrieval_trainer import RetrievalTrainer, trainer_for
@@ -45,6 +45,7 @@ from torch_linformer.training.step_costs import ModelStep, measure_beside_full_a
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
+from torch_linformer.training.weighing import Weighing
 
 EVALUATIONS = 10  # of the validation documents, over the whole training
 EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
