@@ -10,7 +10,8 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from torch_linformer.cli.app import explain, run
+from torch_linformer.cli.app import run
+from torch_linformer.cli.explaining import explain
 from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.opening.model_folder import load_config, load_tokenizer
 

@@ -1,6 +1,5 @@
-"""The command's subcommands, and how an error becomes one line."""
+"""The command's subcommands, of which an error becomes one line."""
 
-import errno
 import os
 import sys
 import traceback
@@ -14,6 +13,7 @@ from torch_linformer.cli.adapt import adapt
 from torch_linformer.cli.bench import bench
 from torch_linformer.cli.embed import embed
 from torch_linformer.cli.evaluate import evaluate
+from torch_linformer.cli.explaining import explain
 from torch_linformer.cli.export import export
 from torch_linformer.cli.generate import generate
 from torch_linformer.cli.import_ import import_
@@ -24,16 +24,9 @@ from torch_linformer.cli.serve import serve
 from torch_linformer.cli.spectrum import spectrum
 from torch_linformer.cli.started_by import processes_started, speaks_for_all
 from torch_linformer.cli.train import train
-from torch_linformer.errors import ANOTHER_ENDED, InputError, SaidElsewhere
+from torch_linformer.errors import InputError, SaidElsewhere
 
 USER_ERROR, INTERRUPTED = 2, 130
-# Writers in other languages report a full disk only as text; the last two are torch.save, which gives no reason.
-DISK_FULL = ("No space left on device", "PytorchStreamWriter failed writing", "unexpected pos ")
-# RuntimeErrors of torch, on a CPU and on a GPU.
-MEMORY_FULL = ("can't allocate memory", "not enough memory", "out of memory")
-
-# RuntimeErrors of torch.distributed, by gloo and by NCCL.
-PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
 TOGETHER = ("train", "adapt")  # commands that several processes can share
 
 app = typer.Typer(
@@ -101,34 +94,6 @@ def _is_said_elsewhere(error: Exception) -> bool:
         return False
     distributed = sys.modules.get("torch.distributed")
     return distributed is None or not distributed.is_initialized() or isinstance(error, (SaidElsewhere, InputError))
-
-
-def explain(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    if _is_disk_full(error):
-        return "the disk is full: make room, then run the same command again (train, adapt, bench: with --resume)"
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in MEMORY_FULL)
-    ):
-        return "not enough memory: lower --batch-size or --max-length, or take a smaller model (--debug shows where)"
-    if isinstance(error, RuntimeError) and any(text in str(error) for text in PEER_GONE):
-        return ANOTHER_ENDED
-    if hasattr(error, "format_message"):  # a wrong option, reported by whichever click typer is built on
-        return f"{error.format_message()} (add --help for what there is)"
-    message = " ".join(str(error).split())
-    if isinstance(error, (ValueError, OSError)) and message:
-        return message
-    return f"{type(error).__name__}: {message} (--debug shows where)"
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:  # an error raised again can be its own cause
-        if getattr(error, "errno", None) == errno.ENOSPC or any(text in str(error) for text in DISK_FULL):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _say(line: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from torch_linformer.cli import options
+from torch_linformer.cli.explaining import explain
 
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")
 
@@ -44,7 +45,6 @@ def serve(
         raise ValueError("--api-key: is empty; give a key, or leave it out")
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
-    from torch_linformer.cli.app import explain
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
     from torch_linformer.serving.served_model import load_served
