@@ -29,13 +29,13 @@ def why_not_compile(device: str) -> str | None:
         return None if found else "Triton needs a C compiler, and there is neither CC nor gcc nor clang"
     if device != "cpu":
         return f"it computes on cpu and cuda, not on {device}"
-    if " " in torch.__file__:
-        return f"torch.compile cannot link on a CPU where torch's own path has a space ({Path(torch.__file__).parent})"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses
     if shutil.which(compiler) is None:
         return f"torch.compile needs a C++ compiler on a CPU, and there is no {compiler}; install it or set CXX"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "torch.compile needs Python's headers on a CPU (on Debian the package python3-dev)"
+    if " " in torch.__file__:
+        return f"torch.compile cannot link on a CPU where torch's own path has a space ({Path(torch.__file__).parent})"
     return None
 
 
