@@ -17,14 +17,14 @@ def test_a_cpu_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
     assert compiling.why_not_compile("cpu") is None
     compiling.require_compiler("cpu")
+    monkeypatch.setattr(torch, "__file__", "/some where/torch/__init__.py")
+    assert compiling.why_not_compile("cpu").endswith("torch's own path has a space (/some where/torch)")
     (tmp_path / "Python.h").unlink()
     assert "Python's headers" in compiling.why_not_compile("cpu")
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
     monkeypatch.setenv("CXX", "my++")
     with pytest.raises(InputError, match=r"^--compile: .* there is no my\+\+; install it or set CXX$"):
         compiling.require_compiler("cpu")
-    monkeypatch.setattr(torch, "__file__", "/some where/torch/__init__.py")
-    assert compiling.why_not_compile("cpu").endswith("torch's own path has a space (/some where/torch)")
 
 
 def test_a_gpu_needs_triton_and_a_compiler(monkeypatch):
