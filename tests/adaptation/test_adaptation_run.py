@@ -364,6 +364,7 @@ def test_from_python_it_is_what_the_command_does(adapt, options, source, tokeniz
     ("changed", "message"),
     [
         ({"data": "a.csv"}, "--data is for the command: here the model and the texts are given"),
+        ({"fsdp": True}, "--fsdp is for the command: torchrun starts it in several processes"),
         ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
         ({"k": 17}, "--k must lie between 0 and the 16 tokens read at once, got 17"),
         ({"task": "mlm"}, "--task mlm: .* has no head for it"),

@@ -109,6 +109,16 @@ def test_a_folder_without_tokenizer(refused_adapt, workplace):
         ),
         (["--exact-first", "-1"], "--exact-first must be at least 0, got -1"),
         (
+            ["--fsdp", "--precision", "fp16"],
+            "--fsdp does not go with --precision fp16, whose scale differs by process: take bf16",
+        ),
+        (["--fsdp", "--compile"], "--compile is for a single process: leave out --fsdp"),
+        (
+            ["--fsdp"],
+            "--fsdp shares the weights among processes, and there is 1: torchrun --nproc-per-node 2 -m "
+            "torch_linformer.cli adapt --fsdp ...",
+        ),
+        (
             ["--exact-first", "9", "--exact-last", "8"],
             "--exact-first 9 and --exact-last 8 are more than the 16 tokens read at once",
         ),

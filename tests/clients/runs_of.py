@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,18 +18,21 @@ import torch
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.opening import processes
+from torch_linformer.training import retrieval_trainer, train_settings, trainer
 from torch_linformer.training import sizes as model_sizes
-from torch_linformer.training import train_settings
 from torch_linformer.training.train import train
 
 torch.set_default_dtype(torch.float64)
 sys.executable = "/bin/false"  # no steps are measured
 folder, name, *named = Path(sys.argv[1]), *sys.argv[2:]
+# Else a gradient of twice the size would make the same step.
+trainer.TrainingArguments = partial(trainer.TrainingArguments, adam_epsilon=1e-2, max_grad_norm=0.0)
 sizes = model_sizes.SIZES
 sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in sizes.items()})
 runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
 for run in named or runs:
     options = runs[run]
+    retrieval_trainer.TOKENS_AT_ONCE = options.pop("tokens_at_once", 16_384)
     options["output"] = str(folder / name / run)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         options.pop("context_parallel", None)

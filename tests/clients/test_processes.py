@@ -57,7 +57,7 @@ def questions(weather):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_run):
     """A function from a run's name to its folder in that of ``one`` process, of ``two``, or of ``four``."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, BertForMaskedLM, BertModel
 
     folder = tmp_path_factory.mktemp("processes")
     documents = weather(160, seed=0)
@@ -65,12 +65,20 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     (folder / "questions.json").write_text(json.dumps(questions(documents)), encoding="utf-8")
     pairs = [(text, " ".join(text.split()[::-1])) for text, _ in documents]
     write_csv(folder / "pairs.csv", pairs, ("query", "document"))
+    few = [(text, label if number % 4 == 0 else number) for number, (text, label) in enumerate(documents[:96])]
+    write_csv(folder / "few.csv", few)
     write_csv(folder / "targets.csv", pairs, ("source", "target"))
     write_csv(folder / "numbers.csv", [(text, len(text) / 10) for text, _ in documents])
-    save_source(folder / "bert", AutoTokenizer.from_pretrained(classifier_run.folder))
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    for name, kind in (("bert", BertModel), ("masked", BertForMaskedLM)):
+        save_source(folder / name, tokenizer, lambda config, kind=kind: kind(config).double())
     common = {**quick, "max_steps": 16, "floor": False}
     own = {**common, "test": "0.2", "validation": "0.25"}  # which leaves 96: whole batches
     of_text = {**{name: x for name, x in common.items() if name != "projection"}, "task": "clm", "packing": False}
+    adapting = {
+        **{name: quick[name] for name in ("data", "test", "max_length", "batch_size", "device", "precision")},
+        **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10},
+    }
     runs = {
         "classify": {**common, "lexical": "auto", "class_weights": "balanced"},
         "regress": {**own, "task": "regress", "data": str(folder / "numbers.csv")},
@@ -94,10 +102,14 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "mlm with fsdp": {**common, "task": "mlm", "packing": False, "projection": "dynamic", "fsdp": True},
         "clm with fsdp": {**of_text, "activation_memory": "checkpoint", "fsdp": True},
         "seq2seq with fsdp": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "fsdp": True},
-        "adapt": {
-            **{name: quick[name] for name in ("data", "test", "max_length", "batch_size", "device", "precision")},
-            **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10},
+        "embed with fsdp": {**own, "task": "embed", "data": str(folder / "pairs.csv"), "fsdp": True},
+        "embed by few labels with fsdp": {
+            **{**common, "task": "embed", "data": str(folder / "few.csv")},
+            **{"validation": quick["test"], "tokens_at_once": 64, "fsdp": True},  # in unequal numbers of parts
         },
+        "adapt": adapting,
+        "adapt with fsdp": {**adapting, "fsdp": True},
+        "adapt masked words with fsdp": {**adapting, "source": str(folder / "masked"), "fsdp": True},
     }
     (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
@@ -120,7 +132,11 @@ NAMES |= {
     "mlm with fsdp": "mlm",
     "clm with fsdp": "clm",
     "seq2seq with fsdp": "seq2seq",
+    "embed with fsdp": "embed",
+    "embed by few labels with fsdp": "embed",
     "adapt": "adapt",
+    "adapt with fsdp": "adapt",
+    "adapt masked words with fsdp": "adapt",
 }
 
 
@@ -131,11 +147,12 @@ def test_weights_and_scores_are_those_of_one_process(runs, name, processes):
     """Two processes share rows or pieces; in four two pairs share rows, and each pair the pieces of its own."""
     one, several = runs(name, "one"), runs(name, processes)
     assert_close(load_file(several / "model.safetensors"), load_file(one / "model.safetensors"), rtol=1e-4, atol=1e-5)
-    result = "adaptation.json" if name == "adapt" else "metrics.json"
+    adapted = NAMES[name] == "adapt"
+    result = "adaptation.json" if adapted else "metrics.json"
     ours, expected = (json.loads((folder / result).read_text(encoding="utf-8")) for folder in (several, one))
-    for score in ("start", "end") if name == "adapt" else TASKS[NAMES[name]].headline:
+    for score in ("start", "end") if adapted else TASKS[NAMES[name]].headline:
         assert ours[score] == pytest.approx(expected[score], abs=1e-4)
-    if name != "adapt":
+    if not adapted:
         assert tokens_of(ours) == pytest.approx(tokens_of(expected))
 
 

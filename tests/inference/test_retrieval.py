@@ -140,9 +140,9 @@ def test_long_batches_are_learned_in_turn(run, train_quickly, tmp_path, monkeypa
     """Two documents of 32 tokens at once; then the two queries of each of the batch."""
     parts = []
 
-    def counting(embed, ids, mask, **options):
+    def counting(embed, ids, *others, **options):
         parts.append(len(ids))
-        return checkpoint(embed, ids, mask, **options)
+        return checkpoint(embed, ids, *others, **options)
 
     monkeypatch.setattr(trainer_module, "TOKENS_AT_ONCE", 64)
     monkeypatch.setattr(trainer_module, "checkpoint", counting)

@@ -20,6 +20,8 @@ def test_rows_that_cannot_be_shared(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(InputError, match=r"--fsdp shares .* there is 1: torchrun --nproc-per-node 2 .* train --fsdp"):
         processes.join("cpu", 9, fsdp=True)
+    with pytest.raises(InputError, match=r"torchrun --nproc-per-node 2 -m torch_linformer.cli adapt --fsdp"):
+        processes.join("cpu", 9, fsdp=True, command="adapt")
     with pytest.raises(InputError, match="2 is computed by 2 processes, or a multiple of them, and there is 1: "):
         processes.join("cpu", 9, context_parallel=2)
 

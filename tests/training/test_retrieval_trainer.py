@@ -71,7 +71,7 @@ def rows(*lengths):
 
 def gradients(model, embed, tokens):
     model.zero_grad()
-    vectors = in_turn(embed, *rows(3, 16, 9, 5, 12), tokens)
+    (vectors,) = in_turn(embed, [rows(3, 16, 9, 5, 12)], tokens)
     loss = contrastive_loss(vectors[3:], vectors[:3], torch.tensor([0, 2]), torch.arange(3))
     loss.backward()
     return vectors.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -108,6 +108,6 @@ def test_dropout_is_the_same_the_second_time(encoder):
 
     torch.manual_seed(3)
     with set_checkpoint_early_stop(False):
-        in_turn(embed, *rows(16, 15, 14), 16).sum().backward()
+        in_turn(embed, [rows(16, 15, 14)], 16)[0].sum().backward()
     first, again = given[:3], given[3:]
     assert len(again) == 3 and all(any(torch.equal(one, other) for other in first) for one in again)

@@ -78,7 +78,6 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"packing": False}, "--packing goes with --task mlm, clm, not classify"),
         ({"task": "qa", "context_parallel": 2}, "--context-parallel goes with --task classify, multilabel, regress, "),
         ({"fsdp": True, "precision": "fp16"}, "--fsdp does not go with --precision fp16"),
-        ({"task": "embed", "fsdp": True}, "--fsdp goes with --task classify, multilabel, regress, "),
         ({"task": "mlm", "context_parallel": 2}, "--context-parallel reads one document a row: give --no-packing too"),
         ({"attention": "full", "context_parallel": 2}, "--context-parallel has no effect with --attention full"),
         ({"task": "clm", "whole_words": True}, "--whole-words goes with --task mlm, not clm"),

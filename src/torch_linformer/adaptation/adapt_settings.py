@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.option_fields import check_options, option
+from torch_linformer.training.option_fields import check_fsdp, check_options, option
 from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES, sharing_for
 
 STEPS = 1000
@@ -47,6 +47,7 @@ class AdaptSettings:
     learning_rate: float = option(7e-5, "peak learning rate")
     slot_learning_rate: float = option(6e-3, "peak learning rate of what chooses the slots, and of their mass")
     seed: int = option(0, "seed of the split and of the order")
+    fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight of the student (FSDP2)")
     compile: bool = option(
         False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
     )
@@ -76,6 +77,7 @@ class AdaptSettings:
             raise InputError(f"--sharing {self.sharing} has no effect: means of segments have nothing to share")
         if self.projection == "linear" and self.slot_mass not in (None, "none"):
             raise InputError(f"--slot-mass {self.slot_mass} has no effect: learned maps stand for no number of tokens")
+        check_fsdp(self)
         if self.max_length is not None and self.max_length < 8:
             raise InputError(f"--max-length must be at least 8, got {self.max_length}")
 

@@ -79,7 +79,7 @@ def run_adaptation(
     resolve_precision(settings.precision, device)
     if settings.compile:
         require_compiler(device)
-    processes.join(device, settings.batch_size)
+    processes.join(device, settings.batch_size, fsdp=settings.fsdp, command="adapt")
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
     run = {**identity(settings), "source": source, "sharing": settings.shared_by}
@@ -216,6 +216,7 @@ class Adaptation:
             processing_class=self.original.tokenizer,
             minutes=settings.minutes,
             slot_learning_rate=settings.slot_learning_rate,
+            fsdp=settings.fsdp,
         )
 
     def _without_slots(self) -> WithoutSlots | None:

@@ -74,11 +74,11 @@ class DistillationTrainer(RunTrainer):
         self.objective: Embeddings = objective
         self.slot_learning_rate = slot_learning_rate
 
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+    def optimizer_of(self, model: nn.Module | None) -> Optimizer:
         """The Trainer's optimizer, with a learning rate of its own for what chooses the slots: it begins at nothing."""
         if self.optimizer is None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args)
-            new, others = split_slot_parameters(cast(nn.Module, self.model))
+            new, others = split_slot_parameters(cast(nn.Module, self.model if model is None else model))
             groups: list[dict[str, Any]] = [{"params": others}]
             if new:
                 groups.append({"params": new, "lr": self.slot_learning_rate})
@@ -96,7 +96,8 @@ class DistillationTrainer(RunTrainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Scores of the student, which the Trainer asks for between steps."""
-        found = self.compare(cast(LinformerPreTrainedModel, self.model))
+        with self.whole() as student:
+            found = self.compare(student)
         scores = {f"eval_{name}": value for name, value in found.items()}
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)

@@ -20,7 +20,12 @@ from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.training.training_screen import TrainingScreen
 
-OF_FILES = ("data", "text_column", "label_column", "trust_remote_code")  # options about files
+OF_THE_COMMAND = {
+    **dict.fromkeys(
+        ("data", "text_column", "label_column", "trust_remote_code"), "here the model and the texts are given"
+    ),
+    "fsdp": "torchrun starts it in several processes",
+}
 
 
 def adapt(
@@ -51,9 +56,9 @@ def adapt(
         InputError: for anything wrong with the model, the texts, the options or the folder.
         TypeError: an unknown option.
     """
-    for name in OF_FILES:
+    for name, reason in OF_THE_COMMAND.items():
         if name in options:
-            raise InputError(f"{flag(name)} is for the command: here the model and the texts are given")
+            raise InputError(f"{flag(name)} is for the command: {reason}")
     settings = AdaptSettings(data=f"{len(texts)} texts", output=None if output is None else str(output), **options)
     held_out = parse_part(str(settings.test))
     if not isinstance(held_out, float):

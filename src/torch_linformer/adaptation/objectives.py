@@ -124,7 +124,7 @@ class MaskedWords(Embeddings):
 
     def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         masked = inputs["labels"] != IGNORED
-        nats = torch.zeros(masked.shape, device=hidden.device)
+        nats = torch.zeros(masked.shape, dtype=torch.float, device=hidden.device)
         logits = _logits(model, hidden[masked], None).float()
         nats[masked] = F.cross_entropy(logits, inputs["labels"][masked], reduction="none")
         sums = {"nats": nats.sum(dim=-1), "masked": masked.sum(dim=-1)}

@@ -20,10 +20,10 @@ T = TypeVar("T")
 _of_row: dist.ProcessGroup | None = None  # the processes that share each row with this one; None where rows are whole
 
 
-def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = False) -> None:
+def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = False, command: str = "train") -> None:
     """Meet the other processes, if there are any; sets of ``context_parallel`` share each row, and the sets a batch.
 
-    With ``fsdp`` all of them share the weights too.
+    With ``fsdp`` all of them share the weights too. ``command`` is for messages.
 
     Raises:
         InputError: they cannot share a batch equally, or rows, or have no way to talk to each other.
@@ -39,7 +39,7 @@ def join(device: str, batch_size: int, context_parallel: int = 1, fsdp: bool = F
     if fsdp and wanted == 1:
         raise InputError(
             "--fsdp shares the weights among processes, and there is 1: "
-            "torchrun --nproc-per-node 2 -m torch_linformer.cli train --fsdp ..."
+            f"torchrun --nproc-per-node 2 -m torch_linformer.cli {command} --fsdp ..."
         )
     parts = wanted // context_parallel
     if batch_size % parts:

@@ -41,6 +41,14 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
         raise InputError(f"--seed must be at least 0 and below 2^32, got {settings.seed}")
 
 
+def check_fsdp(settings: Any) -> None:
+    """Raise ``InputError`` for what does not go with weights in pieces."""
+    if settings.fsdp and settings.precision == "fp16":
+        raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
+    if settings.fsdp and settings.compile:
+        raise InputError("--compile is for a single process: leave out --fsdp")
+
+
 def renamed(options: dict[str, Any]) -> dict[str, Any]:
     """Options by their present names, with a line on standard error for each that has a former one."""
     for old, new in FORMER_NAMES.items():

@@ -1,6 +1,6 @@
 """A Trainer whose queries learn to find their documents, in batches of any number of long ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -12,6 +12,8 @@ from torch_linformer.opening import processes
 from torch_linformer.tasks.retrieval import SCALE, Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_trainer import DocumentTrainer
+
+Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
 
 TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn, each part a second time for its gradients
 
@@ -37,21 +39,43 @@ def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, group
     return F.cross_entropy(scores.masked_fill((group[query_of, None] == group) & ~own, float("-inf")), query_of)
 
 
-def in_turn(embed: Callable[[Tensor, Tensor], Tensor], ids: Tensor, mask: Tensor, tokens: int) -> Tensor:
-    """``embed`` of rows, so many tokens at once, longest rows first.
+def in_turn(embed: Embed, texts: Sequence[tuple[Tensor, Tensor]], tokens: int) -> list[Tensor]:
+    """``embed`` of the ids and masks of several kinds of texts, so many tokens at once, longest rows first.
 
     Only the vectors of a part are kept: what its backward pass needs is computed again, so that memory does not grow
-    with the batch (Gao et al. 2021, `gradient cache <https://arxiv.org/abs/2101.06983>`_, by recomputation).
+    with the batch (Gao et al. 2021, `gradient cache <https://arxiv.org/abs/2101.06983>`_, by recomputation). All
+    processes compute equally many parts of a kind, at least one.
     """
-    order = torch.argsort(mask.sum(dim=1), descending=True, stable=True)
+    orders = [torch.argsort(mask.sum(dim=1), descending=True, stable=True) for _, mask in texts]
+    parts = [_parts(*rows, order, tokens) for rows, order in zip(texts, orders, strict=True)]
+    calls = [max(1, *of_all) for of_all in zip(*processes.gathered([len(own) for own in parts]), strict=True)]
+    if sum(calls) > len(texts):
+        embed = _again_for_gradients(embed)
+    vectors = []
+    for own, order, needed in zip(parts, orders, calls, strict=True):
+        # In each call processes may put weights together: who has fewer parts reads a token of which nothing is kept.
+        token = order.new_zeros(1, 1), order.new_ones(1, 1)
+        own += [token] * (needed - len(own))
+        vectors.append(torch.cat([embed(*part) for part in own])[torch.argsort(order)])
+    return vectors
+
+
+def _parts(ids: Tensor, mask: Tensor, order: Tensor, tokens: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows in this order, cut into parts of so many tokens, without padding that no row of a part needs."""
     parts = []
-    for rows in torch.split(order, max(1, tokens // ids.shape[1])):
+    for rows in torch.split(order, max(1, tokens // ids.shape[1])) if len(ids) else ():
         real = mask[rows].any(dim=0)
         parts.append((ids[rows][:, real], mask[rows][:, real]))
-    if len(parts) == 1:
-        return embed(*parts[0])[torch.argsort(order)]
-    vectors: list[Any] = [checkpoint(embed, *part, use_reentrant=False) for part in parts]
-    return torch.cat(vectors)[torch.argsort(order)]
+    return parts
+
+
+def _again_for_gradients(embed: Embed) -> Embed:
+    """``embed`` that keeps nothing for the backward pass, which computes it again."""
+    # Reentrant, so that each call has a backward pass of its own, after which weights may go to pieces again; as in
+    # training the first time too, since dropout may be another where nothing is learned.
+    learning = torch.zeros((), requires_grad=True)
+    as_in_training = torch.enable_grad()(lambda ids, mask, _: embed(ids, mask))
+    return lambda ids, mask: cast(Tensor, checkpoint(as_in_training, ids, mask, learning, use_reentrant=True))
 
 
 def trainer_for(task: Task) -> type[DocumentTrainer]:
@@ -70,10 +94,8 @@ class RetrievalTrainer(DocumentTrainer):
         def embed(ids: Tensor, mask: Tensor) -> Tensor:
             return self.task.respond(own, {"input_ids": ids, "attention_mask": mask})
 
-        documents = in_turn(embed, inputs["input_ids"], inputs["attention_mask"], TOKENS_AT_ONCE)
-        queries = documents[:0]
-        if len(inputs["query_ids"]):
-            queries = in_turn(embed, inputs["query_ids"], inputs["query_mask"], TOKENS_AT_ONCE)
+        texts = [(inputs["input_ids"], inputs["attention_mask"]), (inputs["query_ids"], inputs["query_mask"])]
+        documents, queries = in_turn(embed, texts, TOKENS_AT_ONCE)
         # The documents of all processes are each other's negatives; each has a part of the same loss's gradient.
         before = sum(processes.gathered(len(documents))[: processes.rank()])
         queries, documents, query_of, group = map(
@@ -83,9 +105,10 @@ class RetrievalTrainer(DocumentTrainer):
 
     def share_gradients(self) -> None:
         # Torch's wrapper expects the model to be called once a step, and here it is called for each part, twice.
-        for weight in cast(nn.Module, self.model).parameters():
+        for weight in cast(nn.Module, self.pieces or self.model).parameters():
             if weight.grad is not None:
-                weight.grad = processes.total(weight.grad)
+                whole = self.pieces is None  # of pieces it is the mean over the processes already
+                weight.grad = processes.total(weight.grad) if whole else weight.grad * processes.count()
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad(), self.compute_loss_context_manager():

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from transformers import PretrainedConfig
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 from torch_linformer.models import LinformerPreTrainedModel
 
@@ -35,6 +36,8 @@ def shard(model: LinformerPreTrainedModel, device: torch.device) -> nn.Module:
     for layer in [module for module in pieces.modules() if type(module).__name__ in model._no_split_modules]:
         fully_shard(layer, mesh=mesh)
     fully_shard(pieces, mesh=mesh)
+    # Which makes a class of its own, and by its class transformers knows what `output_hidden_states` records.
+    dict.__setitem__(_CAN_RECORD_REGISTRY, str(type(pieces)), model._can_record_outputs)
     return pieces
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.option_fields import check_options, option
+from torch_linformer.training.option_fields import check_fsdp, check_options, option
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.suggested_k import suggested_k
 
@@ -40,7 +40,6 @@ _OF_TASKS = {  # options that only some tasks have
     "class_weights": ("classify",),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
-    "fsdp": tuple(task for task in TASKS if task != "embed"),  # whose processes may call the model unequally often
     # Tasks that call the model once a step, and each time for whole documents.
     "compile": tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
     "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
@@ -175,8 +174,7 @@ class TrainSettings:
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
-        if self.fsdp and self.precision == "fp16":
-            raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
+        check_fsdp(self)
         if self.compile:
             self._check_compiled()
         self.slots  # noqa: B018 - its checks
@@ -208,9 +206,8 @@ class TrainSettings:
 
     def _check_compiled(self) -> None:
         """Raise ``InputError`` for what a compiled model cannot do."""
-        for name, given in (("context_parallel", self.context_parallel > 1), ("fsdp", self.fsdp)):
-            if given:
-                raise InputError(f"--compile is for a single process: leave out {flag(name)}")
+        if self.context_parallel > 1:
+            raise InputError("--compile is for a single process: leave out --context-parallel")
         if self.task in OF_TEXT and self.packing:
             raise InputError("--compile reads one document a row: give --no-packing too")
 

@@ -1,6 +1,8 @@
 """The Trainer of transformers with what a long, interruptible run needs in addition."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,12 +101,16 @@ class RunTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         if not self.fsdp:
-            return super().create_optimizer(model)
+            return self.optimizer_of(model)
         pieces = shard(cast(LinformerPreTrainedModel, self.model), self.args.device)
         self.pieces = self.accelerator.prepare_model(pieces, device_placement=False, evaluation_mode=True)
-        optimizer = super().create_optimizer(self.pieces)
+        optimizer = self.optimizer_of(self.pieces)
         optimizer.register_load_state_dict_pre_hook(share_state)
         return optimizer
+
+    def optimizer_of(self, model: nn.Module | None) -> Optimizer:
+        """A new optimizer of a model's weights; without one, of those of ``model``."""
+        return super().create_optimizer(model)
 
     def _wrap_model(self, model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         return super()._wrap_model(model, *args, **kwargs) if self.pieces is None else self.pieces
@@ -123,6 +129,17 @@ class RunTrainer(Trainer):
         whole = optimizer.register_state_dict_post_hook(lambda *_: state)  # the main process alone asks for it
         super()._save_optimizer_and_scheduler(output_dir)
         whole.remove()
+
+    @contextmanager
+    def whole(self) -> Iterator[LinformerPreTrainedModel]:
+        """``model`` with the weights learnt so far, where it computes; there, only meanwhile, if they are in pieces."""
+        model = cast(LinformerPreTrainedModel, self.model)
+        if self.pieces is not None:
+            gather(self.pieces, model)
+            cast(nn.Module, model).to(self.args.device)
+        yield model
+        if self.pieces is not None:
+            model.cpu()
 
     def put_together(self) -> None:
         """Let ``model`` have the weights that were learnt in pieces, and these go."""
