@@ -38,6 +38,8 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
     A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
     """
     plain = all(map(_is_plain, modules)) and all(module.bias is not None for module in modules)
+    # Quantized weights are tensors of a kind of their own, which know how to be a linear map and little else.
+    plain = plain and all(type(module.weight) in (Tensor, nn.Parameter) for module in modules)
     if not plain or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
     weights, biases = [module.weight for module in modules], [cast(Tensor, module.bias) for module in modules]
