@@ -26,8 +26,8 @@ class LexicalVector(LexicalFeatures):
     v has length 1, and x are the :class:`~torch_linformer.models.lexical_features.LexicalFeatures` of the row's tokens.
     As in feature hashing (Weinberger et al. 2009, arXiv 0902.2206) each token has a column h and a sign g, so the
     product of two sketches is that of two x but for the products of tokens that share a column. Hashed columns make
-    that about one in :math:`\sqrt{\text{width}}`; those that :func:`~torch_linformer.tasks.lexical_fit.fit_vector`
-    chooses make it less. A row without tokens has y = 0.
+    that about one in :math:`\sqrt{\text{width}}`; those that
+    :func:`~torch_linformer.tasks.lexical_vector_fit.fit_vector` chooses make it less. A row without tokens has y = 0.
 
     In a folder of sentence-transformers this is a module of its own, the last one.
 

@@ -37,10 +37,8 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
 
     A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
     """
-    plain = all(map(_is_plain, modules)) and all(module.bias is not None for module in modules)
-    # Quantized weights are tensors of a kind of their own, which know how to be a linear map and little else.
-    plain = plain and all(type(module.weight) in (Tensor, nn.Parameter) for module in modules)
-    if not plain or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
+    stacked = all(map(_can_be_stacked, modules))
+    if not stacked or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
     weights, biases = [module.weight for module in modules], [cast(Tensor, module.bias) for module in modules]
     batch, slots = sums[0].shape[:2]
@@ -49,6 +47,13 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
     mass = _stacked(masses, batch).flatten(1)
     mapped = torch.baddbmm(mapped, mass.unsqueeze(-1), torch.stack(biases).unsqueeze(1))
     return list(torch.unflatten(mapped, 1, (batch, slots)))
+
+
+def _can_be_stacked(module: nn.Linear) -> bool:
+    """Whether its weight and its bias are there, and say all."""
+    # Quantized weights are tensors of a kind of their own, which know how to be a linear map and little else.
+    ordinary = type(module.weight) in (Tensor, nn.Parameter)
+    return ordinary and module.bias is not None and _is_plain(module)
 
 
 def _stacked(tensors: Sequence[Tensor], batch: int) -> Tensor:

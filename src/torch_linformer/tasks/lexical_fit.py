@@ -120,7 +120,7 @@ def counts_of(lexical: LexicalFeatures, documents: Sequence[np.ndarray]) -> Any:
         found, known = lexical.features(ids, torch.ones_like(ids, dtype=torch.bool))
         columns.append(found[known].numpy())
     ends = np.cumsum([0, *map(len, columns)])
-    flat = np.concatenate([np.empty(0, dtype=np.int64), *columns])  # of no documents too
+    flat = np.concatenate(columns)
     counts = csr_matrix((np.ones(len(flat)), flat, ends), shape=(len(columns), len(lexical.idf)))
     counts.sum_duplicates()
     return counts

@@ -51,12 +51,11 @@ def fit_vector(
         seed: of the order of the queries.
     """
     lexical.reset_parameters()
-    _, asked = counted(lexical, tokenizer, queries)
-    counts_as, tokens = counted(lexical, tokenizer, documents)
-    found, wanted = (counts_of(lexical, each) for each in (tokens, asked))
+    counts_as, tokens = counted(lexical, tokenizer, [*documents, *queries])
+    counts = counts_of(lexical, tokens)
+    counts.data = 1 + np.log(counts.data)
+    found, wanted = counts[: len(documents)], counts[len(documents) :]
     weights = np.log((1 + len(documents)) / (1 + found.getnnz(axis=0)))
-    for counts in (found, wanted):
-        counts.data = 1 + np.log(counts.data)
     weights *= np.exp(learn_weights(found.multiply(weights), wanted.multiply(weights), judgments, seed))
     with torch.no_grad():
         lexical.idf.copy_(torch.from_numpy(weights))
@@ -80,22 +79,21 @@ def learn_weights(documents: Any, queries: Any, judgments: Judgments, seed: int)
         seed: of the order of the queries.
     """
     there = min(documents.shape[0], MOST_DOCUMENTS)
-    known, relevant = _sparse(documents.tocsr()[:there]), judgments.documents[:there]
+    known, judgments = _sparse(documents.tocsr()[:there]), judgments.among(there)
     squares = (known * known).coalesce()
-    candidates = torch.from_numpy(judgments.itself[:, None] != np.arange(there))
-    wanted = torch.from_numpy(judgments.queries[:, None] == relevant) & candidates
-    asked = torch.nonzero(wanted.any(dim=1)).flatten()
+    asked = np.flatnonzero(judgments.wanted > 0)
     theta = torch.zeros(documents.shape[1], requires_grad=True)
     scale = torch.tensor(np.log(SCALE), dtype=torch.float32, requires_grad=True)
     optimizer = torch.optim.Adam([theta, scale], lr=LEARNING_RATE)
     queries, draws = queries.tocsr(), np.random.default_rng(seed)
     for _ in range(STEPS if len(asked) else 0):
-        rows = asked[draws.permutation(len(asked))[:BATCH]]
+        rows = draws.permutation(asked)[:BATCH]
+        relevant, candidates = map(torch.from_numpy, judgments.of(rows))
         factors = (2 * theta).exp()
-        words = torch.from_numpy(queries[rows.numpy()].toarray()).float()
+        words = torch.from_numpy(queries[rows].toarray()).float()
         lengths = [(each @ factors).clamp(min=1e-12).sqrt() for each in (words.square(), squares)]
         cosines = torch.sparse.mm(known, (words * factors).T).T / (lengths[0][:, None] * lengths[1])
-        loss = surprise(cosines * scale.exp(), wanted[rows], candidates[rows])
+        loss = surprise(cosines * scale.exp(), relevant, candidates)
         loss = loss + NEAR_IDF * theta.square().sum() / len(asked)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

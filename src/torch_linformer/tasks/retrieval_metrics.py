@@ -31,6 +31,15 @@ class Judgments:
         counted: np.ndarray = sizes[self.queries] - (self.itself >= 0)
         return counted
 
+    def of(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which documents these queries should find, and which are candidates, bool ``(Q, D)``: it is none itself."""
+        candidates = self.itself[queries, None] != np.arange(len(self.documents))
+        return (self.queries[queries, None] == self.documents) & candidates, candidates
+
+    def among(self, number: int) -> "Judgments":
+        """The same of the first documents only."""
+        return Judgments(self.documents[:number], self.queries, np.where(self.itself < number, self.itself, -1))
+
 
 def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgments) -> dict[str, Any]:
     r"""nDCG, recall and mean reciprocal rank of the ten documents that are most similar to each query.

@@ -112,8 +112,7 @@ def _similarities(
     asked = np.flatnonzero(judgments.wanted > 0)
     most = max(1, MOST_SIMILARITIES // documents)
     asked = np.random.default_rng(0).permutation(asked)[:most]
-    candidates = judgments.itself[asked, None] != np.arange(documents)
-    relevant = (judgments.documents == judgments.queries[asked, None]) & candidates
+    relevant, candidates = map(torch.from_numpy, judgments.of(asked))
     first = 0 if "label" in examples.documents.column_names else documents
     by_words, by_rest = (torch.from_numpy(each[first + asked] @ each[:documents].T) for each in (words, rest))
-    return (by_words, by_rest), torch.from_numpy(relevant), torch.from_numpy(candidates)
+    return (by_words, by_rest), relevant, candidates
