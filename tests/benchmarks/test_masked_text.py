@@ -30,26 +30,33 @@ def test_every_run_reads_the_same_rows_and_is_scored_on_texts_that_none_learns_f
     held_out = corpus.tokenizer.decode(corpus.held_out)
     assert [held_out.count(text) for text in pd.read_parquet(novels)["text"]] == [0] * 2 + [1] * HELD_OUT
     masks = [batch["labels"] >= 0 for batch in corpus.scored(32)]
-    assert 0.12 < torch.cat(masks).float().mean() < 0.18
+    assert 0.35 < torch.cat(masks).float().mean() < 0.45
 
 
-def test_the_floor_is_the_best_that_can_be_done_without_context(novels):
+def test_a_masked_word_is_hidden_and_every_other_stays(novels):
+    corpus = Corpus(novels)
+    for batch in corpus.scored(32):
+        masked = batch["labels"] >= 0
+        assert (batch["input_ids"] == corpus.tokenizer.mask_token_id).equal(masked)
+    whole = torch.where(masked, batch["labels"], batch["input_ids"])[-1].tolist()
+    assert whole == corpus.held_out[-32:].tolist()
+
+
+def test_the_floor_is_the_cross_entropy_of_the_frequencies_learned_from(novels):
     corpus = Corpus(novels)
     scored = list(corpus.scored(32))
-    counts = np.bincount(corpus.train, minlength=len(corpus.tokenizer)) + 1.0
-    frequency = counts / counts.sum()
-    asked = [batch["labels"] >= 0 for batch in scored]
-    shown = torch.cat([batch["input_ids"][each] for batch, each in zip(scored, asked, strict=True)]).numpy()
-    right = torch.cat([batch["labels"][each] for batch, each in zip(scored, asked, strict=True)]).numpy()
-    by_frequency, hidden = -np.log(frequency[right]), shown == corpus.tokenizer.mask_token_id
-    floor = corpus.without_context(scored)
-    assert hidden.mean() * by_frequency[hidden].mean() < floor < by_frequency.mean()
-    kept = (~hidden & (shown == right)).sum() / (~hidden).sum()
-    assert 0.4 < kept < 0.6
-    # No other belief about the words that are shown does better.
-    for belief in (0.5, 0.99):
-        told = belief * (shown == right) + (1 - belief) * frequency[right]
-        assert np.where(hidden, by_frequency, -np.log(told)).mean() > floor
+    right = torch.cat([batch["labels"][batch["labels"] >= 0] for batch in scored])
+    counts = torch.bincount(torch.tensor(corpus.train), minlength=len(corpus.tokenizer)) + 1.0
+    expected = torch.nn.functional.cross_entropy(counts.log().expand(len(right), -1), right)
+    assert corpus.without_context(scored) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_every_layer_begins_with_equal_maps_of_queries_and_keys():
+    for variant in ("full", "headwise-4", "dynamic-window-8"):
+        for layer in build(variant, 64, 50).linformer.encoder.layers:
+            query, key = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
+            assert torch.equal(query, key) and query is not key
+            assert query.std().item() == pytest.approx(masked_text.ALIKE_STD, rel=0.05)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -69,7 +76,7 @@ def test_an_unknown_variant_is_refused(novels, tmp_path):
 
 @pytest.mark.parametrize("lengths", ["many", "512,", "4", "-8", "16384"])
 def test_a_length_that_cannot_be_is_refused(novels, tmp_path, lengths):
-    with pytest.raises(typer.BadParameter, match="is no number from 8 to 8192"):
+    with pytest.raises(typer.BadParameter, match="is no number from 8 to 2048"):
         main(novels, tmp_path, lengths=lengths)
 
 
@@ -88,7 +95,7 @@ def test_a_stopped_command_goes_on_and_reports_all_runs(novels, tmp_path, monkey
         (64, 2, "full"),
         (64, 2, "kv-4"),
     ]
-    assert all(1 < run["perplexity"] < 1e4 for run in runs)
+    assert all(1 < run["perplexity"] < float("inf") for run in runs)
     table = (tmp_path / "results.md").read_text()
     assert table.count("What is not below that has not used its context.") == 2
     assert "| E = F, key-value | 8 |" in table and "| E = F, key-value | 16 |" in table
