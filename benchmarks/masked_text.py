@@ -7,8 +7,8 @@ is finished is a line of runs.jsonl; the same command again goes on after the la
 tables, and curves.png the perplexity of words held out against steps.
 
 What is not the paper's lets small encoders learn in minutes: words are letters and the most frequent pairs of them, two
-in five are masked and none is replaced otherwise, and each layer begins with equal maps of queries and keys, so that at
-first a token attends to those near it. docs/log.md has what came of other starts.
+in five are masked and none is replaced otherwise, and at first a token attends to those near it: each layer begins with
+equal maps of queries and keys, and E and F as means of segments. One variant has E and F drawn as the paper has them.
 
 Source: arXiv 2006.04768, Figure 3: learned E and F with K of N / 8 to N / 2, and four ways to share them.
 """
@@ -26,12 +26,14 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
+from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 from learning import chosen, learn, run_all
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.measuring.machine import git_commit, machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
+from torch_linformer.nn import SequenceProjection
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
@@ -58,6 +60,7 @@ VARIANTS = {
     "headwise-8": Variant("E and F, headwise", HEADWISE, LIGHT, "-", 8),
     "headwise-4": Variant("E and F, headwise", HEADWISE, BROWN, "-", 4),
     "headwise-2": Variant("E and F, headwise", HEADWISE, DARK, "-", 2),
+    "headwise-4-drawn": Variant("E and F, headwise, drawn", HEADWISE, "tan", (0, (1, 3)), 4),
     "none-4": Variant("E and F, not shared", {"sharing": "none"}, BROWN, ":", 4),
     "kv-4": Variant("E = F, key-value", {"sharing": "kv"}, BROWN, "--", 4),
     "layerwise-4": Variant("E = F, layerwise", {"sharing": "layerwise"}, BROWN, "-.", 4),
@@ -67,6 +70,7 @@ VARIANTS = {
     "mean-window-8": Variant(f"means of segments + window of {WINDOW}", MEAN | WITH_WINDOW, ORANGE, "--", 8),
     "dynamic-window-8": Variant(f"input-dependent + window of {WINDOW}", DYNAMIC | WITH_WINDOW, BLUE, "--", 8),
 }
+DRAWN = "headwise-4-drawn"  # begins with E and F as they are drawn, all others with means of segments
 COLUMNS = ["attention", "K", "perplexity", "of full attention", "each seed", "parameters", "processor seconds"]
 
 
@@ -143,6 +147,11 @@ def build(variant: str, length: int, words: int) -> LinformerForMaskedLM:
         for layer in model.linformer.encoder.layers:
             attention = layer.self_attn
             attention.q_proj.weight.copy_(attention.k_proj.weight.normal_(0.0, ALIKE_STD))
+        for module in model.modules():
+            if isinstance(module, SequenceProjection) and module.weight is not None and variant != DRAWN:
+                segment = torch.arange(length) * module.k // length
+                means = F.one_hot(segment, module.k).float()
+                module.weight.copy_(means / means.sum(0))
     return model
 
 

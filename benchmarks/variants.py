@@ -21,7 +21,7 @@ class Variant(NamedTuple):
     title: str
     options: dict[str, Any]
     color: str
-    style: str = "-"
+    style: Any = "-"  # see matplotlib's Line2D.set_linestyle
     tokens_a_slot: int | None = None
 
     @property
@@ -73,7 +73,9 @@ def draw_curves(
                 variant = variants[name]
                 for run in each:
                     steps, losses = np.array(run["curve"]).T
-                    (line,) = axes.plot(steps, values(losses), variant.style, color=variant.color, linewidth=1.3)
+                    (line,) = axes.plot(
+                        steps, values(losses), linestyle=variant.style, color=variant.color, linewidth=1.3
+                    )
                     labeled.setdefault(variant.label, line)
             axes.set(title=title(common), xlabel="steps", **of_axes)
             if axes.get_yscale() == "log":

@@ -10,6 +10,7 @@ import typer
 
 import masked_text
 from masked_text import HELD_OUT, VARIANTS, Corpus, build, main
+from torch_linformer.nn import SequenceProjection
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,19 @@ def test_every_layer_begins_with_equal_maps_of_queries_and_keys():
             query, key = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
             assert torch.equal(query, key) and query is not key
             assert query.std().item() == pytest.approx(masked_text.ALIKE_STD, rel=0.05)
+
+
+def test_e_and_f_begin_as_means_of_segments_unless_they_are_drawn():
+    x = torch.randn(1, 64, masked_text.WIDTH)
+    for variant in ("headwise-8", "headwise-2", "kv-4", "none-4", "layerwise-4"):
+        learned = [module for module in build(variant, 64, 50).modules() if isinstance(module, SequenceProjection)]
+        assert learned
+        for module in learned:
+            split = x.unflatten(-1, (masked_text.HEADS, -1)).transpose(1, 2) if module.weight.dim() == 3 else x
+            means = split.unflatten(-2, (module.k, -1)).mean(-2)
+            torch.testing.assert_close(module(split), means, rtol=1e-5, atol=1e-6)
+    drawn = next(module for module in build("headwise-4-drawn", 64, 50).modules() if hasattr(module, "init_std"))
+    assert (drawn.weight != 0).all()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
