@@ -8,7 +8,8 @@ tables, and curves.png the perplexity of words held out against steps.
 
 What is not the paper's lets small encoders learn in minutes: words are letters and the most frequent pairs of them, two
 in five are masked and none is replaced otherwise, and at first a token attends to those near it: each layer begins with
-equal maps of queries and keys, and E and F as means of segments. One variant has E and F drawn as the paper has them.
+equal maps of queries and keys, and E and F as means of segments, which they leave slowly. One variant has E and F drawn
+as the paper has them.
 
 Source: arXiv 2006.04768, Figure 3: learned E and F with K of N / 8 to N / 2, and four ways to share them.
 """
@@ -49,6 +50,7 @@ READ = 2**17  # characters at the head of each text: what is learned from, and h
 SCORED = 2**15  # tokens held out whose masked words are scored, the same in every run
 SCORED_AT_ONCE = 2**13
 WARM_UP, PEAK_RATE, LAST_RATE = 100, 2e-3, 0.05
+MAPS_RATE = 1e-4  # of E and F, whose numbers are small
 
 LIGHT, BROWN, DARK = "#d9b98c", "#b8894a", "#7a5217"
 HEADWISE = {"sharing": "headwise"}
@@ -147,12 +149,16 @@ def build(variant: str, length: int, words: int) -> LinformerForMaskedLM:
         for layer in model.linformer.encoder.layers:
             attention = layer.self_attn
             attention.q_proj.weight.copy_(attention.k_proj.weight.normal_(0.0, ALIKE_STD))
-        for module in model.modules():
-            if isinstance(module, SequenceProjection) and module.weight is not None and variant != DRAWN:
-                segment = torch.arange(length) * module.k // length
-                means = F.one_hot(segment, module.k).float()
-                module.weight.copy_(means / means.sum(0))
+        if variant != DRAWN:
+            for weight in maps_of(model):
+                means = F.one_hot(torch.arange(length) * weight.shape[-1] // length).float()
+                weight.copy_(means / means.sum(0))
     return model
+
+
+def maps_of(model: LinformerForMaskedLM) -> list[torch.nn.Parameter]:
+    """The matrices E and F, where they are learned."""
+    return [each for part in model.modules() if isinstance(part, SequenceProjection) for each in part.parameters()]
 
 
 def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
@@ -160,7 +166,12 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
     seed, length = setting["seed"], setting["length"]
     torch.manual_seed(seed)
     model = build(setting["variant"], length, len(corpus.tokenizer)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    maps = set(maps_of(model))
+    groups = [
+        {"params": [each for each in model.parameters() if each not in maps], "lr": PEAK_RATE},
+        {"params": list(maps), "lr": MAPS_RATE},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01)
     rows, scored = corpus.rows(seed, length, setting["batch"]), list(corpus.scored(length))
 
     masked = [int((batch["labels"] != IGNORED).sum()) for batch in scored]
