@@ -27,6 +27,7 @@ BEFORE = {
     "lexical": "none",
     "lexical_width": 4096,
     "patience": 0,
+    "freeze": False,
 }
 """What a run did that was begun before there was such a setting; the learning rate was one of nothing."""
 

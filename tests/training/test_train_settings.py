@@ -113,6 +113,23 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"window": -1}, "--window must be at least 0, got -1"),
         ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
+        ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
+        ({"freeze": True, "from_model": "m", "task": "mlm"}, "--freeze goes with --task classify, multilabel, regress"),
+        *(
+            (
+                {"freeze": True, "from_model": "m", name: value},
+                f"--{name.replace('_', '-')} has no effect with --freeze, which fits a head in one go: leave it out",
+            )
+            for name, value in {
+                "epochs": 2.0,
+                "max_steps": 3,
+                "minutes": 1.0,
+                "patience": 0,
+                "learning_rate": 1e-3,
+                "fsdp": True,
+                "compile": True,
+            }.items()
+        ),
         ({"attention": "full", "window": 16}, "--window has no effect with --attention full: leave it out"),
         ({"attention": "full", "sharing": "kv"}, "--sharing has no effect with --attention full: leave it out"),
         ({"attention": "full", "projection": "conv"}, "--projection has no effect with --attention full: leave it out"),
@@ -203,6 +220,7 @@ VALUES = {
     "floor": ("false", False),
     "probe": ("false", False),
     "patience": ("3", 3),
+    "freeze": ("true", True),
     "stride": ("5", 5),
     "packing": ("false", False),
     "whole-words": ("true", True),

@@ -30,3 +30,10 @@ def test_the_bar_does_too():
     assert (task.completed, task.total) == (10, 40)
     assert task.fields["line"] == "10/~40 steps, loss 0.500, 80 tokens/s, 1 min 30 s left"
     screen.stop()
+
+
+def test_reading_shows_what_is_read_and_the_time_left():
+    screen = TrainingScreen(Console(file=io.StringIO(), width=100))
+    screen.start(0, 8000, "reading")
+    screen.read(2000, 20.0)
+    assert screen.console.file.getvalue() == "25.0 % read: 100 tokens/s, 1 min 00 s left\n"

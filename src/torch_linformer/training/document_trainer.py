@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PretrainedConfig
@@ -84,6 +85,13 @@ class DocumentTrainer(RunTrainer):
         lexical, rest = torch.from_numpy(in_order).unbind(dim=1)
         return LogitParts(lexical, rest)
 
+    def logits_of(self, windows: Dataset) -> np.ndarray:
+        """The logits of each window, whatever they are."""
+        self.compute_metrics, self.preprocess_logits_for_metrics = None, None
+        found = cast(np.ndarray, self.predict(cast(Any, windows)).predictions)
+        self.preprocess_logits_for_metrics = self.task.reduce
+        return _in_their_order(found, windows)
+
     def answers_of_logits(self, logits: Tensor, examples: Examples) -> Any:
         """The answer to each document, from the logits of each window."""
         windows = cast(ColumnLists, examples.windows)
@@ -117,7 +125,7 @@ class DocumentTrainer(RunTrainer):
             self.data_collator = training_collator
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        return _longest_first(eval_dataset).tolist()
+        return longest_first(eval_dataset).tolist()
 
 
 def _targets(batch: Batch, config: PretrainedConfig) -> Tensor:
@@ -131,9 +139,9 @@ def _targets(batch: Batch, config: PretrainedConfig) -> Tensor:
 
 def _in_their_order(predictions: np.ndarray, windows: Any) -> np.ndarray:
     """What the Trainer found of windows, which it read in another order."""
-    return predictions[np.argsort(_longest_first(windows), kind="stable")]
+    return predictions[np.argsort(longest_first(windows), kind="stable")]
 
 
-def _longest_first(windows: Any) -> np.ndarray:
+def longest_first(windows: Any) -> np.ndarray:
     """The order in which windows are evaluated: a batch then holds little padding."""
     return np.argsort(windows["length"][:], kind="stable")[::-1]

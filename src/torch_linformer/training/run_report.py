@@ -35,9 +35,10 @@ from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.option_effects import OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost
-from torch_linformer.training.train_settings import OF_TEXT, TrainSettings
+from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import verdict
 from torch_linformer.training.weighing import Weighing
@@ -184,6 +185,8 @@ def _advice(outcome: Outcome) -> str:
     """What to try where a model is not clearly better than what it must beat."""
     settings, best = outcome.settings, f"eval_{outcome.task.best_metric}"
     ideas = [] if settings.from_model else ["--from an adapted encoder"]
+    if settings.freeze:
+        ideas.append("training all of it, without --freeze")
     if settings.task == "embed" and outcome.lexical is not None and outcome.lexical.kept:
         ideas.append("a larger --lexical-width")
     curve = [entry[best] for entry in outcome.history if best in entry]

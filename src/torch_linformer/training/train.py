@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForSequenceClassification,
@@ -33,6 +34,7 @@ from torch_linformer.training.describing import describe_data, describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
 from torch_linformer.training.fitting import fit
+from torch_linformer.training.frozen import fit_frozen
 from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
 from torch_linformer.training.lexical import add_lexical_head, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
@@ -90,6 +92,8 @@ def train(
     transformers.logging.disable_progress_bar()
     output = Path(settings.output or Path("runs") / find_source(settings.data, "train").name)
     processes.join(resolve_device(settings.device), settings.batch_size, settings.context_parallel, settings.fsdp)
+    if settings.freeze and processes.count() > 1:
+        raise InputError("--freeze is for a single process: start it without torchrun")
     if settings.compile:
         require_compiler(resolve_device(settings.device))
     screen = screen or TrainingScreen()
@@ -112,7 +116,7 @@ def _trained(
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
     settings = _with_the_first_model(settings)
-    if settings.context_parallel > 1:  # rows that several processes hold are no step of one
+    if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
         settings = dataclasses.replace(settings, probe=False)
     data = processes.on_main(lambda: _prepare(settings, checkpoint, screen))
     model = build_model(settings, data.task, data.tokenizer, data.splits)
@@ -129,7 +133,10 @@ def _trained(
 
     processes.on_main(lambda: write_json(output / RUN_FILE, run))
     trainer = _trainer(settings, output, data, model, device, precision)
-    spent = fit(trainer, output, checkpoint, screen)
+    if settings.freeze:
+        spent = fit_frozen(trainer, data.train, data.validation, screen)
+    else:
+        spent = fit(trainer, output, checkpoint, screen)
     lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
     scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     if not processes.is_main():
@@ -198,11 +205,11 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
         longest = cast(LinformerConfig, first.decoder).max_position_embeddings
         settings = dataclasses.replace(settings, max_target_length=longest)
-    return dataclasses.replace(
-        settings,
-        max_length=settings.max_length or config.max_position_embeddings,
-        learning_rate=settings.learning_rate or FINE_TUNING * size_of_width(config.hidden_size).learning_rate,
-    )
+    settings = dataclasses.replace(settings, max_length=settings.max_length or config.max_position_embeddings)
+    if settings.learning_rate is not None or settings.freeze:
+        return settings
+    peak_rate = FINE_TUNING * size_of_width(config.hidden_size).learning_rate
+    return dataclasses.replace(settings, learning_rate=peak_rate)
 
 
 def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
-from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.training.option_effects import (
+    NO_WINDOWS,
+    OF_LINFORMER,
+    OF_NEW_MODELS,
+    OF_SLOTS,
+    OF_STEPS,
+    OF_TASKS,
+    OF_TEXT,
+    TASKS,
+)
 from torch_linformer.training.option_fields import check_fsdp, check_options, option
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.suggested_k import suggested_k
 
-TASKS = tuple(HEADLINES)
-OF_TEXT = ("mlm", "clm")  # tasks that learn from plain text, all of it
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
 SLOT_MASSES = ("none", "fixed", "learned")
@@ -23,45 +30,6 @@ DECODER_SLOTS = 16  # of the target so far, in addition to its window
 EPOCHS = 5.0
 WINDOW = 64  # tokens of the local window of a new causal model
 FINE_TUNING = 0.2  # of the learning rate that suits a new model of the size
-_OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are made of whole documents
-_OF_TASKS = {  # options that only some tasks have
-    **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
-    **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
-    "question_column": ("qa",),
-    "source_column": ("seq2seq",),
-    "target_column": ("seq2seq",),
-    "max_target_length": ("seq2seq",),
-    "label_smoothing": ("seq2seq",),
-    "packing": OF_TEXT,
-    "whole_words": ("mlm",),
-    "embeddings": ("classify", "multilabel", "regress"),
-    "lexical": ("classify", "multilabel", "regress", "embed"),
-    "lexical_width": ("embed",),
-    "class_weights": ("classify",),
-    # The slots of a causal model are running means, and what is last changes with every token.
-    **dict.fromkeys((*_OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
-    # Tasks that call the model once a step, and each time for whole documents.
-    "compile": tuple(task for task in TASKS if task not in ("embed", "seq2seq")),
-    "context_parallel": ("classify", "multilabel", "regress", "token-classify", "mlm"),
-}
-# Options that full attention does not have.
-_OF_LINFORMER = ("window", *_OF_SLOTS, "exact_first", "exact_last", "context_parallel")
-_OF_NEW_MODELS = {
-    *_OF_LINFORMER,
-    "tokenizer",
-    "k",
-    "attention",
-    "activation_memory",
-    "chunk_size",
-    "embeddings",
-    "size",
-}
-_READS_ALL = "which reads all of every document anyway"
-_NO_WINDOWS = {
-    **dict.fromkeys(OF_TEXT, _READS_ALL),
-    "seq2seq": "which writes one target for a document",
-    "embed": "which makes one vector of what it reads of a document",
-}
 STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
@@ -82,6 +50,9 @@ class TrainSettings:
     test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", TASKS)
     from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
+    freeze: bool = option(
+        False, "keep the weights of --from, read each document once, and fit a head to that: much faster on a CPU"
+    )
     tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
     max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
     max_target_length: int | None = option(
@@ -172,6 +143,8 @@ class TrainSettings:
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
+        if self.freeze and self.from_model is None:
+            raise InputError("--freeze keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         check_fsdp(self)
@@ -181,15 +154,17 @@ class TrainSettings:
 
     def _check_effect(self, name: str) -> None:
         """Raise ``InputError`` for an option that was given and would have no effect."""
-        if self.task not in _OF_TASKS.get(name, TASKS):
-            raise InputError(f"{flag(name)} goes with --task {', '.join(_OF_TASKS[name])}, not {self.task}")
-        if self.from_model and name in _OF_NEW_MODELS:
+        if self.task not in OF_TASKS.get(name, TASKS):
+            raise InputError(f"{flag(name)} goes with --task {', '.join(OF_TASKS[name])}, not {self.task}")
+        if self.from_model and name in OF_NEW_MODELS:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
-        if self.attention == "full" and name in (*_OF_LINFORMER, "context_parallel"):
+        if self.freeze and name in OF_STEPS:
+            raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
+        if self.attention == "full" and name in (*OF_LINFORMER, "context_parallel"):
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
-        if name in _OF_SLOTS and self.k == "0":
+        if name in OF_SLOTS and self.k == "0":
             raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
         if name == "sharing" and self.projection in ("mean", "max"):
             raise InputError(
@@ -201,8 +176,8 @@ class TrainSettings:
                 f"--slot-mass {self.slot_mass} has no effect with --projection {self.projection}, whose slots stand "
                 "for no number of tokens: leave it out, or take --projection conv, mean, max or dynamic"
             )
-        if name == "overflow" and self.task in _NO_WINDOWS:
-            raise InputError(f"--overflow windows is not for --task {self.task}, {_NO_WINDOWS[self.task]}")
+        if name == "overflow" and self.task in NO_WINDOWS:
+            raise InputError(f"--overflow windows is not for --task {self.task}, {NO_WINDOWS[self.task]}")
 
     def _check_compiled(self) -> None:
         """Raise ``InputError`` for what a compiled model cannot do."""
@@ -213,9 +188,10 @@ class TrainSettings:
 
     def applies(self, name: str) -> bool:
         """Whether an option has an effect for this task, and for a model that begins as this one does."""
-        new = self.from_model is None or name not in _OF_NEW_MODELS
-        slots = self.attention == "linformer" or name not in _OF_LINFORMER
-        return new and slots and self.task in _OF_TASKS.get(name, TASKS)
+        new = self.from_model is None or name not in OF_NEW_MODELS
+        slots = self.attention == "linformer" or name not in OF_LINFORMER
+        steps = not (self.freeze and name in OF_STEPS)
+        return new and slots and steps and self.task in OF_TASKS.get(name, TASKS)
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""

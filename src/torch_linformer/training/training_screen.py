@@ -8,7 +8,7 @@ from rich.progress import BarColumn, TextColumn
 
 from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
-from torch_linformer.reporting.tables import format_count, format_duration, format_scores
+from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_scores
 
 LOG_SECONDS = 10.0  # between two lines where there is no terminal
 
@@ -20,11 +20,9 @@ class TrainingScreen(Screen):
         super().__init__(console or Console(highlight=False, quiet=not processes.is_main()))
         self.last_line = float("-inf")
 
-    def start(self, step: int, steps: int) -> None:
+    def start(self, step: int, steps: int, what: str = "training") -> None:
         self.steps = steps
-        self.start_bar(
-            TextColumn("training"), BarColumn(), TextColumn("{task.fields[line]}"), total=steps, completed=step
-        )
+        self.start_bar(TextColumn(what), BarColumn(), TextColumn("{task.fields[line]}"), total=steps, completed=step)
 
     def is_due(self) -> bool:
         """Whether it is time to show another step; asking the device for its counts costs time of its own."""
@@ -47,6 +45,15 @@ class TrainingScreen(Screen):
             self.bar.update(self.task, completed=step, total=steps, line=f"{of} steps, {line}")
         else:
             self.say(f"step {of}: {line}")
+
+    def read(self, tokens: int, seconds: float) -> None:
+        """How many of the tokens that were announced as steps have been read, and how long it took."""
+        done = tokens / self.steps
+        line = f"{format_count(round(tokens / seconds))} tokens/s, {format_duration(seconds * (1 - done) / done)} left"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=tokens, line=line)
+        else:
+            self.say(f"{format_percent(done)} read: {line}")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")

@@ -1,0 +1,179 @@
+"""--freeze: the weights of --from stay, and the head is the best there is for what they make of each document."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.linear_model import LogisticRegression, Ridge
+from torch.nn import functional as F
+
+from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.errors import InputError
+from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening import processes
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.frozen import RIDGES, fit_frozen, fit_linear, pooled_states
+from torch_linformer.training.train import train
+from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.trainer import quiet_arguments
+from torch_linformer.training.training_screen import TrainingScreen
+
+
+@pytest.fixture(scope="module")
+def kept(quick):
+    """Options of a frozen run, but the data and the model."""
+    names = ("validation", "batch_size", "seed", "lexical", "device", "precision")
+    return {"freeze": True, **{name: quick[name] for name in names}}
+
+
+@pytest.fixture(scope="module")
+def run(kept, quick, masked_run, tmp_path_factory):
+    """A finished frozen run on documents with one label, its folder and its metrics. Not to be changed."""
+    folder = tmp_path_factory.mktemp("frozen") / "run"
+    data = {name: quick[name] for name in ("data", "test")}
+    train(TrainSettings(**data, **kept, from_model=str(masked_run.folder), output=str(folder)))
+    return folder, json.loads((folder / "metrics.json").read_text())
+
+
+def test_the_weights_of_the_first_model_stay_and_the_head_learns(run, masked_run):
+    folder, metrics = run
+    first, weights = (load_file(each / "model.safetensors") for each in (masked_run.folder, folder))
+    encoder = [name for name in weights if name.startswith("linformer.")]
+    assert len(encoder) > 10 and all(torch.equal(weights[name], first[name]) for name in encoder)
+    assert metrics["accuracy"] > 0.8
+    assert metrics["train_seconds"] > 0 and metrics["training_tokens_per_second"] > 0
+
+
+def test_the_saved_model_gives_the_scores_of_the_report(run, quick):
+    folder, metrics = run
+    rows = pd.read_csv(quick["test"])
+    predictor = Predictor(str(folder), precision="fp32", device="cpu")
+    given = predictor({"text": rows["text"].tolist()})["label"]
+    assert np.mean(np.array(given) == rows["label"]) == pytest.approx(metrics["accuracy"])
+
+
+def test_the_report_says_what_was_not_trained(run):
+    page = (run[0] / "report.html").read_text()
+    assert "--freeze" in page and "--max-steps" not in page and "--patience" not in page
+    assert "without --freeze" in run[1]["verdict"] or "better than" in run[1]["verdict"]
+
+
+@pytest.fixture
+def trainer(run, quick, tmp_path):
+    """A trainer of the finished classifier, and its documents as examples."""
+    folder, _ = run
+    model, tokenizer = load_model(str(folder)), load_tokenizer(str(folder))
+    task = task_of(model, tokenizer)
+    arguments = quiet_arguments(tmp_path / "scratch", batch_size=8, device="cpu", precision="fp32")
+    found = DocumentTrainer(model=model, args=arguments, task=task)
+    documents = load_documents(quick["data"], task.record).dataset
+    found.documents, found.examples = documents, task.examples(documents, task.encoder(24))
+    return found
+
+
+def test_states_are_those_of_their_own_document_whatever_is_in_the_batch(trainer):
+    states = pooled_states(trainer, trainer.examples)
+    model = trainer.model
+    assert states.shape == (len(trainer.documents), model.classifier.in_features)
+    assert len(set(trainer.examples.windows["length"])) > 3  # so that batches hold padding
+    with torch.no_grad():
+        for row in (0, 7, 100):
+            ids = torch.tensor([trainer.examples.windows[row]["input_ids"]])
+            torch.testing.assert_close(model.classifier(states[row : row + 1]), model(input_ids=ids).logits)
+
+
+def test_the_head_is_the_one_of_scikit_learn(trainer, capsys):
+    model, examples = trainer.model, trainer.examples
+    fit_frozen(trainer, examples, examples, TrainingScreen())
+    ridge = float(capsys.readouterr().out.split("ridge ")[1].split(":")[0])
+    assert ridge in RIDGES
+    states, labels = pooled_states(trainer, examples).double(), torch.tensor(examples.windows["labels"][:])
+    mean, std = states.mean(dim=0), states.std(dim=0, correction=0)
+    best = LogisticRegression(C=1 / (ridge * len(labels)), tol=1e-8, max_iter=10_000)  # all labels at once, as here
+    best.fit(((states - mean) / std).numpy(), labels.numpy())
+    with torch.no_grad():
+        ours = model.double().classifier(states).softmax(-1)
+    theirs = best.predict_proba(((states - mean) / std).numpy())
+    np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-3)
+
+
+def test_the_ridge_with_the_least_validation_loss_is_taken(trainer, capsys):
+    """Labels that are noise are best told by their frequencies, so by the strongest ridge."""
+    windows = trainer.examples.windows
+    noise = np.random.default_rng(0).integers(2, size=len(windows)).tolist()
+    windows = windows.remove_columns("labels").add_column("labels", noise)
+    halves = [replace(trainer.examples, windows=windows.select(range(begin, begin + 80))) for begin in (0, 80)]
+    fit_frozen(trainer, *halves, TrainingScreen())
+    assert f"ridge {max(RIDGES):g}:" in capsys.readouterr().out
+
+
+def test_a_linear_fit_of_numbers_is_a_ridge_regression():
+    torch.manual_seed(0)
+    states, numbers = torch.randn(50, 4, dtype=torch.float64), torch.randn(50, dtype=torch.float64)
+    start = torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+
+    def loss_of(logits, labels):
+        return F.mse_loss(logits.squeeze(-1), labels)
+
+    weight, bias = fit_linear(states, numbers, 0.1, loss_of, *start)
+    best = Ridge(alpha=0.1 / 2 * 50).fit(states.numpy(), numbers.numpy())
+    np.testing.assert_allclose(weight[0], best.coef_, atol=1e-4)
+    assert bias.item() == pytest.approx(best.intercept_, abs=1e-4) and not start[0].any()
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_several_labels_and_numbers(task, kept, masked_run, weather, tmp_path):
+    rows = {name: weather(number, seed=seed) for name, number, seed in (("data", 160, 0), ("test", 50, 1))}
+    for name, each in rows.items():
+        known = [300.0 + 10 * text.count("warm") for text, _ in each]
+        if task == "multilabel":
+            known = [[label, "long"] if len(text) > 60 else [label] for text, label in each]
+        pd.DataFrame({"text": [text for text, _ in each], "label": known}).to_json(
+            tmp_path / f"{name}.jsonl", orient="records", lines=True
+        )
+    data = {name: str(tmp_path / f"{name}.jsonl") for name in rows}
+    folder = tmp_path / "run"
+    settings = {**data, **kept, "floor": True, "task": task, "from_model": str(masked_run.folder)}
+    train(TrainSettings(**settings, output=str(folder)))
+    metrics = json.loads((folder / "metrics.json").read_text())
+    if task == "regress":
+        assert metrics["mse"] < 0.6 * metrics["mean_mse"]
+    else:
+        assert metrics["micro_f1"] > 0.7
+
+
+def test_rare_labels_may_weigh_more(kept, masked_run, weather, write_csv, tmp_path):
+    rows = weather(600, seed=0)
+    few = [row for number, row in enumerate(rows) if row[1] != "sun" or number % 10 == 0]
+    data = {"data": write_csv(tmp_path / "few.csv", few), "test": write_csv(tmp_path / "test.csv", weather(60, seed=1))}
+    recalls = []
+    for weights in ("none", "balanced"):
+        folder = tmp_path / weights
+        settings = {**data, **kept, "from_model": str(masked_run.folder), "class_weights": weights}
+        train(TrainSettings(**settings, output=str(folder)))
+        labels = json.loads((folder / "metrics.json").read_text())["per_label"]
+        recalls.append(next(row["recall"] for row in labels if row["label"] == "sun"))
+    assert recalls[1] > recalls[0]
+
+
+def test_several_processes_are_refused(kept, quick, masked_run, monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "join", lambda *args: None)
+    settings = {"data": quick["data"], **kept, "from_model": str(masked_run.folder)}
+    with pytest.raises(InputError, match="--freeze is for a single process: start it without torchrun"):
+        train(TrainSettings(**settings, output=str(tmp_path / "run")))
+
+
+def test_progress_is_that_of_the_tokens_longest_documents_first(trainer, monkeypatch):
+    shown = []
+    monkeypatch.setattr(TrainingScreen, "is_due", lambda screen: True)
+    monkeypatch.setattr(TrainingScreen, "read", lambda screen, tokens, seconds: shown.append((tokens, screen.steps)))
+    fit_frozen(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    lengths = sorted(trainer.examples.windows["length"], reverse=True)
+    assert shown == [(sum(lengths[:end]), sum(lengths)) for end in range(8, 168, 8)]
