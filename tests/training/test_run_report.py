@@ -4,8 +4,7 @@ import json
 import pytest
 
 from torch_linformer.adaptation.adaptation_report import _costs
-from torch_linformer.training.run_report import compare_costs
-from torch_linformer.training.step_costs import StepCost
+from torch_linformer.training.step_costs import StepCost, compare_costs
 
 
 @pytest.mark.parametrize(

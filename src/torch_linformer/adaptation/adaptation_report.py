@@ -24,8 +24,8 @@ from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
 from torch_linformer.reporting.templates import render_template
 from torch_linformer.reporting.titles import name_in_title
-from torch_linformer.training.run_report import compare_costs, cost_cells, machine_and_versions
-from torch_linformer.training.step_costs import StepCost
+from torch_linformer.training.run_report import machine_and_versions
+from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"

@@ -22,8 +22,6 @@ from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import (
-    MISSING,
-    format_comparison,
     format_count,
     format_duration,
     format_percent,
@@ -37,7 +35,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.option_effects import OF_TEXT
 from torch_linformer.training.splits import Splits
-from torch_linformer.training.step_costs import StepCost
+from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.verdict import verdict
@@ -214,23 +212,6 @@ def _costs(outcome: Outcome) -> list[Section]:
         rows=rows,
     )
     return [section]
-
-
-def cost_cells(cost: StepCost | None) -> tuple[str, str]:
-    """Speed and memory."""
-    if cost is None:
-        return "failed", "failed"
-    return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
-
-
-def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, str]:
-    """Speed and memory of a model beside those of its twin with full attention, in words; a dash where one failed."""
-    if ours is None or full is None:
-        return MISSING, MISSING
-    speed = format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower")
-    if not ours.peak_memory_mb or not full.peak_memory_mb:  # a step so small that no page of memory was added
-        return speed, MISSING
-    return speed, format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory")
 
 
 def _data(outcome: Outcome) -> list[Section]:

@@ -12,6 +12,7 @@ from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
+from torch_linformer.reporting.tables import MISSING, format_comparison, format_count
 from torch_linformer.tasks.masking import MASK_SHARE
 from torch_linformer.tasks.task import IGNORED
 
@@ -54,6 +55,23 @@ def measure_steps(steps: Sequence[ModelStep]) -> list[StepCost | None]:
         tokens = step.batch_size * step.length
         costs.append(None if measured is None else StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
     return costs
+
+
+def cost_cells(cost: StepCost | None) -> tuple[str, str]:
+    """Speed and memory."""
+    if cost is None:
+        return "failed", "failed"
+    return format_count(cost.tokens_per_second), format_count(cost.peak_memory_mb)
+
+
+def compare_costs(ours: StepCost | None, full: StepCost | None) -> tuple[str, str]:
+    """Speed and memory of a model beside those of its twin with full attention, in words; a dash where one failed."""
+    if ours is None or full is None:
+        return MISSING, MISSING
+    speed = format_comparison(ours.tokens_per_second / full.tokens_per_second, "faster", "slower")
+    if not ours.peak_memory_mb or not full.peak_memory_mb:  # a step so small that no page of memory was added
+        return speed, MISSING
+    return speed, format_comparison(ours.peak_memory_mb / full.peak_memory_mb, "more memory", "less memory")
 
 
 def build_step(**fields: Any) -> Callable[[], None]:
