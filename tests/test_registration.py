@@ -13,7 +13,6 @@ OPEN = "print(type(AutoModelForMaskedLM.from_pretrained('model')).__name__)"
 ORDERS = {
     "ours first": "import torch_linformer; from transformers import AutoModelForMaskedLM",
     "theirs first": "from transformers import AutoModelForMaskedLM; import torch_linformer",
-    "theirs begun": "import transformers, torch_linformer; from transformers import AutoModelForMaskedLM",
     "halfway through another": "import torch_linformer; from transformers import BertModel, AutoModelForMaskedLM",
     "our modules alone": "import torch_linformer.nn; from transformers import pipeline, AutoModelForMaskedLM",
     "a module of ours": "import torch_linformer.models.heads; from transformers import AutoModelForMaskedLM",

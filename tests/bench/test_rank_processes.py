@@ -3,7 +3,7 @@
 import pytest
 from small_suites import MEGABYTE, SmallSuite, case
 
-from torch_linformer.bench.contenders.context_contenders import CAUSAL, DYNAMIC, MEANS, WINDOW
+from torch_linformer.bench.contenders.context_contenders import CAUSAL, MEANS, WINDOW
 from torch_linformer.bench.rank_processes import _Group, time_ranks
 from torch_linformer.bench.suite import Case
 from torch_linformer.bench.suites.context_suite import ContextSuite
@@ -21,23 +21,22 @@ def rows_of(suite, names, cases):
 @pytest.fixture(scope="module")
 def rows():
     cases = [Case(step="training", length=2048, k=K, batch=1, ranks=ranks, **SIZES) for ranks in (1, 2)]
-    return rows_of(ContextSuite(), [MEANS, DYNAMIC, CAUSAL], cases)
+    return rows_of(ContextSuite(), [MEANS, CAUSAL], cases)
 
 
 def test_each_has_a_time_and_less_memory_where_it_is_shared(rows):
-    assert len(rows) == 6
+    assert len(rows) == 4
     for row in rows.values():
         assert (row.error, row.repeats) == (None, 2)
         assert 0 < row.spread[0] <= row.seconds <= row.spread[1]
-    for name in (MEANS, DYNAMIC):
-        assert MEGABYTE < rows[name, 2].memory < 0.8 * rows[name, 1].memory
+    assert MEGABYTE < rows[MEANS, 2].memory < 0.8 * rows[MEANS, 1].memory
 
 
 def test_bytes_are_those_of_the_formula_forward_and_back(rows):
     width, layers = SIZES["width"], SIZES["layers"]
     neighbor = WINDOW * width  # keys and values of half a window: two processes have one neighbor each
     assert rows[MEANS, 2].sent == 2 * layers * (2 * K * width + neighbor) * BYTES
-    for name in (MEANS, DYNAMIC, CAUSAL):
+    for name in (MEANS, CAUSAL):
         assert (rows[name, 1].sent, rows[name, 1].messages) == (0, 0)
         assert rows[name, 2].messages >= 2 * layers
 

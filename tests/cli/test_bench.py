@@ -86,23 +86,23 @@ def test_a_folder_of_something_else(refused, workplace):
 
 
 def test_a_benchmark_and_what_its_folder_answers(start_command, refused, workplace):
-    arguments = ["bench", "attention", *SMALL]
+    arguments = ["bench", "causal", *SMALL]
     process = start_command(*arguments, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     shown, error = process.communicate(timeout=600)
     assert (process.returncode, error) == (0, "")
-    assert shown.endswith("results.json, results.md and report.html are in runs/bench-attention\n")
-    folder = workplace / "runs" / "bench-attention"
+    assert shown.endswith("results.json, results.md and report.html are in runs/bench-causal\n")
+    folder = workplace / "runs" / "bench-causal"
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert results["command"] == f"linformer {' '.join(arguments)}"
-    ours = [row for row in results["rows"] if row["contender"] == "torch-linformer"]
+    ours = [row for row in results["rows"] if row["contender"] == "torch-linformer, slots and window of 64"]
     assert {row["case"]["step"] for row in ours} == {"forward", "training"}
     assert all(row["error"] is None and row["seconds"] > 0 and row["repeats"] == 1 for row in ours)
     assert {"report.html", "results.md"} < {path.name for path in folder.iterdir()}
 
-    there = "--output runs/bench-attention: holds "
-    again = refused("attention", *SMALL)
+    there = "--output runs/bench-causal: holds "
+    again = refused("causal", *SMALL)
     assert again == f"{there}this benchmark already; add --resume to go on, or name another folder"
-    other = refused("attention", *SMALL, "--batch=2", "--resume")
+    other = refused("causal", *SMALL, "--batch=2", "--resume")
     assert other == f"{there}another benchmark (--batch the suite's there, 2 here); name another folder"
 
 

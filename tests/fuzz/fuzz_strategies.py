@@ -6,9 +6,9 @@ from fuzz_cases import LENGTH_OF_NO_ROWS, AttentionCase, DecoderCase, EncoderCas
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-# `make test` runs the same 100 cases every time; `make fuzz` sets CASES, and pytest's --hypothesis-seed draws them.
+# `make test` runs the same 60 cases every time; `make fuzz` sets CASES, and pytest's --hypothesis-seed draws them.
 FUZZ = settings(
-    max_examples=int(os.environ.get("CASES", "100")),
+    max_examples=int(os.environ.get("CASES", "60")),
     derandomize="CASES" not in os.environ,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     database=None,

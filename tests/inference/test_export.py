@@ -40,9 +40,7 @@ def test_a_program_of_torch(request, tmp_path, kind):
     assert AutoConfig.from_pretrained(tmp_path / "program").id2label == model.config.id2label
 
 
-@pytest.mark.parametrize(
-    "model_class", [LinformerModel, LinformerForQuestionAnswering, LinformerForTokenClassification]
-)
+@pytest.mark.parametrize("model_class", [LinformerForQuestionAnswering, LinformerForTokenClassification])
 @torch.no_grad()
 def test_what_other_models_say(classifier_run, tmp_path, model_class):
     torch.manual_seed(0)
