@@ -18,6 +18,7 @@ runs that are finished are not repeated. After each run results.md has all of th
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -111,6 +112,16 @@ SETS: dict[str, Callable[[Path], Parts]] = {
 REGRESSIONS = ("years",)
 
 
+def write_set(output: Path, name: str, make: Callable[[], Parts]) -> list[Path]:
+    """The two files of a set, made unless they are there."""
+    files = [output / f"{name}-{part}.parquet" for part in ("train", "test")]
+    if not all(file.exists() for file in files):
+        output.mkdir(parents=True, exist_ok=True)
+        for file, part in zip(files, make(), strict=True):
+            part.to_parquet(file, index=False)
+    return files
+
+
 def report(output: Path) -> None:
     """Write results.md."""
     rows, verdicts = [], []
@@ -140,11 +151,7 @@ def main(
 ) -> None:
     """Train on each set, unless it was done before, and report all of them."""
     for name in chosen(sets, SETS, "--sets"):
-        files = [output / f"{name}-{part}.parquet" for part in ("train", "test")]
-        if not all(file.exists() for file in files):
-            output.mkdir(parents=True, exist_ok=True)
-            for file, part in zip(files, SETS[name](data), strict=True):
-                part.to_parquet(file, index=False)
+        files = write_set(output, name, partial(SETS[name], data))
         settings = TrainSettings(
             data=str(files[0]),
             test=str(files[1]),

@@ -22,13 +22,9 @@ ITERATIONS = 200  # for each of them
 
 
 def fit_frozen(trainer: DocumentTrainer, train: Examples, validation: Examples, screen: TrainingScreen) -> Spent:
-    r"""Fit the last layer of a classifier to its pooled states p of the training documents, each of which is read once.
+    """Make the last layer of a classifier the :func:`best_head` for its pooled states of the training documents.
 
-    .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
-        \qquad z = \frac{p - \mathrm{mean}(p)}{\mathrm{std}(p)}
-
-    with the loss L of the model. :math:`\lambda` is the one of :data:`RIDGES` with the least loss of the validation
-    documents. Mean and standard deviation become a part of the layer. Returns what the reading took.
+    Each document is read once. Returns what the reading took.
     """
     model = cast(LinformerForSequenceClassification, trainer.model)
     begin = time.monotonic()
@@ -36,16 +32,7 @@ def fit_frozen(trainer: DocumentTrainer, train: Examples, validation: Examples, 
         known = pooled_states(trainer, train)
     unseen = pooled_states(trainer, validation)
     labels, wanted = (torch.tensor(cast(Dataset, each.windows)["labels"][:]) for each in (train, validation))
-    mean, std = known.mean(dim=0), known.std(dim=0, correction=0).clamp(min=1e-6)
-    known, unseen = (known - mean) / std, (unseen - mean) / std
-    weight = known.new_zeros(model.num_labels, known.shape[1])
-    bias = known.new_zeros(model.num_labels)
-    heads = []
-    for ridge in RIDGES:
-        weight, bias = fit_linear(known, labels, ridge, model.loss_of, weight, bias)
-        loss = model.loss_of(unseen @ weight.T + bias, wanted).item()
-        heads.append((loss, ridge, weight / std, bias - (weight / std) @ mean))
-    loss, ridge, weight, bias = min(heads, key=lambda head: head[0])
+    weight, bias, ridge, loss = best_head(known, labels, unseen, wanted, model.num_labels, model.loss_of)
     screen.say(f"head fitted to {len(known):,} rows, ridge {ridge:g}: validation loss {loss:.4f}")
     with torch.no_grad():
         model.classifier.weight.copy_(weight)
@@ -62,6 +49,45 @@ def pooled_states(trainer: DocumentTrainer, examples: Examples) -> Tensor:
         return torch.from_numpy(trainer.logits_of(unlabeled)).float()
     finally:
         model.classifier = head
+
+
+def best_head(
+    known: Tensor,
+    labels: Tensor,
+    unseen: Tensor,
+    wanted: Tensor,
+    num_labels: int,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Tensor, Tensor, float, float]:
+    r"""The linear layer that is best for pooled states p ``(n, C)``, chosen by those of validation documents.
+
+    .. math:: W, b = \arg\min \; L(z W^\top + b) + \frac{\lambda}{2} \lVert W \rVert^2,
+        \qquad z = \frac{p - \mathrm{mean}(p)}{\mathrm{std}(p)}
+
+    :math:`\lambda` is the one of :data:`RIDGES` with the least loss L of the validation documents. Mean and standard
+    deviation become a part of the layer.
+
+    Args:
+        known: states of the training documents, and
+        labels: what ``loss_of`` wants beside logits of them.
+        unseen: states of the validation documents, and
+        wanted: their labels.
+        num_labels: logits of a document.
+        loss_of: L of logits ``(n, labels)`` and labels.
+
+    Returns:
+        W ``(labels, C)``, b, :math:`\lambda` and the loss of the validation documents.
+    """
+    mean, std = known.mean(dim=0), known.std(dim=0, correction=0).clamp(min=1e-6)
+    known, unseen = (known - mean) / std, (unseen - mean) / std
+    weight = known.new_zeros(num_labels, known.shape[1])
+    bias = known.new_zeros(num_labels)
+    heads = []
+    for ridge in RIDGES:
+        weight, bias = fit_linear(known, labels, ridge, loss_of, weight, bias)
+        loss = loss_of(unseen @ weight.T + bias, wanted).item()
+        heads.append((weight / std, bias - (weight / std) @ mean, ridge, loss))
+    return min(heads, key=lambda head: head[-1])
 
 
 def fit_linear(
