@@ -31,6 +31,7 @@ from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.floors import FLOORS
@@ -111,6 +112,8 @@ def read_and_score(
     model = load_model(folder)
     length = min(length, reader_config(model.config).max_position_embeddings)
     task = task_of(model, load_tokenizer(folder))
+    if isinstance(task, Retrieval):
+        task.vectors = document_vectors(folder, model.config).to(device)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=4, device=device, precision=precision)
         trainer = trainer_for(task)(model=model, args=arguments, task=task)

@@ -20,6 +20,7 @@ from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
+from torch_linformer.opening.model_folder import load_config
 from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
 from torch_linformer.training import embedder_floors as floors_module
@@ -242,14 +243,36 @@ def test_words_are_a_part_of_a_vector(worded, tmp_path):
     assert again["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-4)
 
 
-def test_windows_of_a_document_have_the_words_of_each(worded, tmp_path):
-    long = " ".join(f"n{number} wet mud sand" for number in range(30))
+def test_words_of_a_document_are_those_of_all_of_it(worded, tmp_path):
+    """Where it is cut, beside one that is not, and in windows, of which each has its own."""
+    long, short = " ".join(f"n{number} wet mud sand" for number in range(30)), "n3 wet"
+    lexical = document_vectors(str(worded.folder), load_config(str(worded.folder))).lexical
+    ids = AutoTokenizer.from_pretrained(worded.folder)(long, return_tensors="pt")["input_ids"]
+    sketch = (lexical.sketch(ids)[0] * lexical.share**0.5).numpy()
+    cut, whole = vectors_of(worded, [long, short], tmp_path / "cut")
+    assert ids.shape[1] > worded.options["max_length"] and np.allclose(cut[128:], sketch, atol=1e-6)
+    assert np.allclose(whole, vectors_of(worded, [short], tmp_path / "short"), atol=1e-6)
     file = written(tmp_path / "long.jsonl", ("text",), [(long,)])
     settings = EmbedSettings(model=str(worded.folder), files=(file,), overflow="windows", precision="fp32")
     embed_files(settings, tmp_path / "long.npy", device="cpu")
     (vector,) = np.load(tmp_path / "long.npy")
-    (cut,) = vectors_of(worded, [long], tmp_path / "cut")
-    assert np.count_nonzero(vector[128:]) > np.count_nonzero(cut[128:]) and np.linalg.norm(vector) == pytest.approx(1)
+    assert ((vector[128:] != 0) == (sketch != 0)).all() and np.linalg.norm(vector) == pytest.approx(1)
+
+
+def test_a_word_beyond_what_the_model_reads_is_found(worded, train_quickly, tmp_path):
+    """By a run whose documents are all cut, and by its folder."""
+    cut = {"n" + str(number): "wet mud sand " * 12 + f"n{number}" for number in range(100)}
+    rows = [(f"find {name} there", text) for name, text in cut.items()]
+    files = {
+        part: written(tmp_path / f"{part}.jsonl", ("query", "document"), each)
+        for part, each in (("train", rows[:80]), ("test", rows[80:]))
+    }
+    options = {**worded.options, "data": files["train"], "test": files["test"], "max_length": 16, "k": "6"}
+    train_quickly(tmp_path / "run", **options)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["ndcg_at_10"] > 0.95 > 0.5 > metrics["rest_ndcg_at_10"]
+    _, again = evaluate(str(tmp_path / "run"), files["test"], **SAME)
+    assert again["ndcg_at_10"] == pytest.approx(metrics["ndcg_at_10"], rel=1e-6)
 
 
 def test_modules_of_vectors_with_words(worded, run_card):

@@ -68,6 +68,17 @@ def test_a_vector_has_both_parts_by_their_shares(lexical):
     assert DocumentVectors("mean_max").width(CHANNELS) == 2 * CHANNELS
 
 
+def test_words_are_those_of_whole_documents_where_rows_are_parts(lexical):
+    """Padded on the left: tokens that count for nothing are no words wherever they stand."""
+    hidden, mask = torch.randn(2, 3, CHANNELS).double(), torch.ones(2, 3)
+    width = max(map(len, ROWS[:2]))
+    nothing = int((lexical.counts_as == NOTHING).nonzero()[0])
+    whole = torch.tensor([[nothing] * (width - len(row)) + row for row in ROWS[:2]])
+    vectors = DocumentVectors("mean", lexical)(hidden, whole[:, -3:], mask, whole)
+    wanted = torch.stack([by_hand(lexical, row) for row in ROWS[:2]]) * SHARE**0.5
+    assert_close(vectors[:, CHANNELS:].double(), wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_the_product_of_two_sketches_is_nearly_that_of_their_words():
     """Of 200 rows of 60 words, 12 of them those of the row before; the error falls with the width."""
     vocabulary, generator = 5000, torch.Generator(torch.get_default_device()).manual_seed(0)

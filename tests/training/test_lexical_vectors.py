@@ -39,7 +39,8 @@ def prepared(task, datasets_cache):
     """A function: a trainer whose model answers with random vectors, or with good ones, and two parts of documents."""
 
     def prepare(good=0.0, labels=False):
-        parts = [task.examples(collection(seed, labels=labels), task.encoder(32)) for seed in (1, 2)]
+        encoder = task.encoder(32, whole=True)
+        parts = [task.examples(collection(seed, labels=labels), encoder) for seed in (1, 2)]
         vectors = {}
         for part, examples in enumerate(parts):
             generator, number = torch.Generator().manual_seed(part), len(examples.documents)
@@ -173,12 +174,14 @@ def test_sketches_of_fitted_columns_err_less(task):
     assert errors[0] < 0.7 * errors[1]
 
 
-def test_sketches_are_those_of_the_rows(task):
-    examples = task.examples(collection(3), task.encoder(32))
+@pytest.mark.parametrize("read", [6, 64])
+def test_sketches_are_those_of_the_whole_rows(task, read):
+    examples, whole = (task.examples(collection(3), task.encoder(length, whole=True)) for length in (read, 64))
+    assert any(examples.windows["whole_ids"][:]) == (read == 6)
     words = LexicalVector(len(task.tokenizer), CHANNELS, 64)
     words.idf.fill_(1.0)
     words.counts_as.copy_(torch.arange(len(task.tokenizer)))
-    rows = [torch.tensor(row) for row in examples.windows["input_ids"]]
+    rows = [torch.tensor(row) for row in whole.windows["input_ids"]]
     padded = pad_sequence([row.flip(0) for row in rows], batch_first=True).flip(1)  # on the other side
     mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True).flip(1)
     assert np.allclose(sketches(words, examples), words.sketch(padded, mask).numpy(), atol=1e-6)

@@ -1,6 +1,7 @@
 """A trained model as a function of documents: a vector for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch_linformer.inference.window_reader import WindowReader, Windows, in_gr
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import pool
+from torch_linformer.tasks.task import pad_windows
 
 
 class Embedded(NamedTuple):
@@ -29,8 +31,9 @@ class Embedder:
     """A trained model as a function of documents.
 
     The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
-    configuration says, divided by its length if it is to be normalized; where the folder says so, its words are a part
-    of it. That of a document of several windows is their mean, each weighted by its tokens, before it is normalized.
+    configuration says, divided by its length if it is to be normalized. Where the folder says so, its words are a part
+    of it, those of the whole document where it is cut. That of a document of several windows is their mean, each
+    weighted by its tokens, before it is normalized.
 
     Args:
         model: with or without a head; of an encoder-decoder its encoder.
@@ -66,10 +69,10 @@ class Embedder:
                 "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
             )
         longest = self.encoder.config.max_position_embeddings
-        self.encode = DocumentEncoder(tokenizer, longest, overflow=overflow, stride=stride)
-        pad = DataCollatorWithPadding(tokenizer)
+        words = self.vectors.lexical is not None
+        self.encode = DocumentEncoder(tokenizer, longest, overflow=overflow, stride=stride, whole=words)
         self.windows = WindowReader(
-            lambda windows: dict(pad([{"input_ids": window["input_ids"]} for window in windows])),
+            partial(pad_windows, DataCollatorWithPadding(tokenizer), whole=words),
             self._pooled,
             device=device,
             precision=precision,
@@ -101,8 +104,8 @@ class Embedder:
             yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
 
     def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
-        hidden = self.encoder(**batch, **({"use_cache": False} if self.encoder.config.causal else {})).last_hidden_state
-        mask = batch["attention_mask"]
+        whole, read = batch.pop("whole_ids", None), {"use_cache": False} if self.encoder.config.causal else {}
+        hidden = self.encoder(**batch, **read).last_hidden_state
         if self.vectors.lexical is not None:
-            return cast(Tensor, self.vectors(hidden, batch["input_ids"], mask))
-        return pool(hidden.float(), mask, self.vectors.pooling)
+            return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
+        return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)

@@ -23,7 +23,16 @@ class DocumentVectors(nn.Module):
         pooled = hidden_size * (2 if self.pooling == "mean_max" else 1)
         return pooled if self.lexical is None else self.lexical.get_embedding_dimension()
 
-    def forward(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``."""
+    def forward(
+        self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
+    ) -> Tensor:
+        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``.
+
+        Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
+        with a token that counts for nothing.
+        """
         vectors = embed(hidden, attention_mask, self.pooling)
-        return vectors if self.lexical is None else self.lexical.beside(vectors, input_ids, attention_mask)
+        if self.lexical is None:
+            return vectors
+        words = (input_ids, attention_mask) if whole_ids is None else (whole_ids, None)
+        return self.lexical.beside(vectors, *words)

@@ -30,8 +30,9 @@ POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformer
 class Retrieval(Task):
     """A vector a document and a query, of length 1; the documents nearest to a query should be its own.
 
-    The windows are those of the documents, then those of their queries, each cut to what a model reads. Documents with
-    a label have no queries: each of them is one, and should find the others with its label.
+    The windows are those of the documents, then those of their queries, each cut to what a model reads; words, where
+    vectors have them, are those of all of it. Documents with a label have no queries: each of them is one, and should
+    find the others with its label.
 
     Args:
         tokenizer: pads batches.
@@ -59,6 +60,10 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
     def __init__(self, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean") -> None:
         super().__init__(tokenizer)
         self.vectors = DocumentVectors(pooling)
+
+    @property
+    def reads_words(self) -> bool:
+        return self.vectors.lexical is not None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -106,7 +111,8 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
         hidden = model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-        return cast(Tensor, self.vectors(hidden, batch["input_ids"], batch["attention_mask"]))
+        rows = batch["input_ids"], batch["attention_mask"], batch.get("whole_ids")
+        return cast(Tensor, self.vectors(hidden, *rows))
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return np.asarray(reduced)

@@ -90,6 +90,11 @@ outputs = model(**inputs)"""
         return load_documents(source, cls.record, named=named)
 
     @property
+    def reads_words(self) -> bool:
+        """Whether the words of whole documents are read beside what the model reads."""
+        return self.lexical
+
+    @property
     def config(self) -> dict[str, Any]:
         """What the task sets in the configuration of a new model."""
         return {}
@@ -99,10 +104,10 @@ outputs = model(**inputs)"""
     ) -> DocumentEncoder:
         """What makes the task's windows; the arguments are those of :class:`DocumentEncoder`.
 
-        Windows for a model with a lexical head have whole documents anyway.
+        Where words are read, windows have whole documents anyway.
         """
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
-        return DocumentEncoder(self.tokenizer, max_length, whole=whole or self.lexical, **options)
+        return DocumentEncoder(self.tokenizer, max_length, whole=whole or self.reads_words, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
         """Documents tokenized, with the targets of each window; from a cache if they were made before.
@@ -127,10 +132,7 @@ outputs = model(**inputs)"""
 
     def collate(self, windows: list[dict[str, Any]]) -> Batch:
         """A padded batch; with its targets if the windows have them."""
-        batch = dict(self.pad([{"input_ids": window["input_ids"]} for window in windows]))
-        if self.lexical and any(window.get("whole_ids") for window in windows):
-            whole = [{"input_ids": window["whole_ids"] or window["input_ids"]} for window in windows]
-            batch["whole_ids"] = self.pad(whole)["input_ids"]
+        batch = pad_windows(self.pad, windows, whole=self.reads_words)
         if "labels" in windows[0]:
             batch["labels"] = self.targets([window["labels"] for window in windows], batch["attention_mask"])
         return batch
@@ -182,6 +184,15 @@ outputs = model(**inputs)"""
 
     def finish(self, model: LinformerPreTrainedModel) -> None:  # noqa: B027 - most tasks have none
         """The last change to the trained model."""
+
+
+def pad_windows(pad: DataCollatorWithPadding, windows: Sequence[Mapping[str, Any]], *, whole: bool) -> Batch:
+    """A padded batch of windows; with ``whole`` and documents that were cut ``whole_ids`` too, all ids of each."""
+    batch = dict(pad([{"input_ids": window["input_ids"]} for window in windows]))
+    if whole and any(window.get("whole_ids") for window in windows):
+        documents = [{"input_ids": window["whole_ids"] or window["input_ids"]} for window in windows]
+        batch["whole_ids"] = pad(documents)["input_ids"]
+    return batch
 
 
 def pad_targets(targets: list[list[int]], attention_mask: Tensor) -> Tensor:

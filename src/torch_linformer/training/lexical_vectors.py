@@ -92,11 +92,10 @@ def weigh_vectors(
 
 
 def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:
-    """The lexical part of the vector of each window."""
-    rows = cast(Dataset, examples.windows)["input_ids"]
-    found = []
-    for start in range(0, len(rows), AT_ONCE):
-        ids = [torch.tensor(row) for row in rows[start : start + AT_ONCE]]
+    """The lexical part of the vector of each document and query, all of which is read."""
+    windows, found = cast(Dataset, examples.windows), []
+    for rows in windows.select_columns(["input_ids", "whole_ids"]).iter(AT_ONCE):
+        ids = [torch.tensor(whole or row) for row, whole in zip(*rows.values(), strict=True)]
         mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
         found.append(lexical.sketch(pad_sequence(ids, batch_first=True), mask))
     return torch.cat(found).numpy()

@@ -221,7 +221,7 @@ def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingS
     task = new_task(settings, tokenizer, splits.names, splits.train)
     options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
     train = task.examples(splits.train, task.encoder(settings.length, **options))
-    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part and settings.task != "embed")
+    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
     trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
     validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
