@@ -1,16 +1,21 @@
 """Seconds and peak memory of steps, each in a process of its own, all in turn.
 
-``python -m torch_linformer.measuring.workers`` is such a process. It is started by that name and not by
-``multiprocessing``, which would run a script that asks for a measurement again if its main part is not guarded.
+``python -m torch_linformer.measuring.workers`` imports what the steps need and forks such a process for each. It is
+started by that name and not by ``multiprocessing``, which would run a script that asks for a measurement again if its
+main part is not guarded.
 """
 
+import contextlib
 import importlib
 import json
-import select
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from statistics import fmean, median
 from typing import Any
 
@@ -48,26 +53,44 @@ class MeasuredStep:
 def measure_in_turn(requests: Sequence[StepRequest], patience: float = PATIENCE) -> list[MeasuredStep | None]:
     """Each step's time and memory; None for one that failed, for lack of memory for instance, or took too long.
 
-    Each runs in a fresh process; they take turns of at most ``patience`` seconds, so that a noisy machine slows all of
-    them alike.
+    Each runs in a process that has run nothing before; they take turns of at most ``patience`` seconds, so that a noisy
+    machine slows all of them alike.
     """
-    workers = [_Worker(request) for request in requests]
-    for _ in range(1 + TURNS):
-        for worker in workers:
-            worker.turn(patience)
-    return [worker.finish() for worker in workers]
+    # Those of a GPU are forked from nobody: CUDA does not go on in a fork of a process that has asked for it.
+    groups = [requests] if all(request.device == "cpu" for request in requests) else [[each] for each in requests]
+    with contextlib.ExitStack() as processes:
+        workers = [worker for group in groups for worker in processes.enter_context(_started(group))]
+        for _ in range(1 + TURNS):
+            for worker in workers:
+                worker.turn(patience)
+        return [worker.finish() for worker in workers]
+
+
+@contextlib.contextmanager
+def _started(requests: Sequence[StepRequest]) -> Iterator[list["_Worker"]]:
+    """A worker for each request, all forked from one process."""
+    pipes = [Pipe() for _ in requests]
+    theirs, null = [there.fileno() for _, there in pipes], subprocess.DEVNULL
+    modules = sorted({request.builder.partition(":")[0] for request in requests})
+    command = [sys.executable, "-m", __name__, json.dumps(theirs), *modules]
+    with subprocess.Popen(command, stdin=null, stdout=null, stderr=null, pass_fds=theirs):
+        for _, there in pipes:
+            there.close()  # now only the processes hold them, and their death ends the wait
+        try:
+            yield [_Worker(here, request) for (here, _), request in zip(pipes, requests, strict=True)]
+        finally:
+            for here, _ in pipes:
+                here.close()
 
 
 class _Worker:
     """The parent's end of a measuring process, which answers each turn with the seconds of a step."""
 
-    def __init__(self, request: StepRequest) -> None:
+    def __init__(self, connection: Connection, request: StepRequest) -> None:
+        self.connection = connection
         self.seconds: list[float] = []
-        command = [sys.executable, "-m", __name__]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self._ask(asdict(request))
+        self.process: float | None = None  # its number, once it is there
+        self.process = self._ask(asdict(request))
 
     def turn(self, patience: float) -> None:
         answer = self._ask("turn", patience)
@@ -76,40 +99,59 @@ class _Worker:
 
     def finish(self) -> MeasuredStep | None:
         peak = self._ask("finish")
-        self.process.communicate()
         if peak is None or len(self.seconds) <= TURNS:
             return None
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 
     def _ask(self, question: object, patience: float | None = None) -> float | None:
         """The number that the process answers; None once it has ended, which it must after so many seconds."""
-        assert self.process.stdin and self.process.stdout
         try:
-            print(json.dumps(question), file=self.process.stdin, flush=True)
-            if not select.select([self.process.stdout], [], [], patience)[0]:
-                self.process.kill()
-            return float(self.process.stdout.readline())
-        except (BrokenPipeError, ValueError):
+            self.connection.send(question)
+        except BrokenPipeError:
+            return None
+        if self.process is not None and not self.connection.poll(patience):
+            os.kill(int(self.process), signal.SIGKILL)
+        try:
+            return float(self.connection.recv())
+        except (EOFError, ConnectionResetError):
             return None
 
 
-def _serve() -> None:
-    """The process: reads a request, then runs a turn of steps for each line until ``finish``."""
+def _serve(ends: Sequence[int], modules: Sequence[str]) -> None:
+    """The process that the others are forked from; a single worker it is itself."""
+    for module in ("sympy", *modules):  # torch's first backward pass imports sympy
+        with contextlib.suppress(Exception):  # who needs it says so
+            importlib.import_module(module)
+    for own in ends:
+        if len(ends) == 1 or not os.fork():
+            for other in ends:
+                if other != own:
+                    os.close(other)
+            _run(Connection(own))
+            return
+    for end in ends:
+        os.close(end)
+    for _ in ends:
+        os.wait()
+
+
+def _run(connection: Connection) -> None:
+    """A worker: gets its request, says who it is, then runs a turn of steps for each question until ``finish``."""
     die_first()
-    request = StepRequest(**json.loads(input()))
+    request = StepRequest(**connection.recv())
+    connection.send(os.getpid())
     module, _, name = request.builder.partition(":")
     build: Callable[..., Callable[[], object]] = getattr(importlib.import_module(module), name)
     with limited_memory(request.device):
         step = build(**request.arguments)
         peak = PeakMemory(request.device)
-        print(0.0, flush=True)
-        while json.loads(input()) != "finish":
+        while connection.recv() != "finish":
             seconds = [mean_seconds(step, request.device)]
             while sum(seconds) < TURN:
                 seconds.append(mean_seconds(step, request.device))
-            print(fmean(seconds), flush=True)
-        print(peak.bytes(), flush=True)
+            connection.send(fmean(seconds))
+        connection.send(peak.bytes())
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(json.loads(sys.argv[1]), sys.argv[2:])
