@@ -118,13 +118,13 @@ def test_one_graph_for_ten_batches_and_lengths(build, draw_batch, fresh_compiler
 
 @pytest.mark.parametrize("fields", [{}, {"projection": "mean", "window": 4}], ids=str)
 def test_hidden_states_that_are_asked_for_break_no_graph(build, draw_batch, fresh_compiler, fields):
-    model, eager = build(LinformerModel, **fields), build(LinformerModel, **fields)
+    model, eager = (build(LinformerModel, num_hidden_layers=1, **fields) for _ in range(2))
     counter, graphs = CompileCounterWithBackend("eager"), []
     model.compile(fullgraph=True, backend=counter, dynamic=True)
     for batch, length in TEN_SHAPES:
         inputs = {**draw_batch(batch, length), "output_hidden_states": True}
         states, expected = model(**inputs).hidden_states, eager(**inputs).hidden_states
-        assert len(states) == 3
+        assert len(states) == 2
         for each, wanted in zip(states, expected, strict=True):
             assert_close(each, wanted, rtol=0, atol=1e-11)
         torch.stack(states).sum().backward()
