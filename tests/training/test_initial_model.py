@@ -2,11 +2,12 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
+from torch_linformer.opening.run_folder import write_model
 from torch_linformer.training import initial_model
 from torch_linformer.training.initial_model import (
     add_latent_semantics,
@@ -39,6 +40,22 @@ def test_balanced_class_weights_by_hand(tmp_path, write_csv):
     mean = sum(Counter(labels)[name] * weight for name, weight in zip("abc", balanced, strict=True)) / 20
     assert mean == pytest.approx(1)
     assert weights() is None
+
+
+@pytest.mark.parametrize("task", ["classify", "regress"])
+def test_a_classifier_for_other_labels_keeps_its_pooler(classifier_run, tmp_path, write_csv, task):
+    config = AutoConfig.from_pretrained(classifier_run.folder, classifier_hidden_act="tanh", lexical_buckets=None)
+    source = LinformerForSequenceClassification(config)
+    tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder)
+    write_model(source, tokenizer, tmp_path / "source")
+    data = write_csv(tmp_path / "a.csv", [(f"text {i}", i % 2) for i in range(10)])
+    options = {"data": data, "test": data, "validation": data, "task": task, "max_length": 24}
+    settings = TrainSettings(**options, from_model=str(tmp_path / "source"))
+    splits = load_splits(settings)
+    model = build_model(settings, new_task(settings, tokenizer, splits.names, splits.train), tokenizer, splits)
+    assert torch.equal(model.pooler.dense.weight, source.pooler.dense.weight)
+    assert torch.equal(model.get_input_embeddings().weight, source.get_input_embeddings().weight)
+    assert model.num_labels == (2 if task == "classify" else 1) and source.num_labels == 3
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,6 +13,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,
+    LinformerForSequenceClassification,
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
@@ -97,15 +98,22 @@ def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
     """Copy the weights of one model into another, which may have more token types; the head too, if labels agree.
 
-    A regression's head is not copied: it predicts in the unit of its own documents.
+    Of a head with other labels its pooler is copied. A regression's head predicts in the unit of its own documents, so
+    it counts as one with other labels.
     """
     same_head = type(source) is type(model) and source.config.id2label == model.config.id2label
-    whole = same_head and model.config.problem_type != "regression"
-    weights = (model if whole else model.base_model).state_dict()
+    if same_head and model.config.problem_type != "regression":
+        pairs: list[tuple[nn.Module, nn.Module]] = [(source, model)]
+    else:
+        pairs = [(source.base_model, model.base_model)]
+        if type(source) is type(model) and isinstance(model, LinformerForSequenceClassification):
+            pairs.append((cast(LinformerForSequenceClassification, source).pooler, model.pooler))
     with torch.no_grad():
-        for name, weight in (source if whole else source.base_model).state_dict().items():
-            if not name.startswith("lexical."):  # that head is fitted anew
-                weights[name][: len(weight)] = weight
+        for known, new in pairs:
+            weights = new.state_dict()
+            for name, weight in known.state_dict().items():
+                if not name.startswith("lexical."):  # that head is fitted anew
+                    weights[name][: len(weight)] = weight
 
 
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:
