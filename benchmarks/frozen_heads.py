@@ -6,7 +6,7 @@
 
 The folder is that of ``documents.py``, whose sets these are, and two more:
 
-- ``imdb-longest``: is a review of a film positive? Of the longest quarter of the reviews, 3,000 to learn from.
+- ``imdb-longest``: is a review of a film positive? Of the longest quarter of the reviews, 2,000 to learn from.
 - ``sst2-all``: is a phrase of a review positive? All of SST-2, scored on its part for development.
 
 A model is a folder of ours, or a pretrained encoder, which then has its own full attention. Each reads every document
@@ -55,9 +55,11 @@ TFIDF = "TF-IDF"
 
 
 def longest_reviews(data: Path) -> Parts:
-    """The longest quarter of both parts, 3,000 reviews of each."""
+    """Of the longest quarter of both parts 2,000 reviews to learn from, and 1,500 held out."""
     longest = [part[part.text.str.len() >= part.text.str.len().quantile(0.75)] for part in imdb(data)]
-    known, held_out = (part.sample(min(3000, len(part)), random_state=0) for part in longest)
+    known, held_out = (
+        part.sample(min(most, len(part)), random_state=0) for part, most in zip(longest, (2000, 1500), strict=True)
+    )
     return known, held_out
 
 
