@@ -429,7 +429,8 @@ def test_to_begin_with_what_is_no_linformer(refused, workplace, classifier_run):
         assert message == f"{kind}: holds a {kind} model, not a linformer; {remedy}"
     assert of_training(refused, **{"from": "good.csv"}).startswith("good.csv: is no model folder")
     options = {"from": classifier_run.folder, "max_length": "4"}
-    assert of_training(refused, **options) == "--max-length 4: max_len must be at least k = 6, got 4"
+    wrong = "--max-length 4: max_len must be at least k = 6, got 4; shorter texts are not padded to it"
+    assert of_training(refused, **options) == wrong
 
 
 def test_questions_and_models_that_do_not_fit(refused, classifier_run, workplace):

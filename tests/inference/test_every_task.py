@@ -209,7 +209,7 @@ def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_q
 
 @pytest.mark.parametrize("names", [("rain", "snow", "sun"), ("no", "yes")], ids=["its labels", "other labels"])
 def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path, names):
-    """Its head, the dense layer too, comes along where it says the same; else the backbone alone."""
+    """Its head comes along where it says the same; else the dense layer that it reads, as transformers does."""
     tokenizer = load_tokenizer(str(masked_run.folder))
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10}
     labels = {"id2label": dict(enumerate(names)), "problem_type": "multi_label_classification"}
@@ -232,14 +232,15 @@ def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path,
     carried = {name for name in carried if torch.allclose(before[name], after[name], atol=1e-9)}
     head = {name for name in carried if not name.startswith("linformer.")}
     assert {name for name in before if name.startswith("linformer.") and before[name].any()} == carried - head
-    assert head == ({"pooler.dense.weight", "classifier.weight"} if len(names) == 3 else set())
+    assert head == {"pooler.dense.weight", *(["classifier.weight"] if len(names) == 3 else [])}
 
 
 def test_from_a_model_that_reads_less(masked_run, train_quickly, tmp_path):
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": 40, "max_steps": 2}
     train_quickly(tmp_path / "run", from_model=str(masked_run.folder), **new)
     assert load_model(str(tmp_path / "run")).config.max_position_embeddings == 40
-    with pytest.raises(InputError, match=r"^--max-length 5: max_len must be at least k = 6, got 5$"):
+    wrong = "--max-length 5: max_len must be at least k = 6, got 5; shorter texts are not padded to it"
+    with pytest.raises(InputError, match=f"^{wrong}$"):
         train_quickly(tmp_path / "other", from_model=str(masked_run.folder), **{**new, "max_length": 5})
     assert not (tmp_path / "other").exists()
 

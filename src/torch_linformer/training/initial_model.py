@@ -72,7 +72,7 @@ def _read_up_to(model: LinformerPreTrainedModel, length: int, option: str = "--m
     try:
         model.resize_max_len(length, mode="keep")
     except ValueError as error:
-        raise InputError(f"{option} {length}: {error}") from None
+        raise InputError(f"{option} {length}: {error}; shorter texts are not padded to it") from None
 
 
 def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
