@@ -43,10 +43,10 @@ SIZES = {
 }
 PADDING = torch.arange(256) >= torch.tensor([[256], [200]])
 MOST = {  # forward, and forward with backward of gradients that are added to others
-    ("attention", False): (12, 42),
-    ("attention", True): (22, 52),
-    ("model", False): (122, 435),
-    ("model", True): (158, 478),
+    ("attention", False): (9, 38),
+    ("attention", True): (19, 48),
+    ("model", False): (104, 411),
+    ("model", True): (140, 454),
     ("means and a window", False): (260, 645),
     ("means and a window", True): (166, 558),
 }

@@ -40,13 +40,10 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
     stacked = all(map(_can_be_stacked, modules))
     if not stacked or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
-    weights, biases = [module.weight for module in modules], [cast(Tensor, module.bias) for module in modules]
-    batch, slots = sums[0].shape[:2]
-    # The weights first: so their gradients come out as they are stored, and need no copy.
-    mapped = torch.bmm(torch.stack(weights), _stacked(sums, batch).flatten(1, 2).mT).mT
-    mass = _stacked(masses, batch).flatten(1)
-    mapped = torch.baddbmm(mapped, mass.unsqueeze(-1), torch.stack(biases).unsqueeze(1))
-    return list(torch.unflatten(mapped, 1, (batch, slots)))
+    # The bias is the column that the mass, a channel more, is multiplied by.
+    maps = _side_by_side([(module.weight, cast(Tensor, module.bias)) for module in modules])
+    mapped = torch.bmm(_side_by_side(list(zip(sums, masses, strict=True))), maps.mT)
+    return list(torch.unflatten(mapped, 1, sums[0].shape[:2]))
 
 
 def _can_be_stacked(module: nn.Linear) -> bool:
@@ -56,12 +53,17 @@ def _can_be_stacked(module: nn.Linear) -> bool:
     return ordinary and module.bias is not None and _is_plain(module)
 
 
-def _stacked(tensors: Sequence[Tensor], batch: int) -> Tensor:
-    """Tensors ``(B or 1, …)`` one after the other, ``(number, B, …)``; not copied where all are the same one."""
-    first, *others = tensors
-    if all(x is first for x in others):
-        return first.expand(len(tensors), batch, *first.shape[1:])
-    return torch.stack([x.expand(batch, *x.shape[1:]) for x in tensors])
+def _side_by_side(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Tensors ``(…, C)`` with the column ``(… or 1, …)`` that each has after it, ``(number, rows, C + 1)``.
+
+    Not copied for each where all are the same one.
+    """
+    number, first = len(parts), parts[0]
+    if all(x is y for other in parts for x, y in zip(first, other, strict=True)):
+        parts = parts[:1]
+    columns = [each for x, column in parts for each in (x, column.expand(x.shape[:-1]).unsqueeze(-1))]
+    rows = torch.unflatten(torch.cat(columns, dim=-1), -1, (-1, first[0].shape[-1] + 1)).flatten(0, -3)
+    return rows.transpose(0, 1).expand(number, -1, -1)
 
 
 def _run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor:
