@@ -14,6 +14,7 @@ runs that are finished are not repeated. After each run results.md has all of th
 - ``meetings``: what kind of meeting is it? 162 to learn from, 9,000 words each.
 - ``authors``: who of 33 wrote a passage of 20,000 characters? Of a novel that was not learned from.
 - ``years``: when was that passage published?
+- ``mixed-authors``: who of the 33 wrote parts of a document? It has a third of a passage of one, two or three of them.
 """
 
 import json
@@ -30,6 +31,7 @@ from learning import chosen
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 
@@ -83,6 +85,23 @@ def years(data: Path) -> Parts:
     return known, held_out
 
 
+def mixed_authors(data: Path) -> Parts:
+    draws = np.random.default_rng(0)
+    known, held_out = authors(data)
+    return _mixed(known, 1000, draws), _mixed(held_out, 400, draws)
+
+
+def _mixed(passages: pd.DataFrame, number: int, draws: np.random.Generator) -> pd.DataFrame:
+    """Documents, each of passages that as many authors have begun, and the list of these."""
+    texts = {author: list(of_author) for author, of_author in passages.groupby("label").text}
+    rows = []
+    for _ in range(number):
+        names = draws.choice(list(texts), draws.integers(1, 4), replace=False).tolist()
+        parts = [texts[name][draws.integers(len(texts[name]))][: PASSAGE // 3] for name in names]
+        rows.append(("\n".join(parts), names))
+    return pd.DataFrame(rows, columns=["text", "label"])
+
+
 def _passages(data: Path) -> Parts:
     """Passages of authors with three novels, of which the last by title is held out; a column year too."""
     draws = np.random.default_rng(0)
@@ -108,8 +127,9 @@ SETS: dict[str, Callable[[Path], Parts]] = {
     "meetings": meetings,
     "authors": authors,
     "years": years,
+    "mixed-authors": mixed_authors,
 }
-REGRESSIONS = ("years",)
+TASKS = {"years": "regress", "mixed-authors": "multilabel"}  # of the others classify
 
 
 def write_set(output: Path, name: str, make: Callable[[], Parts]) -> list[Path]:
@@ -130,14 +150,16 @@ def report(output: Path) -> None:
         if not file.exists():
             continue
         found = json.loads(file.read_text(encoding="utf-8"))
-        floor, score = ("tfidf_ridge", "mse") if name in REGRESSIONS else ("tfidf", "accuracy")
+        task = TASKS.get(name, "classify")
+        floor, score = "tfidf_ridge" if task == "regress" else "tfidf", HEADLINES[task][0]
         parts = (score, f"lexical_{score}", f"rest_{score}", f"{floor}_{score}")
         scores = [f"{found[part]:.4g}" if part in found else None for part in parts]
         documents = found["documents"]
         rows.append((name, documents["train"], documents["test"], *scores, f"{found['train_seconds']:.0f}"))
         verdicts.append(f"- `{name}`: {found['verdict']}")
     columns = ("set", "to learn from", "held out", "model", "its head alone", "without it", "TF-IDF", "seconds")
-    text = "Accuracy; of `years` the mean squared error. Command and sets: see the head of `benchmarks/documents.py`."
+    scores_of = "Accuracy; of `years` the mean squared error, of `mixed-authors` the F1 of all documents and labels."
+    text = f"{scores_of} Command and sets: see the head of `benchmarks/documents.py`."
     facts = ", ".join(f"{name} {value}" for name, value in machine_facts("cpu").items())
     page = ["# Default settings on sets of documents", text, markdown_table(columns, rows), "\n".join(verdicts), facts]
     write_text(output / "results.md", "\n\n".join(page) + "\n")
@@ -155,7 +177,7 @@ def main(
         settings = TrainSettings(
             data=str(files[0]),
             test=str(files[1]),
-            task="regress" if name in REGRESSIONS else "classify",
+            task=TASKS.get(name, "classify"),
             max_steps=max_steps,
             probe=False,
             output=str(output / name),

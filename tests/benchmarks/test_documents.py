@@ -22,9 +22,9 @@ def data(tmp_path_factory):
     for name, number in (("imdb_train", 7000), ("imdb_test", 6000), ("sst2_train", 9000), ("sst2_dev", 100)):
         reviews(number).to_parquet(folder / f"{name}.parquet")
     novels = [
-        (author, f"{author}_{title}_18{number}{title}") for number, author in enumerate("AB") for title in (1, 2, 3)
+        (author, f"{author}_{title}_18{number}{title}") for number, author in enumerate("ABC") for title in (1, 2, 3)
     ]
-    novels.append(("C", "C_alone_1850"))
+    novels.append(("D", "D_alone_1850"))
     texts = [" ".join(f"{author.lower()}{draw.integers(50)}" for _ in range(70_000)) for author, _ in novels]
     pd.DataFrame(novels, columns=["author", "title"]).assign(text=texts).to_parquet(folder / "novels.parquet")
     kinds = [("Bdb001", "train"), ("ES2002a", "train"), ("covid_1", "train"), ("IS1000a", "val"), ("TS3003a", "test")]
@@ -41,22 +41,28 @@ def test_the_sets(data):
         "skewed": (3000, 2600),
         "sst2": (8000, 100),
         "meetings": (3, 2),
-        "authors": (48, 16),
-        "years": (48, 16),
+        "authors": (72, 24),
+        "years": (72, 24),
+        "mixed-authors": (1000, 400),
     }
     assert all(list(part.columns) == ["text", "label"] for parts in sets.values() for part in parts)
     assert all((part.label == "pos").mean() == 0.1 for part in sets["skewed"])
     assert sets["meetings"][0].label.tolist() == ["academic", "product", "committee"]
     known, held_out = sets["authors"]
-    assert set(known.label) == set(held_out.label) == {"A", "B"} and set(map(len, known.text)) == {20_000}
+    assert set(known.label) == set(held_out.label) == {"A", "B", "C"} and set(map(len, known.text)) == {20_000}
     assert not set(known.text) & set(held_out.text)
-    assert set(sets["years"][1].label) == {1803.0, 1813.0}
+    assert set(sets["years"][1].label) == {1803.0, 1813.0, 1823.0}
+    for part in sets["mixed-authors"]:
+        assert {1, 2, 3} == set(part.label.map(len))
+        # The words of each author begin with the author's letter.
+        written = part.text.map(lambda text: {word[0].upper() for word in text.split() if word[0].isalpha()})
+        assert (written == part.label.map(set)).all()
 
 
 def test_a_run_and_its_page(data, tmp_path, datasets_cache):
     main(data, tmp_path / "out", "authors", max_steps=1)
     page = (tmp_path / "out" / "results.md").read_text()
-    assert "| authors | 43 | 16 | " in page and "- `authors`: " in page
+    assert "| authors | 65 | 24 | " in page and "- `authors`: " in page
     before = (tmp_path / "out" / "authors" / "metrics.json").stat().st_mtime_ns
     main(data, tmp_path / "out", "authors", max_steps=1)
     assert (tmp_path / "out" / "authors" / "metrics.json").stat().st_mtime_ns == before
