@@ -56,8 +56,10 @@ def measure_in_turn(requests: Sequence[StepRequest], patience: float = PATIENCE)
     Each runs in a process that has run nothing before; they take turns of at most ``patience`` seconds, so that a noisy
     machine slows all of them alike.
     """
-    # Those of a GPU are forked from nobody: CUDA does not go on in a fork of a process that has asked for it.
-    groups = [requests] if all(request.device == "cpu" for request in requests) else [[each] for each in requests]
+    # Others are forked from nobody: CUDA does not go on in a fork of a process that has asked for it, nor do the
+    # frameworks of macOS.
+    forked = sys.platform == "linux" and all(request.device == "cpu" for request in requests)
+    groups = [requests] if forked else [[each] for each in requests]
     with contextlib.ExitStack() as processes:
         workers = [worker for group in groups for worker in processes.enter_context(_started(group))]
         for _ in range(1 + TURNS):

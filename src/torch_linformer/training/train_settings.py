@@ -160,7 +160,7 @@ class TrainSettings:
             raise InputError(f"{flag(name)} is for a new model; --from {self.from_model} has its own")
         if self.freeze and name in OF_STEPS:
             raise InputError(f"{flag(name)} has no effect with --freeze, which fits a head in one go: leave it out")
-        if self.attention == "full" and name in (*OF_LINFORMER, "context_parallel"):
+        if self.attention == "full" and name in OF_LINFORMER:
             raise InputError(f"{flag(name)} has no effect with --attention full: leave it out")
         if name == "lexical_width" and self.lexical == "none":
             raise InputError(f"--lexical-width {self.lexical_width} has no effect with --lexical none: leave one out")
