@@ -112,6 +112,13 @@ def test_floors_stand_beside_it(run):
     assert said.get(run.task, "exact-match") in run.shown
 
 
+def test_labels_are_judged_as_the_validation_documents_decide(run):
+    if run.task == "multilabel":
+        config = load_model(str(run.folder)).config
+        assert config.threshold != 0.5 and f"above a probability of {config.threshold:.3g}, which" in run.shown
+        assert "p > model.config.threshold" in (run.folder / "README.md").read_text(encoding="utf-8")
+
+
 def test_evaluation_gives_the_same_scores(run):
     named = NamedColumns(label=run.options["label_column"])
     task, scores = evaluate(str(run.folder), run.options["test"], named=named, batch_size=7, **SAME)

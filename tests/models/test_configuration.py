@@ -218,6 +218,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path, attention):
         "activation_memory": "reversible",
         "chunk_size": 5,
         "class_weights": [1.0, 2.5, 0.1],
+        "threshold": 0.125,
         "id2label": {0: "sport", 1: "économie", 2: "文化"},
         "label2id": {"sport": 0, "économie": 1, "文化": 2},
         **attention,
@@ -228,6 +229,12 @@ def test_round_trip_through_a_folder(tiny, tmp_path, attention):
     assert {name: getattr(loaded, name) for name in fields} == fields
     assert loaded.num_labels == 3
     assert loaded.to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize("threshold", [0, 1, -0.5, float("nan")])
+def test_a_threshold_is_a_probability(tiny, threshold):
+    with pytest.raises(ValueError, match=f"threshold must lie between 0 and 1, got {threshold}"):
+        tiny(threshold=threshold)
 
 
 def test_label_names_stand_in_the_order_of_the_logits(tiny):

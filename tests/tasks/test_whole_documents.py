@@ -92,6 +92,10 @@ def test_scores_of_several_labels(tokenizer):
     assert probabilities.tolist() == [pytest.approx([0.5, 1 / (1 + np.exp(-2))])]
     described = task.describe(np.array([0.5, 0.6]), "")
     assert described == {"labels": ["b"], "probabilities": {"a": 0.5, "b": 0.6}}  # more than a half
+    task.tune(np.array([[0.2, 0.1], [0.3, 0.2], [0.1, 0.2]]), documents)  # labels are those from 0.2 on
+    assert task.threshold == pytest.approx(0.15)
+    assert task.describe(np.array([0.16, 0.14]), "")["labels"] == ["a"]
+    assert task.scores(np.array([[0.2, 0.1], [0.3, 0.2], [0.1, 0.2]]), documents)["exact_match"] == 1.0
 
 
 def test_scores_of_numbers_are_in_their_own_unit(tokenizer):

@@ -79,6 +79,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         lexical_buckets: of pairs of tokens in the lexical head of a classifier
             (``torch_linformer.models.lexical_head``), 0 for one that counts only single tokens; None for a classifier
             without one.
+        threshold: the probability above which a label is predicted, where ``problem_type`` is
+            ``multi_label_classification``; logits do not depend on it.
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
@@ -141,6 +143,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     chunk_size: int | None = None
     class_weights: list[float] | None = None
     lexical_buckets: int | None = None
+    threshold: float = 0.5
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -178,6 +181,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
             )
         if self.lexical_buckets is not None and self.lexical_buckets < 0:
             raise ValueError(f"lexical_buckets must not be negative, got {self.lexical_buckets}")
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
         self._check_attention()
         check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)

@@ -36,8 +36,10 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
         problem = model.config.problem_type
         if problem == "regression" or (problem is None and model.num_labels == 1):  # as the loss takes it too
             return Regression(tokenizer, lexical=model.lexical is not None)
-        kind = MultiLabel if problem == "multi_label_classification" else Classification
-        return kind(tokenizer, model.config.label_names, lexical=model.lexical is not None)
+        names, lexical = model.config.label_names, model.lexical is not None
+        if problem == "multi_label_classification":
+            return MultiLabel(tokenizer, names, lexical=lexical, threshold=model.config.threshold)
+        return Classification(tokenizer, names, lexical=lexical)
     for language_model in (MaskedLanguageModeling, CausalLanguageModeling):
         if isinstance(model, language_model.model_class):
             return language_model(tokenizer, seed)

@@ -48,6 +48,7 @@ class Task(ABC):
         headline: the scores that head the report.
         validated: the scores of the validation documents that are shown during training; the headline if empty.
         offsets: whether the windows must tell which characters a token stands for.
+        tunes: whether answers are judged by something that the documents for validation decide.
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
         instead: what to do with a model of the task where ``linformer predict`` has no use for it.
@@ -67,6 +68,7 @@ class Task(ABC):
     headline: ClassVar[tuple[str, ...]]
     validated: ClassVar[tuple[str, ...]] = ()
     offsets: ClassVar[bool] = False
+    tunes: ClassVar[bool] = False
     least_labels: ClassVar[int] = 0
     pipeline_tag: ClassVar[str] = "text-classification"
     instead: ClassVar[str] = "train a model on another --task"
@@ -161,6 +163,9 @@ outputs = model(**inputs)"""
     def heading(self, scores: Mapping[str, Any]) -> dict[str, float]:
         """Those of the scores that head the report."""
         return {name: scores[name] for name in self.headline if name in scores}
+
+    def tune(self, answers: Any, documents: Dataset) -> None:  # noqa: B027 - most tasks have nothing to tune
+        """Judge answers from now on as is best for these, the answers to the documents for validation."""
 
     def written_scores(self, model: nn.Module, examples: Examples, batch_size: int) -> dict[str, Any]:
         """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""

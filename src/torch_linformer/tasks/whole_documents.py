@@ -18,6 +18,7 @@ from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
 from torch_linformer.tasks.tallies import tally
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
+from torch_linformer.tasks.threshold import best_threshold
 
 
 class WholeDocuments(Task):
@@ -74,11 +75,26 @@ class Classification(WholeDocuments):
 
 
 class MultiLabel(WholeDocuments):
-    """Any number of labels a document; one whose probability is above a half is predicted."""
+    """Any number of labels a document: those whose probability is above ``threshold``."""
 
     record = SEVERAL
-    best_metric, headline = "micro_f1", HEADLINES["multilabel"]
+    best_metric, headline, tunes = "micro_f1", HEADLINES["multilabel"], True
     least_labels = 1
+    usage = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+probabilities = model(**inputs).logits[0].sigmoid().tolist()
+labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > model.config.threshold]"""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        names: Sequence[str] = (),
+        *,
+        lexical: bool = False,
+        threshold: float = 0.5,
+    ) -> None:
+        super().__init__(tokenizer, names, lexical=lexical)
+        self.threshold = threshold
 
     @property
     def config(self) -> dict[str, Any]:
@@ -91,7 +107,7 @@ class MultiLabel(WholeDocuments):
         return logits.float().sigmoid()
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
-        known, given = np.asarray(self.known(documents)), np.asarray(answers) > 0.5
+        known, given = np.asarray(self.known(documents)), np.asarray(answers) > self.threshold
         return {**multilabel_metrics(known, given, self.names), "tally": tally("micro_f1", known, given)}
 
     def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
@@ -99,8 +115,14 @@ class MultiLabel(WholeDocuments):
         return {"tfidf": self.with_tally(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
 
     def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
-        labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > 0.5]
+        labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
         return {"labels": labels, "probabilities": _rounded(self.names, answer)}
+
+    def tune(self, answers: Any, documents: Dataset) -> None:
+        self.threshold = best_threshold(np.asarray(self.known(documents)), np.asarray(answers))
+
+    def finish(self, model: LinformerPreTrainedModel) -> None:
+        model.config.threshold = self.threshold
 
 
 class Regression(WholeDocuments):

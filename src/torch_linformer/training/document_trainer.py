@@ -101,6 +101,7 @@ class DocumentTrainer(RunTrainer):
         """The headline scores of the validation documents, as the Trainer asks for them while it trains."""
         assert self.validation is not None
         answers = self._answers(prediction.predictions, self.validation)
+        self.task.tune(answers, self.validation.documents)
         scores = self.task.scores(answers, self.validation.documents)
         return {name: scores[name] for name in self.task.validated or self.task.headline}
 

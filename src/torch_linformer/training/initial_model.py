@@ -41,7 +41,12 @@ def build_model(
     set_seed(settings.seed)
     if settings.task == "seq2seq":
         return _build_seq2seq(settings, task, tokenizer)
-    labels = {**task.config, "class_weights": _class_weights(settings, splits), "lexical_buckets": None}
+    labels = {
+        **task.config,
+        "class_weights": _class_weights(settings, splits),
+        "lexical_buckets": None,
+        "threshold": 0.5,
+    }
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
     source = load_model(settings.from_model)

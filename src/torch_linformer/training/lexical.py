@@ -91,21 +91,19 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     (a, b), losses, helps = weigh_parts(
         known, (1.0, 0.0), lambda logits: model.loss_of(logits, labels), partial(_gain, model, labels), len(labels)
     )
-    found = {"lexical": unseen.lexical, "rest": unseen.rest, "both": a * unseen.lexical + b * unseen.rest}
-    kept = always or (helps and not _is_worse(trainer, validation, a * known.lexical + b * known.rest, known.rest))
+    both, unseen_both = (a * parts.lexical + b * parts.rest for parts in (known, unseen))
+    kept = always or (helps and not _is_worse(trainer, validation, both, known.rest))
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
         multiply(model.classifier, b)
     else:
         model.lexical, model.config.lexical_buckets, task.lexical = None, None, False
-    return Weighing(
-        "lexical head",
-        (a, b),
-        losses,
-        {name: task.scores(trainer.answers_of_logits(logits, test), test.documents) for name, logits in found.items()},
-        helps,
-        kept,
-    )
+    found = {"lexical": (known.lexical, unseen.lexical), "rest": (known.rest, unseen.rest), "both": (both, unseen_both)}
+    scores = {}
+    for name in sorted(found, key=lambda name: name == ("both" if kept else "rest")):  # the model's own tunes it last
+        task.tune(trainer.answers_of_logits(found[name][0], validation), validation.documents)
+        scores[name] = task.scores(trainer.answers_of_logits(found[name][1], test), test.documents)
+    return Weighing("lexical head", (a, b), losses, scores, helps, kept)
 
 
 def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: float, after: float) -> float:
@@ -117,12 +115,13 @@ def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: flo
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
     """Whether ``both`` lower the score that picks the checkpoint, by more than drawing the documents again does."""
-    task, draws = trainer.task, np.random.default_rng(0)
-    answers = [trainer.answers_of_logits(logits, examples) for logits in (both, rest)]
-    gains = []
-    for _ in range(DRAWS):
-        rows = draws.integers(len(examples.documents), size=len(examples.documents))
-        documents = examples.documents.select(rows)
-        ours, others = (task.scores(each[rows], documents)[task.best_metric] for each in answers)
-        gains.append(ours - others if task.larger_is_better else others - ours)
+    task, number = trainer.task, len(examples.documents)
+    found = []
+    for logits in (both, rest):
+        answers, draws = trainer.answers_of_logits(logits, examples), np.random.default_rng(0)
+        task.tune(answers, examples.documents)
+        drawn = [draws.integers(number, size=number) for _ in range(DRAWS)]
+        scores = [task.scores(answers[rows], examples.documents.select(rows)) for rows in drawn]
+        found.append(np.array([each[task.best_metric] for each in scores]))
+    gains = (found[0] - found[1]) * (1 if task.larger_is_better else -1)
     return float(np.mean(gains)) < -CHANCE * float(np.std(gains))

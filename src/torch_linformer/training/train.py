@@ -29,7 +29,7 @@ from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Examples, Task
-from torch_linformer.tasks.whole_documents import WholeDocuments
+from torch_linformer.tasks.whole_documents import MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_data, describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
@@ -138,9 +138,14 @@ def _trained(
     else:
         spent = fit(trainer, output, checkpoint, screen)
     lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
+    if lexical is None and data.task.tunes:
+        data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
     scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     if not processes.is_main():
         return None
+    if isinstance(data.task, MultiLabel):
+        best = f"{data.task.threshold:.3g}, which is best for the validation documents"
+        screen.say(f"labels are predicted above a probability of {best}")
     data.task.finish(model)
     measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
     if any(measured.values()):
