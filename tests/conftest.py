@@ -7,6 +7,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import csv
+import gc
 import io
 import json
 import random
@@ -34,6 +35,10 @@ MODULES = [
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help=f"where tensors and modules are made in {', '.join(ANY_DEVICE)}")
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what thousands of tests are made of is not looked through again and again
 
 
 def pytest_configure(config):

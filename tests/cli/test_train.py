@@ -62,18 +62,7 @@ def test_an_option_by_its_former_name(quick, as_arguments, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_kill_9_and_resume(start_training, classifier_run, capsys):
-    process, arguments, output = start_training()
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert not (output / "metrics.json").exists() and not (output / "model.safetensors").exists()
-    finish([*arguments, "--resume"])
-    assert "going on from " in capsys.readouterr().out
-    assert weights(output) == weights(classifier_run.folder)
-    assert not list(output.glob("checkpoint-*"))
-
-
-def test_two_trainings_in_one_folder(start_training, capsys):
+def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(start_training, classifier_run, capsys):
     process, arguments, output = start_training()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     for more in ([], ["--resume"]):
@@ -83,6 +72,13 @@ def test_two_trainings_in_one_folder(start_training, capsys):
         said = capsys.readouterr().err
         assert said.startswith(f"linformer: --output {output}: process {process.pid} on ") and said.count("\n") == 1
         assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (output / "metrics.json").exists() and not (output / "model.safetensors").exists()
+    finish([*arguments, "--resume"])
+    assert "going on from " in capsys.readouterr().out
+    assert weights(output) == weights(classifier_run.folder)
+    assert not list(output.glob("checkpoint-*"))
 
 
 @pytest.mark.usefixtures("no_fresh_process")

@@ -6,6 +6,7 @@ main part is not guarded.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -121,11 +122,14 @@ class _Worker:
 
 def _serve(ends: Sequence[int], modules: Sequence[str]) -> None:
     """The process that the others are forked from; a single worker it is itself."""
+    gc.disable()  # what is imported is kept, and shared with the forks as long as nobody looks through it
     for module in ("sympy", *modules):  # torch's first backward pass imports sympy
         with contextlib.suppress(Exception):  # who needs it says so
             importlib.import_module(module)
+    gc.freeze()
     for own in ends:
         if len(ends) == 1 or not os.fork():
+            gc.enable()
             for other in ends:
                 if other != own:
                     os.close(other)
