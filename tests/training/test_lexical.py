@@ -82,6 +82,18 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_last_answers_that_are_tuned_for_are_those_of_the_model(trainer, monkeypatch, kept):
+    validation, test = trainer.prepare()
+    tuned = []
+    monkeypatch.setattr(trainer.task, "tune", lambda answers, documents: tuned.append((answers, documents)))
+    trainer.model.lexical.weight.data *= 1 if kept else -1
+    assert weigh(trainer, validation, test, always=kept).kept == kept
+    answers, documents = tuned[-1]
+    assert documents is validation.documents
+    assert np.allclose(answers, trainer.answers_to(validation), atol=1e-5)
+
+
 def test_what_adds_too_little_gets_no_weight(trainer):
     """A head that knows all the answers needs no other logits, and its model is the head."""
     validation, test = trainer.prepare()
