@@ -72,10 +72,7 @@ def test_metrics_of_a_classifier(classifier_run):
     shares = ("accuracy", "macro_f1", "majority_accuracy", "tfidf_accuracy", "tfidf_macro_f1")
     assert all(0 < metrics[name] <= 1 for name in shares)
     assert metrics["accuracy"] > metrics["majority_accuracy"]  # it has learnt something
-    costs = ("tokens_per_second", "peak_memory_mb")
-    for name in (*costs, *(f"full_attention_{name}" for name in costs), "training_tokens_per_second"):
-        assert metrics[name] > 1
-    assert 0 < metrics["train_seconds"] < 600
+    assert metrics["training_tokens_per_second"] > 1 and 0 < metrics["train_seconds"] < 600
     assert metrics["documents"] == {"train": 128, "validation": 32, "test": 50}
     assert (metrics["device"], metrics["precision"]) == ("cpu", "fp32")
     assert [row["label"] for row in metrics["per_label"]] == ["rain", "snow", "sun"]
@@ -140,7 +137,6 @@ def test_the_screen_tells_what_happens(classifier_run, quick):
         "Linformer",
         "TF-IDF + logistic regression",
         "majority class",
-        "the same with full attention",
     ]
     places = [shown.find(sentence) for sentence in said]
     assert -1 not in places and places == sorted(places), shown
