@@ -14,7 +14,7 @@ runs that are finished are not repeated. After each run results.md has all of th
 - ``meetings``: what kind of meeting is it? 162 to learn from, 9,000 words each.
 - ``authors``: who of 33 wrote a passage of 20,000 characters? Of a novel that was not learned from.
 - ``years``: when was that passage published?
-- ``mixed-authors``: who of the 33 wrote parts of a document? It has a third of a passage of one, two or three of them.
+- ``mixed-authors``: who of the 33 wrote parts of a document? Of one, two or three of them it has a third of a passage.
 """
 
 import json
@@ -36,6 +36,7 @@ from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 
 PASSAGE = 20_000  # characters, and so many are left out at both ends of a novel
+THIRDS = (0, PASSAGE // 3, PASSAGE // 3 * 2)  # where they begin
 OF_A_NOVEL = {"train": 15, "test": 8}  # passages
 Parts = tuple[pd.DataFrame, pd.DataFrame]  # to learn from, and held out; columns text and label
 
@@ -88,17 +89,19 @@ def years(data: Path) -> Parts:
 def mixed_authors(data: Path) -> Parts:
     draws = np.random.default_rng(0)
     known, held_out = authors(data)
-    return _mixed(known, 1000, draws), _mixed(held_out, 400, draws)
+    return _mixed(known, 1000, draws), _mixed(held_out, 300, draws)
 
 
 def _mixed(passages: pd.DataFrame, number: int, draws: np.random.Generator) -> pd.DataFrame:
-    """Documents, each of passages that as many authors have begun, and the list of these."""
-    texts = {author: list(of_author) for author, of_author in passages.groupby("label").text}
+    """Documents, each of thirds of passages by as many authors, and the list of these; no third is in two of them."""
+    thirds = {
+        author: [text[begin : begin + PASSAGE // 3] for text in draws.permutation(texts) for begin in THIRDS]
+        for author, texts in passages.groupby("label").text
+    }
     rows = []
-    for _ in range(number):
-        names = draws.choice(list(texts), draws.integers(1, 4), replace=False).tolist()
-        parts = [texts[name][draws.integers(len(texts[name]))][: PASSAGE // 3] for name in names]
-        rows.append(("\n".join(parts), names))
+    while len(rows) < number and (there := [author for author, left in thirds.items() if left]):
+        names = draws.choice(there, min(draws.integers(1, 4), len(there)), replace=False).tolist()
+        rows.append(("\n".join(thirds[name].pop() for name in names), names))
     return pd.DataFrame(rows, columns=["text", "label"])
 
 
