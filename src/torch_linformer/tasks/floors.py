@@ -242,7 +242,7 @@ def _probabilities(known: Any, labels: np.ndarray, scored: Any) -> np.ndarray:
 def _fitted(features: Any, labels: Any) -> LogisticRegression:
     """Logistic regression on TF-IDF."""
     with warnings.catch_warnings():
-        # Stopped at max_iter it still is a measured score on documents it has not seen.
+        # Stopped at max_iter it is still a measured score on documents it has not seen.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return logistic_regression().fit(features, labels)
 

@@ -48,7 +48,6 @@ class Task(ABC):
         headline: the scores that head the report.
         validated: the scores of the validation documents that are shown during training; the headline if empty.
         offsets: whether the windows must tell which characters a token stands for.
-        tunes: whether answers are judged by something that the documents for validation decide.
         least_labels: how many different labels the documents must have; 0 where they have none.
         pipeline_tag: what the hub calls the task.
         instead: what to do with a model of the task where ``linformer predict`` has no use for it.
@@ -68,7 +67,6 @@ class Task(ABC):
     headline: ClassVar[tuple[str, ...]]
     validated: ClassVar[tuple[str, ...]] = ()
     offsets: ClassVar[bool] = False
-    tunes: ClassVar[bool] = False
     least_labels: ClassVar[int] = 0
     pipeline_tag: ClassVar[str] = "text-classification"
     instead: ClassVar[str] = "train a model on another --task"

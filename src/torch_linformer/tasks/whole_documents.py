@@ -78,7 +78,7 @@ class MultiLabel(WholeDocuments):
     """Any number of labels a document: those whose probability is above ``threshold``."""
 
     record = SEVERAL
-    best_metric, headline, tunes = "micro_f1", HEADLINES["multilabel"], True
+    best_metric, headline = "micro_f1", HEADLINES["multilabel"]
     least_labels = 1
     usage = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")

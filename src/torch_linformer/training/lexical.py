@@ -101,8 +101,9 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     found = {"lexical": (known.lexical, unseen.lexical), "rest": (known.rest, unseen.rest), "both": (both, unseen_both)}
     scores = {}
     for name in sorted(found, key=lambda name: name == ("both" if kept else "rest")):  # the model's own tunes it last
-        task.tune(trainer.answers_of_logits(found[name][0], validation), validation.documents)
-        scores[name] = task.scores(trainer.answers_of_logits(found[name][1], test), test.documents)
+        validated, tested = found[name]
+        task.tune(trainer.answers_of_logits(validated, validation), validation.documents)
+        scores[name] = task.scores(trainer.answers_of_logits(tested, test), test.documents)
     return Weighing("lexical head", (a, b), losses, scores, helps, kept)
 
 
@@ -115,13 +116,13 @@ def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: flo
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
     """Whether ``both`` lower the score that picks the checkpoint, by more than drawing the documents again does."""
-    task, number = trainer.task, len(examples.documents)
+    task, number, draws = trainer.task, len(examples.documents), np.random.default_rng(0)
+    drawn = [draws.integers(number, size=number) for _ in range(DRAWS)]
+    samples = [(rows, examples.documents.select(rows)) for rows in drawn]
     found = []
     for logits in (both, rest):
-        answers, draws = trainer.answers_of_logits(logits, examples), np.random.default_rng(0)
+        answers = trainer.answers_of_logits(logits, examples)
         task.tune(answers, examples.documents)
-        drawn = [draws.integers(number, size=number) for _ in range(DRAWS)]
-        scores = [task.scores(answers[rows], examples.documents.select(rows)) for rows in drawn]
-        found.append(np.array([each[task.best_metric] for each in scores]))
+        found.append(np.array([task.scores(answers[rows], sample)[task.best_metric] for rows, sample in samples]))
     gains = (found[0] - found[1]) * (1 if task.larger_is_better else -1)
     return float(np.mean(gains)) < -CHANCE * float(np.std(gains))

@@ -138,14 +138,14 @@ def _trained(
     else:
         spent = fit(trainer, output, checkpoint, screen)
     lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
-    if lexical is None and data.task.tunes:
-        data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
+    if isinstance(data.task, MultiLabel):
+        if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
+            data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
+        best = f"{data.task.threshold:.3g}, which is best for the validation documents"
+        screen.say(f"labels are predicted above a probability of {best}")
     scores = trainer.scores_of(data.test) if lexical is None else lexical.scores
     if not processes.is_main():
         return None
-    if isinstance(data.task, MultiLabel):
-        best = f"{data.task.threshold:.3g}, which is best for the validation documents"
-        screen.say(f"labels are predicted above a probability of {best}")
     data.task.finish(model)
     measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
     if any(measured.values()):
