@@ -33,8 +33,9 @@ BEFORE = {
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's message, or the kind of error where it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    """The first line of another library's message, with the next where it announces that; or the kind of error."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".")
 
 
 def flag(name: str) -> str:

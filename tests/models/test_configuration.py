@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassFieldValidationError
 
 from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq2SeqConfig
 
@@ -130,6 +131,24 @@ def test_k_at_the_ends_of_its_range_is_taken(build, token_ids, k):
 def test_a_width_that_heads_do_not_divide_is_refused(tiny):
     with pytest.raises(ValueError, match="hidden_size 15 is not a multiple of num_attention_heads 4"):
         tiny(num_attention_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("threshold", "0.5"), ("window", "16"), ("k", [3, 7.5]), ("norm_first", "yes"), ("intermediate_size", 31.0)],
+)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(tiny, field, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=f"'{field}'"):
+        tiny(**{field: value})
+    config = tiny()
+    with pytest.raises(StrictDataclassFieldValidationError, match=f"'{field}'"):
+        setattr(config, field, value)
+
+
+def test_a_whole_number_is_taken_where_a_fraction_may_stand(tiny):
+    fractions = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "layer_norm_eps")
+    config = tiny(**dict.fromkeys(fractions, 0), class_weights=[1, 2.5])
+    assert [getattr(config, name) for name in fractions] == [0, 0, 0, 0] and config.class_weights == [1, 2.5]
 
 
 @pytest.mark.parametrize("field", ["hidden_act", "classifier_hidden_act"])

@@ -37,6 +37,10 @@ DAMAGES = {
         lambda folder: edit_json(folder / "config.json", k=10_000),
         "config.json cannot be read: k",
     ),
+    "a word for a number": (
+        lambda folder: edit_json(folder / "config.json", window="wide"),
+        "config.json cannot be read: Validation error for field 'window': TypeError: Field 'window' with value 'wide'",
+    ),
     "no class": (
         lambda folder: edit_json(folder / "config.json", architectures=["LinformerForTelepathy"]),
         "config.json names no known model class (LinformerForTelepathy)",

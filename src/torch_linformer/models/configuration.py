@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Self
 
+from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
@@ -45,6 +46,7 @@ FIELDS = (
 """The options of attention that a configuration has under the same name."""
 
 
+@strict
 class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
@@ -84,6 +86,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
+        StrictDataclassFieldValidationError: of huggingface_hub, for a value of another type.
 
     Example:
         >>> import torch
@@ -106,18 +109,18 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     head_dim: int | None = None
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
     max_position_embeddings: int = 4096
     type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-5
+    initializer_range: float | int = 0.02
+    layer_norm_eps: float | int = 1e-5
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     tie_word_embeddings: bool = True
     use_cache: bool = True
-    classifier_dropout: float | None = None
+    classifier_dropout: float | int | None = None
 
     k: int | list[int] = DEFAULT_K
     sharing: str = DEFAULTS["sharing"]
@@ -131,7 +134,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     exact_last: int = DEFAULTS["exact_last"]
     attention: str = "linformer"
     position_embedding: str = "learned"
-    partial_rotary_factor: float = 0.5
+    partial_rotary_factor: float | int = 0.5
     pooling: str = "mean"
     classifier_hidden_act: str | None = None
     embedding_norm: bool = True
@@ -141,9 +144,9 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     lm_head_transform: bool = True
     activation_memory: str = "none"
     chunk_size: int | None = None
-    class_weights: list[float] | None = None
+    class_weights: list[float | int] | None = None
     lexical_buckets: int | None = None
-    threshold: float = 0.5
+    threshold: float | int = 0.5
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:

@@ -2,6 +2,8 @@
 
 from typing import Any, Self, cast
 
+from huggingface_hub.dataclasses import strict
+
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
 from torch_linformer.models.overrides import OverriddenByText
@@ -26,6 +28,7 @@ OF_THE_PARTS = (
 )
 
 
+@strict
 class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
@@ -48,6 +51,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
 
     Raises:
         ValueError: for a value that no model can be built from.
+        StrictDataclassFieldValidationError: of huggingface_hub, for a value of another type.
     """
 
     model_type = "linformer_seq2seq"
@@ -88,8 +92,8 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
         for name in OF_THE_PARTS:
             if name in kwargs:
                 raise ValueError(f"{name} belongs to encoder and decoder: give encoder={{{name!r}: ...}}, decoder=...")
-        encoder = self.encoder = _as_config("encoder", self.encoder)
-        decoder = self.decoder = _as_config("decoder", self.decoder, causal=True)
+        encoder = self.encoder = _as_config(self.encoder)
+        decoder = self.decoder = _as_config(self.decoder, causal=True)
         if encoder.causal:
             raise ValueError("encoder must read in both directions: leave causal=True out of its configuration")
         if not decoder.causal:
@@ -169,12 +173,8 @@ def memory_options(config: LinformerSeq2SeqConfig) -> AttentionOptions:
     return AttentionOptions(**{**DEFAULTS, **options})  # type: ignore[typeddict-item]
 
 
-def _as_config(name: str, given: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
-    if given is None or isinstance(given, dict):
-        return LinformerConfig(**{**defaults, **(given or {})})
-    if not isinstance(given, LinformerConfig):
-        raise ValueError(f"{name} must be a LinformerConfig or a dict of its fields, got {type(given).__name__}")
-    return given
+def _as_config(given: LinformerConfig | dict[str, Any] | None, **defaults: Any) -> LinformerConfig:
+    return given if isinstance(given, LinformerConfig) else LinformerConfig(**{**defaults, **(given or {})})
 
 
 def _check_same_embeddings(encoder: LinformerConfig, decoder: LinformerConfig) -> None:
