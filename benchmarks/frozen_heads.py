@@ -44,7 +44,7 @@ from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.frozen import best_head, pooled_states
+from torch_linformer.training.fitted_head import best_head, pooled_states
 from torch_linformer.training.initial_model import build_model
 from torch_linformer.training.new_task import new_task
 from torch_linformer.training.splits import load_splits
@@ -120,7 +120,8 @@ def head_run(files: list[Path], folder: str, length: int, seeds: int, device: st
 def states_and_labels(trainer: DocumentTrainer, documents: Dataset, length: int) -> tuple[Tensor, Tensor]:
     """What the head reads of each document, and the documents' labels."""
     examples = trainer.task.examples(documents, trainer.task.encoder(length))
-    return pooled_states(trainer, examples), torch.tensor(cast(Dataset, examples.windows)["labels"][:])
+    windows = cast(Dataset, examples.windows)
+    return pooled_states(trainer, windows), torch.tensor(windows["labels"][:])
 
 
 def first_model(path: str, output: Path) -> str:

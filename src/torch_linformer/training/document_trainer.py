@@ -68,8 +68,7 @@ class DocumentTrainer(RunTrainer):
 
     def answers_to(self, examples: Examples) -> Any:
         """The model's answer to each of some documents."""
-        self.compute_metrics = None  # the headline of the validation documents
-        return self._answers(self.predict(examples.windows).predictions, examples)
+        return self._answers(self._found(examples.windows, self.task.reduce), examples)
 
     def parts_of(self, examples: Examples) -> LogitParts:
         """What a classifier with a lexical head makes of some documents."""
@@ -78,19 +77,22 @@ class DocumentTrainer(RunTrainer):
             both, lexical = (part.float() for part in logits)
             return torch.stack([lexical, both - lexical], dim=1)
 
-        self.compute_metrics, self.preprocess_logits_for_metrics = None, parts
-        found = self.predict(examples.windows, ignore_keys=["past_key_values"])  # not "lexical_logits"
-        self.preprocess_logits_for_metrics = self.task.reduce
-        in_order = _in_their_order(cast(np.ndarray, found.predictions), examples.windows)
-        lexical, rest = torch.from_numpy(in_order).unbind(dim=1)
+        found = self._found(examples.windows, parts, ignore_keys=["past_key_values"])  # not "lexical_logits"
+        lexical, rest = torch.from_numpy(_in_their_order(found, examples.windows)).unbind(dim=1)
         return LogitParts(lexical, rest)
 
     def logits_of(self, windows: Dataset) -> np.ndarray:
         """The logits of each window, whatever they are."""
-        self.compute_metrics, self.preprocess_logits_for_metrics = None, None
-        found = cast(np.ndarray, self.predict(cast(Any, windows)).predictions)
-        self.preprocess_logits_for_metrics = self.task.reduce
-        return _in_their_order(found, windows)
+        return _in_their_order(self._found(windows, None), windows)
+
+    def _found(self, windows: Any, reduce: Any, ignore_keys: list[str] | None = None) -> Any:
+        """What ``reduce`` leaves of the logits of each window, in the order in which they are read."""
+        usual = self.compute_metrics, self.preprocess_logits_for_metrics  # those of the validation documents
+        self.compute_metrics, self.preprocess_logits_for_metrics = None, reduce
+        try:
+            return self.predict(windows, ignore_keys=ignore_keys).predictions
+        finally:
+            self.compute_metrics, self.preprocess_logits_for_metrics = usual
 
     def answers_of_logits(self, logits: Tensor, examples: Examples) -> Any:
         """The answer to each document, from the logits of each window."""

@@ -24,9 +24,14 @@ class Interrupted(Exception):
     """The user pressed Ctrl-C and a checkpoint has been left."""
 
 
-def fit(trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen) -> Spent:
-    """Train, or go on; the best weights are in the model afterwards. Returns what the training took."""
-    callback = RunCallback(trainer, screen)
+def fit(
+    trainer: RunTrainer, output: Path, checkpoint: Path | None, screen: TrainingScreen, *, score_first: bool = False
+) -> Spent:
+    """Train, or go on; the best weights are in the model afterwards. Returns what the training took.
+
+    With ``score_first`` those after the first small step compete, as of a model that knows something before it.
+    """
+    callback = RunCallback(trainer, screen, score_first)
     trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     if checkpoint is not None:
@@ -64,8 +69,8 @@ def _shares(trainer: RunTrainer) -> list[str]:
 class RunCallback(TrainerCallback):
     """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
 
-    def __init__(self, trainer: RunTrainer, screen: TrainingScreen) -> None:
-        self.trainer, self.screen = trainer, screen
+    def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
+        self.trainer, self.screen, self.score_first = trainer, screen, score_first
         self.loss: float | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -82,6 +87,8 @@ class RunCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
             control.should_evaluate = control.should_save = control.should_training_stop = True
+        if self.score_first and state.global_step == 1:
+            control.should_evaluate = control.should_save = True
         if self.trainer.stopping or self._checkpoint_is_due():
             control.should_save = True
         if control.should_save:

@@ -18,7 +18,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.models.configuration import FIELDS, with_changes
-from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
+from torch_linformer.opening.model_folder import AnyConfig, load_config, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.sizes import SIZES
@@ -100,14 +100,28 @@ def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
     raise InputError(f"--from {settings.from_model}: {wrong}")
 
 
-def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
-    """Copy the weights of one model into another, which may have more token types; the head too, if labels agree.
+def has_new_head(settings: TrainSettings, model: LinformerPreTrainedModel) -> bool:
+    """Whether a classifier begins with the weights of another model, and with a head that knows nothing yet."""
+    if settings.from_model is None or not isinstance(model, LinformerForSequenceClassification):
+        return False
+    return not _has_head_for(load_config(settings.from_model), model)
 
-    Of a head with other labels its pooler is copied. A regression's head predicts in the unit of its own documents, so
-    it counts as one with other labels.
+
+def _has_head_for(config: AnyConfig, model: LinformerPreTrainedModel) -> bool:
+    """Whether the head of the model that a training begins with, by its configuration, answers what is to be learned.
+
+    A regression's head predicts in the unit of its own documents, so that is not what others want of it.
     """
-    same_head = type(source) is type(model) and source.config.id2label == model.config.id2label
-    if same_head and model.config.problem_type != "regression":
+    same = config.architectures == [type(model).__name__] and config.id2label == model.config.id2label
+    return same and model.config.problem_type != "regression"
+
+
+def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
+    """Copy the weights of one model into another, which may have more token types; the head too, where it is the same.
+
+    Of another head its pooler is copied.
+    """
+    if _has_head_for(source.config, model):
         pairs: list[tuple[nn.Module, nn.Module]] = [(source, model)]
     else:
         pairs = [(source.base_model, model.base_model)]

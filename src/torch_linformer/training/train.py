@@ -33,9 +33,14 @@ from torch_linformer.tasks.whole_documents import MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_data, describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
+from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
-from torch_linformer.training.frozen import fit_frozen
-from torch_linformer.training.initial_model import add_latent_semantics, build_model, check_first_model
+from torch_linformer.training.initial_model import (
+    add_latent_semantics,
+    build_model,
+    check_first_model,
+    has_new_head,
+)
 from torch_linformer.training.lexical import add_lexical_head, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
 from torch_linformer.training.new_task import new_task
@@ -134,9 +139,12 @@ def _trained(
     processes.on_main(lambda: write_json(output / RUN_FILE, run))
     trainer = _trainer(settings, output, data, model, device, precision)
     if settings.freeze:
-        spent = fit_frozen(trainer, data.train, data.validation, screen)
+        spent = fit_head(trainer, data.train, data.validation, screen)
     else:
-        spent = fit(trainer, output, checkpoint, screen)
+        fitted = checkpoint is None and processes.count() == 1 and has_new_head(settings, model)
+        if fitted:
+            fit_first_head(trainer, data.train, data.validation, screen)
+        spent = fit(trainer, output, checkpoint, screen, score_first=fitted)
     lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
     if isinstance(data.task, MultiLabel):
         if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another

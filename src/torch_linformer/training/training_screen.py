@@ -56,7 +56,8 @@ class TrainingScreen(Screen):
             self.say(f"{format_percent(done)} read: {line}")
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
-        timing = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "epoch")
-        scores = {name.removeprefix("eval_"): value for name, value in metrics.items() if name not in timing}
+        timing = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
+        named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+        scores = {name: value for name, value in named.items() if name not in timing}
         shown = ", ".join(f"{name} {value}" for name, value in format_scores(scores).items())
         self.say(f"step {step}: validation {shown}")

@@ -1,4 +1,4 @@
-"""--freeze: the weights of --from stay, and the head is the best there is for what they make of each document."""
+"""The best head for what the weights of --from make of each document: instead of a training (--freeze), or before it."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,8 @@ from torch_linformer.opening import processes
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.frozen import RIDGES, fit_frozen, fit_linear, pooled_states
+from torch_linformer.training import fitted_head
+from torch_linformer.training.fitted_head import RIDGES, fit_first_head, fit_head, fit_linear, pooled_states
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.trainer import quiet_arguments
@@ -78,7 +79,7 @@ def trainer(run, quick, tmp_path):
 
 
 def test_states_are_those_of_their_own_document_whatever_is_in_the_batch(trainer):
-    states = pooled_states(trainer, trainer.examples)
+    states = pooled_states(trainer, trainer.examples.windows)
     model = trainer.model
     assert states.shape == (len(trainer.documents), model.classifier.in_features)
     assert len(set(trainer.examples.windows["length"])) > 3  # so that batches hold padding
@@ -90,10 +91,10 @@ def test_states_are_those_of_their_own_document_whatever_is_in_the_batch(trainer
 
 def test_the_head_is_the_one_of_scikit_learn(trainer, capsys):
     model, examples = trainer.model, trainer.examples
-    fit_frozen(trainer, examples, examples, TrainingScreen())
-    ridge = float(capsys.readouterr().out.split("ridge ")[1].split(":")[0])
+    fit_head(trainer, examples, examples, TrainingScreen())
+    ridge = float(capsys.readouterr().out.split("ridge ")[1].split(",")[0])
     assert ridge in RIDGES
-    states, labels = pooled_states(trainer, examples).double(), torch.tensor(examples.windows["labels"][:])
+    states, labels = pooled_states(trainer, examples.windows).double(), torch.tensor(examples.windows["labels"][:])
     mean, std = states.mean(dim=0), states.std(dim=0, correction=0)
     best = LogisticRegression(C=1 / (ridge * len(labels)), tol=1e-8, max_iter=10_000)  # all labels at once, as here
     best.fit(((states - mean) / std).numpy(), labels.numpy())
@@ -109,8 +110,8 @@ def test_the_ridge_with_the_least_validation_loss_is_taken(trainer, capsys):
     noise = np.random.default_rng(0).integers(2, size=len(windows)).tolist()
     windows = windows.remove_columns("labels").add_column("labels", noise)
     halves = [replace(trainer.examples, windows=windows.select(range(begin, begin + 80))) for begin in (0, 80)]
-    fit_frozen(trainer, *halves, TrainingScreen())
-    assert f"ridge {max(RIDGES):g}:" in capsys.readouterr().out
+    fit_head(trainer, *halves, TrainingScreen())
+    assert f"ridge {max(RIDGES):g}, " in capsys.readouterr().out
 
 
 def test_a_linear_fit_of_numbers_is_a_ridge_regression():
@@ -170,10 +171,78 @@ def test_several_processes_are_refused(kept, quick, masked_run, monkeypatch, tmp
         train(TrainSettings(**settings, output=str(tmp_path / "run")))
 
 
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Documents are read a few at a time."""
+    monkeypatch.setattr(fitted_head, "READ_TOGETHER", 200)
+
+
 def test_progress_is_that_of_the_tokens_longest_documents_first(trainer, monkeypatch):
     shown = []
     monkeypatch.setattr(TrainingScreen, "is_due", lambda screen: True)
     monkeypatch.setattr(TrainingScreen, "read", lambda screen, tokens, seconds: shown.append((tokens, screen.steps)))
-    fit_frozen(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    fit_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
     lengths = sorted(trainer.examples.windows["length"], reverse=True)
     assert shown == [(sum(lengths[:end]), sum(lengths)) for end in range(8, 168, 8)]
+
+
+def test_what_is_read_in_parts_has_its_own_labels(trainer, small_parts, monkeypatch):
+    shown = []
+    monkeypatch.setattr(TrainingScreen, "is_due", lambda screen: True)
+    monkeypatch.setattr(TrainingScreen, "read", lambda screen, tokens, seconds: shown.append((tokens, screen.steps)))
+    windows = trainer.examples.windows
+    fit_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    with torch.no_grad():
+        found = trainer.model.classifier(pooled_states(trainer, windows)).argmax(-1)
+    assert np.mean(found.numpy() == np.array(windows["labels"])) > 0.95
+    assert shown == sorted(shown) and shown[-1] == (sum(windows["length"]),) * 2
+
+
+# Before a training
+
+
+def test_a_training_from_another_model_begins_with_it(run, quick, masked_run, train_quickly, tmp_path):
+    """With steps too small to change a weight it has the scores of --freeze, and the first of them counts."""
+    options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "learning_rate": 1e-12}
+    options |= {"max_length": None, "from_model": str(masked_run.folder)}
+    shown = train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
+    assert "head fitted to 128 rows" in shown and "step 1: validation" in shown
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["accuracy"] == run[1]["accuracy"] > 0.8
+    assert sorted(path.name for path in (tmp_path / "moments" / "trained").glob("checkpoint-*")) == [
+        "checkpoint-1",
+        "checkpoint-40",
+    ]
+
+
+def test_a_head_that_is_there_already_is_trained_on(run, quick, train_quickly, tmp_path):
+    options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "learning_rate": 1e-12, "max_steps": 1}
+    shown = train_quickly(tmp_path / "run", **{**options, "max_length": None, "from_model": str(run[0])})
+    first, after = (load_file(folder / "model.safetensors") for folder in (run[0], tmp_path / "run"))
+    torch.testing.assert_close(first["classifier.weight"], after["classifier.weight"])
+    assert "head fitted" not in shown
+
+
+def test_a_resumed_training_keeps_its_head(quick, masked_run, train_quickly, tmp_path):
+    options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
+    options |= {"from_model": str(masked_run.folder)}
+    train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
+    folder = tmp_path / "moments" / "40"  # before the last checkpoint was written
+    shown = train_quickly(folder, resume=True, **options)
+    assert "head fitted" not in shown
+    ends = [json.loads((each / "metrics.json").read_text())["accuracy"] for each in (tmp_path / "run", folder)]
+    assert ends[0] == ends[1]
+
+
+def test_no_more_is_read_before_a_training_than_by_its_steps(trainer, capsys):
+    trainer.args.max_steps, trainer.seconds_allowed = 5, 1000.0
+    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    assert "head fitted to 40 rows" in capsys.readouterr().out
+    assert 900 < trainer.seconds_allowed < 1000
+
+
+def test_reading_before_a_training_ends_with_its_share_of_the_time(trainer, small_parts, capsys):
+    trainer.args.max_steps, trainer.seconds_allowed = 100, 1e-3
+    fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
+    rows = int(capsys.readouterr().out.split("head fitted to ")[1].split()[0])
+    assert 0 < rows < 30 < len(trainer.examples.windows)
