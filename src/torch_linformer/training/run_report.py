@@ -255,7 +255,10 @@ def _labels(outcome: Outcome) -> list[Section]:
 
 def _settings(outcome: Outcome) -> dict[str, object]:
     given = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
-    found = {"K": str(reader_config(outcome.model.config).k), "device": outcome.device, "precision": outcome.precision}
+    config = reader_config(outcome.model.config)
+    found = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
+    if config.problem_type == "multi_label_classification":
+        found["labels predicted above"] = f"{config.threshold:.3g}"
     return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
 
 
