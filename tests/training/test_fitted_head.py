@@ -17,8 +17,8 @@ from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening import processes
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
-from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training import fitted_head
+from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.fitted_head import RIDGES, fit_first_head, fit_head, fit_linear, pooled_states
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
