@@ -1,4 +1,4 @@
-"""The best head for what the weights of --from make of each document: instead of a training (--freeze), or before it."""
+"""The best head for what the weights of --from make of documents: instead of a training (--freeze), or before it."""
 
 import json
 from dataclasses import replace
