@@ -19,7 +19,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import fitted_head
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.fitted_head import RIDGES, fit_first_head, fit_head, fit_linear, pooled_states
+from torch_linformer.training.fitted_head import RIDGES, best_head, fit_first_head, fit_head, fit_linear, pooled_states
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.trainer import quiet_arguments
@@ -126,6 +126,18 @@ def test_a_linear_fit_of_numbers_is_a_ridge_regression():
     best = Ridge(alpha=0.1 / 2 * 50).fit(states.numpy(), numbers.numpy())
     np.testing.assert_allclose(weight[0], best.coef_, atol=1e-4)
     assert bias.item() == pytest.approx(best.intercept_, abs=1e-4) and not start[0].any()
+
+
+def test_a_channel_that_is_all_but_constant_has_no_weight():
+    """Rounding errors that happen to tell the labels apart would otherwise have weights of thousands."""
+    torch.manual_seed(0)
+    labels = torch.arange(60) % 2
+    states = torch.randn(60, 4) + 0.3 * labels[:, None]
+    states[:, 1] = 1e-6 * labels
+    states[:, 2] = 0.125
+    weight, bias, _, loss = best_head(states, labels, states, labels, 2, F.cross_entropy)
+    assert not weight[:, 1:3].any() and weight[:, [0, 3]].abs().min() > 0.01 and weight.abs().max() < 10
+    assert F.cross_entropy(states @ weight.T + bias, labels).item() == pytest.approx(loss, rel=1e-4)
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regress"])

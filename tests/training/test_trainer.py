@@ -192,13 +192,28 @@ def test_minutes_end_the_training_in_time_with_a_whole_cycle_of_the_rate(build_t
     assert recorder.rates[0] < PEAK / 100 and max(recorder.rates) > 0.9 * PEAK
     assert recorder.rates[-1] < 0.3 * PEAK
     assert recorder.rates.index(max(recorder.rates)) < 0.5 * state.global_step
-    assert "eval_loss" in state.log_history[-2]
+    assert evaluated(state)[-1] == state.global_step
     *earlier, checkpoint = sorted(checkpoints(Path(trainer.args.output_dir)), key=lambda each: read_spent(each).seconds)
     assert checkpoint.name == f"checkpoint-{state.global_step}" and is_whole(checkpoint)
     assert read_spent(checkpoint).seconds >= 1.4
-    # However many steps there may be, a kill -9 costs about a tenth of the time; none was scored before the end.
+    # However many steps there may be, a kill -9 costs about a tenth of the time, and the best weights are looked for.
     assert 2 < len(earlier) < 11 and all(is_whole(each) for each in earlier)
-    assert [("eval_loss" in each) for each in state.log_history].count(True) == 1
+    assert 2 < len(evaluated(state)) < 12
+
+
+def test_evaluations_by_the_clock_take_no_more_than_their_share_of_it(build_trainer, monkeypatch):
+    trainer, _, callback = build_trainer(1_000_000, minutes=1.5 / 60, eval_strategy="steps", eval_steps=1e6)
+    evaluate = trainer.evaluate
+    monkeypatch.setattr(trainer, "evaluate", lambda *args, **kwargs: time.sleep(0.3) or evaluate(*args, **kwargs))
+    trainer.train()
+    callback.close()
+    first, last = evaluated(trainer.state)
+    assert last == trainer.state.global_step and first < last / 2
+
+
+def evaluated(state):
+    """The steps after which the validation documents were scored."""
+    return [each["step"] for each in state.log_history if "eval_loss" in each]
 
 
 def test_time_spent_by_earlier_processes_counts(build_trainer):

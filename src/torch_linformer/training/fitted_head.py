@@ -24,6 +24,7 @@ from torch_linformer.training.training_screen import TrainingScreen
 
 RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4)  # each head begins as the one before
 ITERATIONS = 200  # for each of them
+CONSTANT = 1e-3  # of the usual standard deviation; what deviates less tells only rounding errors apart
 OF_THE_TIME = 0.25  # of --minutes, at most, that documents are read for a first head
 READ_TOGETHER = 2**16  # tokens, between two looks at the clock
 
@@ -112,7 +113,7 @@ def best_head(
         \qquad z = \frac{p - \mathrm{mean}(p)}{\mathrm{std}(p)}
 
     :math:`\lambda` is the one of :data:`RIDGES` with the least loss L of the validation documents. Mean and standard
-    deviation become a part of the layer.
+    deviation become a part of the layer. A channel that is all but constant has no weight, which would be a huge one.
 
     Args:
         known: states of the training documents, and
@@ -125,7 +126,8 @@ def best_head(
     Returns:
         W ``(labels, C)``, b, :math:`\lambda` and the loss of the validation documents.
     """
-    mean, std = known.mean(dim=0), known.std(dim=0, correction=0).clamp(min=1e-6)
+    mean, std = known.mean(dim=0), known.std(dim=0, correction=0)
+    std = std.where(std > CONSTANT * std.median(), math.inf)
     known, unseen = (known - mean) / std, (unseen - mean) / std
     weight = known.new_zeros(num_labels, known.shape[1])
     bias = known.new_zeros(num_labels)

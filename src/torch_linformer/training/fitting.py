@@ -18,6 +18,7 @@ from torch_linformer.training.trainer import RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 
 CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may take any time
+EVALUATING = 0.1  # share of that time, at most, in which these are scored
 
 
 class Interrupted(Exception):
@@ -72,6 +73,7 @@ class RunCallback(TrainerCallback):
     def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
         self.trainer, self.screen, self.score_first = trainer, screen, score_first
         self.loss: float | None = None
+        self.stepped = self.score_again = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.started = time.monotonic()
@@ -85,11 +87,15 @@ class RunCallback(TrainerCallback):
             set_epoch(int(state.epoch or 0))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stepped = time.monotonic()
         if state.global_step >= state.max_steps or self.trainer.progress(state.global_step) >= 1:
             control.should_evaluate = control.should_save = control.should_training_stop = True
         if self.score_first and state.global_step == 1:
             control.should_evaluate = control.should_save = True
-        if self.trainer.stopping or self._checkpoint_is_due():
+        if self._checkpoint_is_due():
+            control.should_save = True
+            control.should_evaluate = control.should_evaluate or self.trainer.seconds >= self.score_again
+        if self.trainer.stopping:
             control.should_save = True
         if control.should_save:
             self.trainer.check_weights()
@@ -102,6 +108,8 @@ class RunCallback(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         self.screen.evaluated(state.global_step, metrics or {})
+        took = processes.on_main(lambda: time.monotonic() - self.stepped)
+        self.score_again = self.trainer.seconds + took / EVALUATING
         best = f"eval_{args.metric_for_best_model}"
         if math.isnan((metrics or {}).get(best, 0.0)):
             raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
