@@ -15,7 +15,7 @@ from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.errors import InputError
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening import processes
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.model_folder import load_config, load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import fitted_head
 from torch_linformer.training.document_trainer import DocumentTrainer
@@ -221,18 +221,24 @@ def test_a_training_from_another_model_begins_with_it(run, quick, masked_run, tr
     assert "head fitted to 128 rows" in shown and "step 1: validation" in shown
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["accuracy"] == run[1]["accuracy"] > 0.8
+    first, config = (load_config(str(folder)) for folder in (masked_run.folder, tmp_path / "run"))
+    assert first.hidden_dropout_prob > 0 == config.hidden_dropout_prob == config.classifier_dropout
     assert sorted(path.name for path in (tmp_path / "moments" / "trained").glob("checkpoint-*")) == [
         "checkpoint-1",
         "checkpoint-40",
     ]
 
 
-def test_a_head_that_is_there_already_is_trained_on(run, quick, train_quickly, tmp_path):
+def test_a_head_that_is_there_already_is_trained_on(classifier_run, train_quickly, tmp_path):
     options = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "learning_rate": 1e-12, "max_steps": 1}
-    shown = train_quickly(tmp_path / "run", **{**options, "max_length": None, "from_model": str(run[0])})
-    first, after = (load_file(folder / "model.safetensors") for folder in (run[0], tmp_path / "run"))
+    options |= {"max_length": None, "from_model": str(classifier_run.folder)}
+    shown = train_quickly(tmp_path / "run", **options)
+    folders = (classifier_run.folder, tmp_path / "run")
+    first, after = (load_file(folder / "model.safetensors") for folder in folders)
     torch.testing.assert_close(first["classifier.weight"], after["classifier.weight"])
     assert "head fitted" not in shown
+    before, config = (load_config(str(folder)) for folder in folders)
+    assert before.hidden_dropout_prob == config.hidden_dropout_prob > 0 and config.classifier_dropout is None
 
 
 def test_a_resumed_training_keeps_its_head(quick, masked_run, train_quickly, tmp_path):

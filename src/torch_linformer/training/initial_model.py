@@ -18,7 +18,7 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.models.configuration import FIELDS, with_changes
-from torch_linformer.opening.model_folder import AnyConfig, load_config, load_model, reader_config
+from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.sizes import SIZES
@@ -54,7 +54,11 @@ def build_model(
     types = {"type_vocab_size": max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))}
     # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
     changed = {"architectures": None, "attention_probs_dropout_prob": 0.0, **labels, **types}
-    model = task.model_class(LinformerConfig(**{**source.config.to_diff_dict(), **changed}))
+    config = LinformerConfig(**{**source.config.to_diff_dict(), **changed})
+    if has_new_head(source.config, task, config):
+        # It is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
+        config.hidden_dropout_prob = config.classifier_dropout = 0.0
+    model = task.model_class(config)
     _carry_over(source, model)
     return model
 
@@ -100,20 +104,19 @@ def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
     raise InputError(f"--from {settings.from_model}: {wrong}")
 
 
-def has_new_head(settings: TrainSettings, model: LinformerPreTrainedModel) -> bool:
-    """Whether a classifier begins with the weights of another model, and with a head that knows nothing yet."""
-    if settings.from_model is None or not isinstance(model, LinformerForSequenceClassification):
-        return False
-    return not _has_head_for(load_config(settings.from_model), model)
+def has_new_head(first: AnyConfig, task: Task, config: LinformerConfig) -> bool:
+    """Whether the model of another configuration becomes a classifier whose head knows nothing yet."""
+    is_classifier = issubclass(task.model_class, LinformerForSequenceClassification)
+    return is_classifier and not _has_same_head(first, task.model_class, config)
 
 
-def _has_head_for(config: AnyConfig, model: LinformerPreTrainedModel) -> bool:
-    """Whether the head of the model that a training begins with, by its configuration, answers what is to be learned.
+def _has_same_head(first: AnyConfig, model_class: type[LinformerPreTrainedModel], config: LinformerConfig) -> bool:
+    """Whether the head of a model, by its configuration, answers what that of another is to learn.
 
     A regression's head predicts in the unit of its own documents, so that is not what others want of it.
     """
-    same = config.architectures == [type(model).__name__] and config.id2label == model.config.id2label
-    return same and model.config.problem_type != "regression"
+    same = first.architectures == [model_class.__name__] and first.id2label == config.id2label
+    return same and config.problem_type != "regression"
 
 
 def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedModel) -> None:
@@ -121,7 +124,7 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
 
     Of another head its pooler is copied.
     """
-    if _has_head_for(source.config, model):
+    if _has_same_head(source.config, type(model), model.config):
         pairs: list[tuple[nn.Module, nn.Module]] = [(source, model)]
     else:
         pairs = [(source.base_model, model.base_model)]

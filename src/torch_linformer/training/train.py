@@ -141,7 +141,7 @@ def _trained(
     if settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
-        fitted = checkpoint is None and processes.count() == 1 and has_new_head(settings, model)
+        fitted = checkpoint is None and processes.count() == 1 and _has_new_head(settings, data.task, model)
         if fitted:
             fit_first_head(trainer, data.train, data.validation, screen)
         spent = fit(trainer, output, checkpoint, screen, score_first=fitted)
@@ -178,6 +178,11 @@ def _trained(
         device=device,
         precision=precision,
     )
+
+
+def _has_new_head(settings: TrainSettings, task: Task, model: LinformerPreTrainedModel) -> bool:
+    """Whether another model has become a classifier whose head knows nothing yet."""
+    return settings.from_model is not None and has_new_head(load_config(settings.from_model), task, model.config)
 
 
 def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:
