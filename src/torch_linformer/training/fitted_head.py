@@ -26,6 +26,7 @@ RIDGES = (1.0, 0.1, 1e-2, 1e-3, 1e-4)  # each head begins as the one before
 ITERATIONS = 200  # for each of them
 CONSTANT = 1e-3  # of the usual standard deviation; what deviates less tells only rounding errors apart
 OF_THE_TIME = 0.25  # of --minutes, at most, that documents are read for a first head
+ENOUGH = 50_000  # documents for a first head
 READ_TOGETHER = 2**16  # tokens, between two looks at the clock
 
 
@@ -65,7 +66,7 @@ def fit_first_head(trainer: DocumentTrainer, train: Examples, validation: Exampl
     """:func:`fit_head` before a training, to no more documents than its steps will read, and in its time."""
     rows, allowed = trainer.args.max_steps * trainer.args.train_batch_size, trainer.seconds_allowed
     seconds = math.inf if allowed is None else OF_THE_TIME * allowed
-    spent = fit_head(trainer, train, validation, screen, most=rows, seconds=seconds)
+    spent = fit_head(trainer, train, validation, screen, most=min(rows, ENOUGH), seconds=seconds)
     if allowed is not None:
         trainer.seconds_allowed = allowed - spent.seconds
 
