@@ -27,7 +27,7 @@ autodoc_typehints = "none"  # the docstrings say more
 napoleon_numpy_docstring = False
 
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(torch|transformers|matplotlib|collections|typing)[.].*")]
+nitpick_ignore_regex = [("py:.*", r"(torch|transformers|huggingface_hub|matplotlib|collections|typing)[.].*")]
 
 html_theme = "furo"
 html_title = "torch-linformer"

@@ -86,7 +86,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
-        StrictDataclassFieldValidationError: of huggingface_hub, for a value of another type.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: for a value of another type.
 
     Example:
         >>> import torch

@@ -51,7 +51,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
 
     Raises:
         ValueError: for a value that no model can be built from.
-        StrictDataclassFieldValidationError: of huggingface_hub, for a value of another type.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: for a value of another type.
     """
 
     model_type = "linformer_seq2seq"
