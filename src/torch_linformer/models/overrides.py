@@ -37,17 +37,18 @@ class OverriddenByText(PreTrainedConfig):
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
-    """A field's value parsed from text; of several types the first that fits, str last."""
+    """A field's value parsed from text; of several types the first that fits: a number's before str, float before int."""
     types = [hint, *get_args(hint)]
     word = text.lower()
     if bool in types and word in BOOLS:
         return BOOLS[word]
     if NoneType in types and word == "none":
         return None
-    for kind in (int, float, str):
+    for kind in (float, int, str):
         if kind in types:
             try:
                 return kind(text)
             except ValueError:
                 continue
-    raise ValueError(f"{name} cannot be {text!r}: it is {getattr(hint, '__name__', hint)}")
+    declared = getattr(hint, "__name__", str(hint)).replace("float | int", "float")  # a fraction may be whole: no news
+    raise ValueError(f"{name} cannot be {text!r}: it is {declared}")

@@ -73,7 +73,8 @@ class RunCallback(TrainerCallback):
     def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
         self.trainer, self.screen, self.score_first = trainer, screen, score_first
         self.loss: float | None = None
-        self.stepped = self.score_again = 0.0
+        self.stepped = 0.0  # when the last step was over
+        self.score_again = 0.0  # the time of the training at which that takes no more than its share again
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.started = time.monotonic()
