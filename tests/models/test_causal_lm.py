@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast, TextStreamer, pipeline
 
 from torch_linformer.models import LinformerCache, LinformerForCausalLM, LinformerForMaskedLM, LinformerModel
+from torch_linformer.models.arguments import CACHE
 
 POSITIONS = ("rotary", "learned", "sinusoidal", "none")
 KINDS = pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_samples_follow_the_seed_and_differ(causal, prompts):
 def test_generation_goes_on_from_a_cache_that_was_kept(causal, token_ids):
     model, ids = causal(), token_ids(1, 8)
     first = model.generate(ids, return_dict_in_generate=True, **GREEDY)
-    more = model.generate(first.sequences, past_key_values=first.past_key_values, **GREEDY)
+    more = model.generate(first.sequences, **{CACHE: first[CACHE]}, **GREEDY)
     assert torch.equal(more, model.generate(ids, do_sample=False, max_new_tokens=18))
 
 

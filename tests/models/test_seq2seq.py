@@ -506,7 +506,7 @@ def test_a_target_longer_than_learned_positions_is_refused_and_rotary_ones_have_
 
 
 def test_evaluation_by_the_trainer_leaves_the_cache_out(seq2seq_config):
-    assert seq2seq_config().keys_to_ignore_at_inference == ["past_key_values"]
+    assert seq2seq_config().keys_to_ignore_at_inference == ["past_key_values", "cache"]
 
 
 @both

@@ -4,10 +4,12 @@ import difflib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from torch_linformer.functional.padding import Padding
 
@@ -18,7 +20,10 @@ T = TypeVar("T")
 HANDED_ON = ("past_key_values", "use_cache", "output_hidden_states", "output_attentions", "return_dict")
 # What collators write about packed rows for attention kernels, beside the position_ids that say it all.
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
-CACHE = "cache"  # what transformers calls past_key_values from 5.24 on
+# A cache: past_key_values of our models, and of transformers before 5.24. There it is cache, and generate and outputs
+# warn of the former name.
+CACHE_NAMES = ("past_key_values", "cache")
+CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
 # generate counts columns for models whose cache does not.
 UNREAD = (*BOUNDARIES, "cache_position")
 
@@ -41,8 +46,8 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             model, mask = args[0], kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
             if isinstance(mask, Padding) and not getattr(model, "takes_pieces", False):
                 raise ValueError(f"{type(model).__name__} needs whole rows: no piece of them can be its attention_mask")
-            if CACHE in kwargs and kwargs.get("past_key_values") is None:
-                kwargs["past_key_values"] = kwargs.pop(CACHE)
+            if "cache" in kwargs and kwargs.get("past_key_values") is None:
+                kwargs["past_key_values"] = kwargs.pop("cache")
             for name in kwargs:
                 if name not in known:
                     _refuse(name, f"{type(args[0]).__name__}.forward()", names)

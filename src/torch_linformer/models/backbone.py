@@ -9,7 +9,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.projection import check_length
-from torch_linformer.models.arguments import known_arguments, without_unread
+from torch_linformer.models.arguments import CACHE, known_arguments, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
@@ -283,7 +283,7 @@ class LinformerModel(LinformerBackbone):
         )
         if past_key_values is not None:
             past_key_values.add_columns(hidden.shape[1])
-        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=hidden, **cast(Any, {CACHE: past_key_values}))
 
 
 def read_attention_mask(config: LinformerConfig, attention_mask: Tensor) -> Padding:

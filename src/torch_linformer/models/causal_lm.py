@@ -8,7 +8,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -88,7 +88,7 @@ class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPr
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE: getattr(outputs, CACHE)},
         )

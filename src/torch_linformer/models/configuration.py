@@ -9,6 +9,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import ATTENTIONS
@@ -99,7 +100,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     """
 
     model_type = "linformer"
-    keys_to_ignore_at_inference = ["past_key_values", "lexical_logits"]  # noqa: RUF012 - transformers reads it from the class
+    keys_to_ignore_at_inference = [*CACHE_NAMES, "lexical_logits"]  # noqa: RUF012 - transformers reads it from the class
 
     vocab_size: int = 50265
     hidden_size: int = 768

@@ -9,7 +9,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -105,7 +105,9 @@ class LinformerDecoderModel(LinformerBackbone):
         )
         if past_key_values is not None:
             past_key_values.add_columns(hidden.shape[1])
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden, past_key_values=past_key_values)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden, **cast(Any, {CACHE: past_key_values})
+        )
 
     def _memory(
         self, hidden: Tensor | None, attention_mask: Tensor | None, cache: LinformerCache | None

@@ -1,15 +1,12 @@
 """``generate`` with our cache."""
 
-from inspect import signature
 from typing import Any
 
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig
 from transformers.generation.configuration_utils import GenerationMode
 
 from torch_linformer.models.arguments import CACHE
 from torch_linformer.models.cache import LinformerCache
-
-_CACHE = CACHE if CACHE in signature(GenerationMixin.prepare_inputs_for_generation).parameters else "past_key_values"
 
 
 class GenerationWithOurCache:
@@ -32,7 +29,7 @@ class GenerationWithOurCache:
                 f"cache_implementation={generation_config.cache_implementation!r}: Linformer has one cache, whose size "
                 "does not grow; leave cache_implementation out"
             )
-        if generation_config.use_cache is not False and model_kwargs.get(_CACHE) is None:
+        if generation_config.use_cache is not False and model_kwargs.get(CACHE) is None:
             config = self.config.get_text_config(decoder=True)
-            model_kwargs[_CACHE] = LinformerCache(config.num_hidden_layers)
+            model_kwargs[CACHE] = LinformerCache(config.num_hidden_layers)
         return True

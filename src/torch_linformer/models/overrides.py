@@ -37,7 +37,7 @@ class OverriddenByText(PreTrainedConfig):
 
 
 def _read(name: str, text: str, hint: Any) -> Any:
-    """A field's value parsed from text; of several types the first that fits: a number's before str, float before int."""
+    """A field's value parsed from text; a float where it may be one, a str where it is nothing else."""
     types = [hint, *get_args(hint)]
     word = text.lower()
     if bool in types and word in BOOLS:

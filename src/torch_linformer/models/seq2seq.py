@@ -8,7 +8,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.arguments import CACHE, known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -184,13 +184,13 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=encoded.last_hidden_state,
             encoder_hidden_states=encoded.hidden_states,
             encoder_attentions=encoded.attentions,
+            **{CACHE: getattr(outputs, CACHE)},
         )
 
 

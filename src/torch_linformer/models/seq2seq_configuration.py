@@ -4,6 +4,7 @@ from typing import Any, Self, cast
 
 from huggingface_hub.dataclasses import strict
 
+from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
 from torch_linformer.models.overrides import OverriddenByText
@@ -55,7 +56,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
     """
 
     model_type = "linformer_seq2seq"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers reads it from the class
+    keys_to_ignore_at_inference = [*CACHE_NAMES]  # noqa: RUF012 - transformers reads it from the class
     sub_configs = {"encoder": LinformerConfig, "decoder": LinformerConfig}  # noqa: RUF012 - read from the class
 
     encoder: LinformerConfig | dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from transformers import EvalPrediction, PretrainedConfig
 
 from torch_linformer.distributed.context_parallel import arguments_of_piece
 from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task
@@ -77,7 +78,7 @@ class DocumentTrainer(RunTrainer):
             both, lexical = (part.float() for part in logits)
             return torch.stack([lexical, both - lexical], dim=1)
 
-        found = self._found(examples.windows, parts, ignore_keys=["past_key_values"])  # not "lexical_logits"
+        found = self._found(examples.windows, parts, ignore_keys=[*CACHE_NAMES])  # not "lexical_logits"
         lexical, rest = torch.from_numpy(_in_their_order(found, examples.windows)).unbind(dim=1)
         return LogitParts(lexical, rest)
 
