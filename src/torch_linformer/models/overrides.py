@@ -50,5 +50,5 @@ def _read(name: str, text: str, hint: Any) -> Any:
                 return kind(text)
             except ValueError:
                 continue
-    declared = getattr(hint, "__name__", str(hint)).replace("float | int", "float")  # a fraction may be whole: no news
+    declared = getattr(hint, "__name__", str(hint)).replace("float | int", "float")  # as one says it: 1 is a float too
     raise ValueError(f"{name} cannot be {text!r}: it is {declared}")
