@@ -209,13 +209,13 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_formula(gradients, 
 @pytest.fixture
 def joined(monkeypatch):
     """How often two softmaxes were joined, by torch: some AMD processors would take oneDNN in bfloat16."""
-    calls, join = [], window._joined
+    calls, join = [], window.attend_joined
 
     def counting(*arguments):
         calls.append(arguments)
         return join(*arguments)
 
-    monkeypatch.setattr(window, "_joined", counting)
+    monkeypatch.setattr(window, "attend_joined", counting)
     with use_implementation("torch"):
         yield calls
 

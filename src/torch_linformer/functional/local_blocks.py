@@ -1,5 +1,7 @@
 """Sequences cut into blocks of positions, each with those around it."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -71,3 +73,43 @@ def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Te
     of_slots = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
     index = torch.cat([of_slots, of_window], dim=-1)
     return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)
+
+
+class Near(NamedTuple):
+    """Keys and values ``(B, H, M, ·)``, which are padding, the reach of a window, and the position of query 0."""
+
+    key: Tensor
+    value: Tensor
+    padding: Tensor | None
+    reach: int
+    offset: int
+
+    @property
+    def real(self) -> Tensor:
+        """Bool ``(B or 1, M)``, False at padding."""
+        if self.padding is None:
+            return self.key.new_ones(1, self.key.shape[2], dtype=torch.bool)
+        return ~self.padding
+
+    def visible(self, block: int, queries: int) -> Tensor:
+        """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
+        if not torch.compiler.is_compiling() and queries == 0:
+            return self.real.new_ones(1, 0, block, block + 2 * self.reach)
+        spans = F.pad(self.real, self.sides(queries)).unfold(1, block + 2 * self.reach, block)
+        return spans.unsqueeze(2) & local_mask(block, self.reach, self.reach, self.key.device)
+
+    def sides(self, queries: int) -> tuple[int, int]:
+        """Positions that the first query sees before key 0, and the last one after key M − 1."""
+        return self.reach - self.offset, self.offset + queries + self.reach - self.key.shape[2]
+
+
+class WindowSlots(NamedTuple):
+    keys: Tensor
+    values: Tensor
+    padding: Tensor | None
+
+    def padded(self, rest: int) -> "WindowSlots":
+        """With ``rest`` more, which are padding."""
+        padding = self.keys.new_zeros(1, self.keys.shape[2], dtype=torch.bool) if self.padding is None else self.padding
+        keys, values = (F.pad(x, (0, 0, 0, rest)) for x in (self.keys, self.values))
+        return WindowSlots(keys, values, F.pad(padding, (0, rest), value=True))

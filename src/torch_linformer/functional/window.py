@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.attention import additive_mask, bias_as_channel, repeat_heads
@@ -16,18 +16,18 @@ from torch_linformer.functional.implementations import (
     Implementation,
     autocast_dtype,
     choose,
-    needs_graph,
 )
+from torch_linformer.functional.joined_window import attend_joined, can_be_joined
 from torch_linformer.functional.local_blocks import (
+    Near,
+    WindowSlots,
     blocks_of,
     first_positions,
     join_weights,
-    local_mask,
     local_pieces,
     put_around,
 )
 from torch_linformer.functional.padding import Once, afresh
-from torch_linformer.functional.torch_state import is_transformed, is_watched, records_a_graph
 
 
 def attend_with_window(
@@ -50,7 +50,7 @@ def attend_with_window(
 ) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
 
-    Slots, keys and values may have fewer heads than the query (multi-query), dividing H.
+    WindowSlots, keys and values may have fewer heads than the query (multi-query), dividing H.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
     windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``
@@ -82,15 +82,15 @@ def attend_with_window(
         return output, None
     by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
     slots_k, slots_v, key, value = (repeat_heads(x, query.shape[1]) for x in (slots_k, slots_v, key, value))
-    if by_sdpa and _can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
+    if by_sdpa and can_be_joined(query, slots_k, slots_v, key, value, slot_bias):
         query, slots_k, slots_v, key, value = (x.to(autocast_dtype(x)) for x in (query, slots_k, slots_v, key, value))
-        near = _Near(key, value, key_padding, reach, offset)
-        return _joined(query, _Slots(slots_k, slots_v, slot_padding), slot_bias, near, scale, once), None
+        near = Near(key, value, key_padding, reach, offset)
+        return attend_joined(query, WindowSlots(slots_k, slots_v, slot_padding), slot_bias, near, scale, once), None
     if slot_bias is not None:
         query, slots_k, slots_v = bias_as_channel(query, slots_k, slots_v, slot_bias, scale)
         key, value = F.pad(key, (0, 1)), F.pad(value, (0, 1))
-    slots = _Slots(slots_k, slots_v, slot_padding)
-    blocks = _cut_into_blocks(query, _Near(key, value, key_padding, reach, offset), slots, once)
+    slots = WindowSlots(slots_k, slots_v, slot_padding)
+    blocks = _cut_into_blocks(query, Near(key, value, key_padding, reach, offset), slots, once)
     parts = _split(blocks, slots)
     outputs: list[Tensor] = []
     weights: list[Tensor] = []
@@ -127,95 +127,7 @@ class _Blocks(NamedTuple):
     visible: Tensor
 
 
-class _Near(NamedTuple):
-    """Keys and values ``(B, H, M, ·)``, which are padding, the reach of a window, and the position of query 0."""
-
-    key: Tensor
-    value: Tensor
-    padding: Tensor | None
-    reach: int
-    offset: int
-
-    @property
-    def real(self) -> Tensor:
-        """Bool ``(B or 1, M)``, False at padding."""
-        if self.padding is None:
-            return self.key.new_ones(1, self.key.shape[2], dtype=torch.bool)
-        return ~self.padding
-
-    def visible(self, block: int, queries: int) -> Tensor:
-        """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
-        if not torch.compiler.is_compiling() and queries == 0:
-            return self.real.new_ones(1, 0, block, block + 2 * self.reach)
-        spans = F.pad(self.real, self.sides(queries)).unfold(1, block + 2 * self.reach, block)
-        return spans.unsqueeze(2) & local_mask(block, self.reach, self.reach, self.key.device)
-
-    def sides(self, queries: int) -> tuple[int, int]:
-        """Positions that the first query sees before key 0, and the last one after key M − 1."""
-        return self.reach - self.offset, self.offset + queries + self.reach - self.key.shape[2]
-
-
-class _Slots(NamedTuple):
-    keys: Tensor
-    values: Tensor
-    padding: Tensor | None
-
-
-def _can_be_joined(*tensors: Tensor | None) -> bool:
-    """Whether :func:`_joined` can compute it: in inference, on a CPU, by operations that run at once."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    at_once = not records_a_graph() and not is_transformed() and not is_watched() and not needs_graph(*given)
-    plain = all(type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" for tensor in given)
-    slots, value = given[1], given[4]
-    return at_once and plain and given[0].shape[2] > 0 and slots.shape[2] > 0 and slots.shape[3] == value.shape[3]
-
-
-def _joined(query: Tensor, slots: _Slots, slot_bias: Tensor | None, near: _Near, scale: float, once: Once) -> Tensor:
-    r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
-
-    .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
-
-    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
-    operator below SDPA gives these logarithms, without a gradient.
-    """
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # reads rows of channels: checked above it only
-    query, slots_k, slots_v, key, value = (
-        x if x.stride(-1) == 1 else x.contiguous() for x in (query, slots.keys, slots.values, near.key, near.value)
-    )
-    hidden = torch.finfo(query.dtype).min / 2  # a sum of nothing but −∞ would be NaN
-    bias = None if slot_bias is None else slot_bias.to(query.dtype).unsqueeze(2)
-    if slots.padding is not None:
-        there = query.new_zeros(1, 1, 1, slots.keys.shape[2]) if bias is None else bias
-        bias = torch.where(slots.padding[:, None, None, :], hidden, there)
-    length = query.shape[2]
-    block = sizes_for(query.device).window_block
-    number = blocks_of(length, block)
-    fill = number * block - length
-    query = F.pad(query, (0, 0, 0, fill)) if fill else query
-    output: Tensor
-    output, of_slots = flash(query, slots_k, slots_v, attn_mask=bias, scale=scale)
-
-    span, sides = block + 2 * near.reach, near.sides(length + fill)
-    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, block).mT for x in (key, value)]
-
-    def find() -> Tensor:
-        visible = near.visible(block, length + fill)
-        return torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
-
-    allowed = once(("scores of windows", length, near.offset, query.dtype), find)
-
-    def in_blocks(x_HNX: Tensor) -> Tensor:
-        return x_HNX.view(x_HNX.shape[0], number, block, *x_HNX.shape[2:]).transpose(0, 1)
-
-    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
-        keys, values = (x[row].transpose(0, 1) for x in spans)
-        found, of_window = flash(in_blocks(query[row]), keys, values, attn_mask=mask.unsqueeze(1), scale=scale)
-        share = torch.sigmoid(of_window - in_blocks(of_slots[row]))
-        in_blocks(output[row]).lerp_(found, share.unsqueeze(-1).to(found.dtype))
-    return output[:, :, :length]
-
-
-def _cut_into_blocks(query: Tensor, near: _Near, slots: _Slots, once: Once) -> _Blocks:
+def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) -> _Blocks:
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     most = sizes_for(query.device).window_block
@@ -237,7 +149,7 @@ def _cut_into_blocks(query: Tensor, near: _Near, slots: _Slots, once: Once) -> _
     return _Blocks(queries, keys, values, once(("visible", length, near.offset), find))
 
 
-def _split(blocks: _Blocks, slots: _Slots) -> list[_Blocks]:
+def _split(blocks: _Blocks, slots: WindowSlots) -> list[_Blocks]:
     """As many blocks at a time as the device takes scores; while compiling all."""
     most = sizes_for(blocks.queries.device).window_scores
     if torch.compiler.is_compiling() or most is None:
@@ -257,7 +169,7 @@ def _split(blocks: _Blocks, slots: _Slots) -> list[_Blocks]:
     ]
 
 
-def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
+def _by_definition(blocks: _Blocks, slots: WindowSlots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
     """Output and softmax of the blocks."""
     queries_BHncD = blocks.queries * scale
     shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
@@ -277,7 +189,7 @@ def _by_definition(blocks: _Blocks, slots: _Slots, dropout_p: float, scale: floa
     return from_slots + to_window @ values_BHnsX, softmax
 
 
-def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Tensor]:
+def _sdpa_arguments(blocks: _Blocks, slots: WindowSlots) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value: each block is a row of a batch, with a copy of the slots before what is near it."""
     number = blocks.queries.shape[2]
 
@@ -289,7 +201,7 @@ def _sdpa_arguments(blocks: _Blocks, slots: _Slots) -> tuple[Tensor, Tensor, Ten
     return queries, with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
 
 
-def _allowed(blocks: _Blocks, slots: _Slots) -> Tensor:
+def _allowed(blocks: _Blocks, slots: WindowSlots) -> Tensor:
     """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, 1, c, K + s)``."""
     batch, _, number, block, _ = blocks.queries.shape
     seen = blocks.visible.new_ones(()) if slots.padding is None else ~slots.padding[:, None, None, :]
