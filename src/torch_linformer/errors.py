@@ -28,6 +28,7 @@ BEFORE = {
     "lexical_width": 4096,
     "patience": 0,
     "freeze": False,
+    "freeze_layers": 0,
 }
 """What a run did that was begun before there was such a setting; the learning rate was one of nothing."""
 

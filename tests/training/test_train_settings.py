@@ -113,7 +113,13 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"window": -1}, "--window must be at least 0, got -1"),
         ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
-        ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
+        ({"freeze": True}, "--freeze keeps weights of another model: name one with --from"),
+        ({"freeze_layers": 1}, "--freeze-layers keeps weights of another model: name one with --from"),
+        ({"freeze_layers": -1}, "--freeze-layers must be at least 0, got -1"),
+        (
+            {"freeze_layers": 1, "from_model": "m", "task": "mlm"},
+            "--freeze-layers goes with --task classify, multilabel, regress, embed, token-classify, qa, not mlm",
+        ),
         ({"freeze": True, "from_model": "m", "task": "mlm"}, "--freeze goes with --task classify, multilabel, regress"),
         *(
             (
@@ -128,6 +134,7 @@ def test_slots_are_one_number_or_one_a_layer():
                 "learning_rate": 1e-3,
                 "fsdp": True,
                 "compile": True,
+                "freeze_layers": 1,
             }.items()
         ),
         ({"attention": "full", "window": 16}, "--window has no effect with --attention full: leave it out"),
@@ -221,6 +228,7 @@ VALUES = {
     "probe": ("false", False),
     "patience": ("3", 3),
     "freeze": ("true", True),
+    "freeze-layers": ("3", 3),
     "stride": ("5", 5),
     "packing": ("false", False),
     "whole-words": ("true", True),

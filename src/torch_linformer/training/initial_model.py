@@ -14,6 +14,7 @@ from torch_linformer.models import (
     LinformerConfig,
     LinformerForConditionalGeneration,
     LinformerForSequenceClassification,
+    LinformerModel,
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
@@ -36,7 +37,7 @@ def build_model(
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
     Raises:
-        InputError: the other model cannot read this many tokens.
+        InputError: the other model cannot read this many tokens, or has fewer layers than are to be kept.
     """
     set_seed(settings.seed)
     if settings.task == "seq2seq":
@@ -60,6 +61,8 @@ def build_model(
         config.hidden_dropout_prob = config.classifier_dropout = 0.0
     model = task.model_class(config)
     _carry_over(source, model)
+    if settings.freeze_layers > 0:
+        _freeze_lowest(model, settings.freeze_layers)
     return model
 
 
@@ -136,6 +139,19 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
             for name, weight in known.state_dict().items():
                 if not name.startswith("lexical."):  # that head is fitted anew
                     weights[name][: len(weight)] = weight
+
+
+def _freeze_lowest(model: LinformerPreTrainedModel, number: int) -> None:
+    """Keep the embeddings and the lowest layers, with what these share with others, as they are.
+
+    No gradient goes below them, and so a step saves their backward pass too.
+    """
+    backbone = cast(LinformerModel, model.base_model)
+    layers = backbone.encoder.layers
+    if number > len(layers):
+        raise InputError(f"--freeze-layers {number}: the model of --from has {len(layers)} layers")
+    for kept in (backbone.embeddings, *layers[:number]):
+        kept.requires_grad_(False)
 
 
 def add_latent_semantics(model: LinformerPreTrainedModel, documents: Dataset, settings: TrainSettings) -> None:

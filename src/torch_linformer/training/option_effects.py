@@ -20,6 +20,8 @@ OF_TASKS = {  # options that only some tasks have
     "lexical_width": ("embed",),
     "class_weights": ("classify",),
     "freeze": ("classify", "multilabel", "regress"),
+    # Language modeling reads words off the embeddings, too.
+    "freeze_layers": tuple(task for task in TASKS if task not in (*OF_TEXT, "seq2seq")),
     # The slots of a causal model are running means, and what is last changes with every token.
     **dict.fromkeys((*OF_SLOTS, "exact_last"), tuple(task for task in TASKS if task != "clm")),
     # Tasks that call the model once a step, and each time for whole documents.
@@ -45,4 +47,7 @@ NO_WINDOWS = {
     "embed": "which makes one vector of what it reads of a document",
 }
 # Options of a training step by step.
-OF_STEPS = ("epochs", "max_steps", "minutes", "patience", "learning_rate", "fsdp", "context_parallel", "compile")
+OF_STEPS = (
+    *("epochs", "max_steps", "minutes", "patience", "learning_rate"),
+    *("fsdp", "context_parallel", "compile", "freeze_layers"),
+)

@@ -53,6 +53,9 @@ class TrainSettings:
     freeze: bool = option(
         False, "keep the weights of --from, read each document once, and fit a head to that: much faster on a CPU"
     )
+    freeze_layers: int = option(
+        0, "keep the word embeddings and so many of the lowest layers of --from: a step is faster, the rest learns"
+    )
     tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
     max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
     max_target_length: int | None = option(
@@ -118,6 +121,7 @@ class TrainSettings:
             ("stride", self.stride, 0),
             ("patience", self.patience, 0),
             ("context_parallel", self.context_parallel, 1),
+            ("freeze_layers", self.freeze_layers, 0),
             ("window", self.window, 0),
             ("exact_first", self.exact_first, 0),
             ("exact_last", self.exact_last, 0),
@@ -143,8 +147,9 @@ class TrainSettings:
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
-        if self.freeze and self.from_model is None:
-            raise InputError("--freeze keeps the weights of another model: name one with --from")
+        for name in ("freeze", "freeze_layers"):
+            if getattr(self, name) and self.from_model is None:
+                raise InputError(f"{flag(name)} keeps weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         check_fsdp(self)

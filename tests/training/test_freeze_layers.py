@@ -1,0 +1,64 @@
+"""A training --from another model that keeps its word embeddings and lowest layers as they are (--freeze-layers)."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
+from torch_linformer.opening.model_folder import load_model
+from torch_linformer.tasks.registry import task_of
+from torch_linformer.training.initial_model import build_model
+from torch_linformer.training.train_settings import TrainSettings
+
+NEW = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}  # options of new models only
+
+
+def test_what_is_kept_is_as_it_was_and_the_rest_learns(masked_run, train_quickly, tmp_path):
+    shown = train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), freeze_layers=1)
+    assert "the word embeddings and the lowest 1 layers stay as they are" in shown
+    first, weights = (load_file(folder / "model.safetensors") for folder in (masked_run.folder, tmp_path / "run"))
+    below = [name for name in weights if name.startswith(("linformer.embeddings.", "linformer.encoder.layers.0."))]
+    above = [name for name in weights if name in first and name not in below]
+    assert len(below) > 10 and all(torch.equal(weights[name], first[name]) for name in below)
+    assert above and not any(torch.equal(weights[name], first[name]) for name in above)
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["accuracy"] > 0.8
+    assert all(weight.requires_grad for weight in load_model(str(tmp_path / "run")).parameters())
+
+
+@pytest.mark.parametrize("activation_memory", ["none", "checkpoint", "reversible"])
+def test_the_rest_has_the_gradients_that_it_has_in_a_training_of_all(tmp_path, activation_memory):
+    """However activations are kept, and although nothing that goes into the first trained layer has a gradient."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32, "k": 4}
+    config = LinformerConfig(
+        vocab_size=50,
+        max_position_embeddings=16,
+        norm_first=True,
+        activation_memory=activation_memory,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **sizes,
+    )
+    first = LinformerForSequenceClassification(config)
+    first.save_pretrained(tmp_path / "first")
+    task, ids, found = task_of(first, None), torch.randint(1, 50, (3, 12)), []
+    for number in (0, 1):
+        settings = TrainSettings(from_model=str(tmp_path / "first"), freeze_layers=number, max_length=16)
+        model = build_model(settings, task, None, None).double().train()
+        model(input_ids=ids, labels=torch.tensor([0, 1, 1])).loss.backward()
+        found.append({name: x.grad for name, x in model.named_parameters()})
+    of_all, of_rest = found
+    kept = [name for name in of_rest if of_rest[name] is None and of_all[name] is not None]
+    assert kept and all(name.startswith(("linformer.embeddings.", "linformer.encoder.layers.0.")) for name in kept)
+    trained = [name for name in of_rest if of_rest[name] is not None]
+    assert any("layers.1." in name for name in trained) and not any("layers.0." in name for name in trained)
+    for name in trained:
+        torch.testing.assert_close(of_rest[name], of_all[name])
+
+
+def test_more_layers_than_there_are_cannot_be_kept(masked_run, train_quickly, tmp_path):
+    with pytest.raises(InputError, match=r"--freeze-layers 99: the model of --from has \d layers"):
+        train_quickly(tmp_path / "run", **NEW, from_model=str(masked_run.folder), freeze_layers=99)
