@@ -113,8 +113,8 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"window": -1}, "--window must be at least 0, got -1"),
         ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
-        ({"freeze": True}, "--freeze keeps weights of another model: name one with --from"),
-        ({"freeze_layers": 1}, "--freeze-layers keeps weights of another model: name one with --from"),
+        ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
+        ({"freeze_layers": 1}, "--freeze-layers keeps the weights of another model: name one with --from"),
         ({"freeze_layers": -1}, "--freeze-layers must be at least 0, got -1"),
         (
             {"freeze_layers": 1, "from_model": "m", "task": "mlm"},

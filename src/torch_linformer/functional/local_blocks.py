@@ -104,6 +104,8 @@ class Near(NamedTuple):
 
 
 class WindowSlots(NamedTuple):
+    """Keys and values ``(B, H, K, ·)`` of the slots beside a window, and which are padding, bool ``(B or 1, K)``."""
+
     keys: Tensor
     values: Tensor
     padding: Tensor | None

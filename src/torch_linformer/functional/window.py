@@ -50,7 +50,7 @@ def attend_with_window(
 ) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots ``(B, H, K, ·)`` and over the positions at most ``reach`` away from each query, unchecked.
 
-    WindowSlots, keys and values may have fewer heads than the query (multi-query), dividing H.
+    Slots, keys and values may have fewer heads than the query (multi-query), dividing H.
 
     Query i is at position ``offset + i`` of ``key`` and ``value`` ``(B, H, M, ·)``, which hold all positions that the
     windows reach. ``slot_padding`` is bool ``(B or 1, K)``, True at slots that get no weight; ``slot_bias``

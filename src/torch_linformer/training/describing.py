@@ -54,7 +54,7 @@ def describe_model(
         name = f"from {settings.from_model}"
         first = "nothing of it new" if settings.task in ("embed", "seq2seq") else "only its head is new"
         if settings.freeze_layers > 0:
-            first += f", the word embeddings and the lowest {settings.freeze_layers} layers stay as they are"
+            first += f"; the word embeddings stay, and of its layers the lowest {settings.freeze_layers}"
     else:
         name = settings.size
         first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"

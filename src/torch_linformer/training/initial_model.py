@@ -37,7 +37,7 @@ def build_model(
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
     Raises:
-        InputError: the other model cannot read this many tokens, or has fewer layers than are to be kept.
+        InputError: the other model cannot read this many tokens.
     """
     set_seed(settings.seed)
     if settings.task == "seq2seq":
@@ -88,7 +88,7 @@ def _read_up_to(model: LinformerPreTrainedModel, length: int, option: str = "--m
 
 
 def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
-    """Raise ``InputError`` where a model cannot learn the task because of what it is or what its tokens see."""
+    """Raise ``InputError`` where a model cannot learn what is wanted because of what it is or what its tokens see."""
     seq2seq = isinstance(config, LinformerSeq2SeqConfig)
     if settings.task == "seq2seq" and not seq2seq:
         wrong = "is no encoder-decoder; --task seq2seq begins with a model of --task seq2seq, or with a new one"
@@ -102,6 +102,8 @@ def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
         wrong = (
             "its tokens do not see those after them, as --task mlm needs; take --task clm, or begin with a new model"
         )
+    elif settings.freeze_layers > (layers := reader_config(config).num_hidden_layers):
+        wrong = f"--freeze-layers {settings.freeze_layers} is more than its {layers} layers"
     else:
         return
     raise InputError(f"--from {settings.from_model}: {wrong}")
@@ -147,10 +149,7 @@ def _freeze_lowest(model: LinformerPreTrainedModel, number: int) -> None:
     No gradient goes below them, and so a step saves their backward pass too.
     """
     backbone = cast(LinformerModel, model.base_model)
-    layers = backbone.encoder.layers
-    if number > len(layers):
-        raise InputError(f"--freeze-layers {number}: the model of --from has {len(layers)} layers")
-    for kept in (backbone.embeddings, *layers[:number]):
+    for kept in (backbone.embeddings, *backbone.encoder.layers[:number]):
         kept.requires_grad_(False)
 
 

@@ -48,6 +48,13 @@ NO_WINDOWS = {
 }
 # Options of a training step by step.
 OF_STEPS = (
-    *("epochs", "max_steps", "minutes", "patience", "learning_rate"),
-    *("fsdp", "context_parallel", "compile", "freeze_layers"),
+    "freeze_layers",
+    "epochs",
+    "max_steps",
+    "minutes",
+    "patience",
+    "learning_rate",
+    "fsdp",
+    "context_parallel",
+    "compile",
 )

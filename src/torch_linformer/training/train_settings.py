@@ -149,7 +149,7 @@ class TrainSettings:
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         for name in ("freeze", "freeze_layers"):
             if getattr(self, name) and self.from_model is None:
-                raise InputError(f"{flag(name)} keeps weights of another model: name one with --from")
+                raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
         check_fsdp(self)
