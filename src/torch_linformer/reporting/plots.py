@@ -18,7 +18,7 @@ from torch_linformer.reporting.tables import format_count, format_percent, forma
 MAX_COUNTED_LABELS = 25  # beyond this a confusion matrix shows only colors
 MAX_LABELS = 50  # and beyond this only its most frequent labels
 LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of a row, whose colors are shown
-LEGEND_WIDTH = 400
+LEGEND_WIDTH = 440
 MAX_POINTS = 400  # half a page's width shows no more of a line
 
 
