@@ -5,8 +5,9 @@ import torch
 
 from torch_linformer.functional import causal, device_sizes
 from torch_linformer.functional.causal import attend_causally
-from torch_linformer.functional.dynamic import _blocks
+from torch_linformer.functional.reach import Reach, blocks_of_positions, blocks_of_slots
 from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.functional.window import attend_with_window
 from torch_linformer.nn import LinformerAttention
 
@@ -56,10 +57,15 @@ def test_causal_segments_of_another_device_are_longer(monkeypatch):
 
 
 def test_pooled_scores_of_another_device_are_one_block():
-    queries, scored = torch.empty(2, 300, 4, device=META), torch.empty(3, 2, 5_000, 4, device=META)
-    assert len(list(_blocks(queries, scored))) == 1
-    on_cpu = (torch.empty(x.shape) for x in (queries, scored))
-    assert len(list(_blocks(*on_cpu))) == 9
+    def blocks(device):
+        queries, scored = torch.rand(2, 300, 4, device=device), torch.rand(3, 2, 5_000, 4, device=device)
+        prior, tokens = SegmentPrior(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
+        reach = Reach(queries, prior, scored, tokens, 0)
+        ways = blocks_of_slots, blocks_of_positions
+        return [len(list(cut(reach, queries, scored))) for cut in ways]
+
+    assert blocks(META) == [1, 1]
+    assert blocks("cpu") == [3 * 10, 9]
 
 
 def test_inference_takes_queries_in_pieces_on_a_cpu_only():

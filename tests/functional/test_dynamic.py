@@ -116,9 +116,10 @@ def test_weights_to_look_at_are_those_that_pool():
 
 @pytest.mark.parametrize("tokens", [None, [7, 2, 0]], ids=["whole", "padded"])
 @pytest.mark.parametrize("cuts", [(3,), (1, 2, 6), (0, 7)], ids=str)
+@pytest.mark.parametrize("v_widths", [[5, 1], [4, 4]], ids=["in place", "by SDPA"])
 @torch.no_grad()
-def test_slots_of_parts_are_joined_to_those_of_the_whole(cuts, tokens):
-    inputs = draw_inputs(0, 3, None, 7, 3, 4, [5, 1])
+def test_slots_of_parts_are_joined_to_those_of_the_whole(v_widths, cuts, tokens):
+    inputs = draw_inputs(0, 3, None, 7, 3, 4, v_widths)
     inputs[3].mul_(9)  # scores far apart, so that a maximum of one part is no maximum of another
     queries, shift, log_steepness, scored, *pooled = inputs
     mask = None if tokens is None else trailing(tokens, 7)

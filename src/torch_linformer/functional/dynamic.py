@@ -1,7 +1,7 @@
 """Slots chosen by the input: each pools the positions by a softmax of scores, begun at the means of segments."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.cpu_flash import can_flash, flash
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.segment_prior import LEAST, Reach, SegmentPrior
+from torch_linformer.functional.reach import LEAST, Reach, blocks_of_positions, blocks_of_slots
+from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.functional.torch_state import is_transformed
 
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
@@ -140,28 +141,6 @@ def _mix(weights: Tensor, sequences: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple((rounded[x.dtype] @ x).to(weights.dtype) for x in sequences)
 
 
-class _Block(NamedTuple):
-    rows: slice
-    positions: slice
-
-    def of(self, sequence: Tensor) -> Tensor:
-        return sequence[self.rows, :, self.positions]
-
-
-def _positions_at_once(queries: Tensor, scored: Tensor) -> int:
-    return max(1, sizes_for(scored.device).pooled_scores // (scored.shape[1] * queries.shape[1]))
-
-
-def _blocks(queries: Tensor, scored: Tensor) -> Iterator[_Block]:
-    """Rows at once whose scores the caches hold, or else positions of one row."""
-    batch, _, length, _ = scored.shape
-    size = _positions_at_once(queries, scored)
-    rows = max(1, size // max(length, 1))
-    for row in range(0, batch, rows):
-        for position in range(0, length, size):
-            yield _Block(slice(row, row + rows), slice(position, min(position + size, length)))
-
-
 class _Pool(torch.autograd.Function):
     """:func:`pool` in blocks of scores that are not kept."""
 
@@ -176,20 +155,13 @@ class _Pool(torch.autograd.Function):
         *pooled: Tensor,
     ) -> tuple[Tensor, ...]:
         prior, whole = SegmentPrior(shift, log_steepness), _no_slots(queries, scored, pooled)
-        reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
-        for block in _blocks(queries, scored):
-            near, there = reach.of(*block), place.part(*block, reach.is_real(*block))
-            if near.start == near.stop:
-                continue
-            scores = _scores_in_place(queries[:, near], prior.part(near), block.of(scored), there)
-            peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / MOST)))
-            weights = there.hide_(scores.sub_(peaks).clamp_(min=LEAST).exp_(), 0.0)
-            mass = weights.sum(dim=-1, keepdim=True).clamp_(min=TINY)
-            mixed = _mix(weights, [block.of(x) for x in pooled])
-            found = Pooled(tuple(x.div_(mass) for x in mixed), mass.log_().add_(peaks))
-            known = whole.part(block.rows, near)
-            if block.positions.start > 0:
-                found = known.joined(found)
+        reach = Reach(queries, prior, scored, place.tokens, place.first)
+        pool_block = _pool_by_sdpa if _sdpa_can(scored, pooled) else _pool_in_place
+        for block in blocks_of_slots(reach, queries, scored):
+            rows, slots, positions = block
+            some, there = prior.part(slots), place.part(rows, positions, reach.is_real(rows, positions))
+            found = pool_block(queries[:, slots], some, block.of(scored), [block.of(x) for x in pooled], there)
+            known = whole.part(rows, slots)
             for sequence, of_slots in zip((*known.slots, known.log_mass), (*found.slots, found.log_mass), strict=True):
                 sequence.copy_(of_slots)
         ctx.place = place
@@ -211,9 +183,9 @@ class _Pool(torch.autograd.Function):
         of_queries = torch.zeros(queries.shape, **sums)
         of_shift, of_steepness = torch.zeros(shift.shape, **sums), torch.zeros(shift.shape, **sums)
         of_scored, of_pooled = torch.empty_like(scored), [torch.empty_like(x) for x in pooled]
-        reach = Reach(queries, prior, scored, place.tokens, place.first, _positions_at_once(queries, scored))
-        for block in _blocks(queries, scored):
-            near, keys, there = reach.of(*block), block.of(scored), place.part(*block, reach.is_real(*block))
+        reach = Reach(queries, prior, scored, place.tokens, place.first)
+        for block in blocks_of_positions(reach, queries, scored):
+            near, keys, there = block.slots, block.of(scored), place.part(*block[::2], reach.is_real(*block[::2]))
             some, asked = prior.part(near), queries[:, near]
             scores = _scores_in_place(asked, some, keys, there)
             weights = there.hide_(scores.sub_(log_mass[block.rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)
@@ -231,6 +203,41 @@ class _Pool(torch.autograd.Function):
             block.of(of_scored).copy_(of_scores.mT @ asked)
         found = (of_queries, queries), (of_shift, shift), (of_steepness, log_steepness)
         return (*(gradient.to(x.dtype) for gradient, x in found), of_scored, None, *of_pooled)
+
+
+def _pool_in_place(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: _Place
+) -> Pooled:
+    """Of all positions, by one product after the other."""
+    scores = _scores_in_place(queries, prior, scored, place)
+    peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / MOST)))
+    weights = place.hide_(scores.sub_(peaks).clamp_(min=LEAST).exp_(), 0.0)
+    mass = weights.sum(dim=-1, keepdim=True).clamp_(min=TINY)
+    return Pooled(tuple(x.div_(mass) for x in _mix(weights, pooled)), mass.log_().add_(peaks))
+
+
+def _sdpa_can(scored: Tensor, pooled: Sequence[Tensor]) -> bool:
+    """Whether :func:`_pool_by_sdpa` can compute it: on a CPU, and of one width."""
+    return can_flash(scored, *pooled) and all(x.shape == scored.shape for x in pooled) and scored.numel() > 0
+
+
+def _pool_by_sdpa(
+    queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: _Place
+) -> Pooled:
+    """The same by the operator below SDPA: its scores never leave the caches."""
+    bias = prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
+    bias = bias.to(torch.promote_types(scored.dtype, torch.float32))
+    if place.padding is not None:
+        bias = bias.masked_fill(place.padding[:, None, None, :], -math.inf)
+    queries, slots = queries.expand(len(scored), *queries.shape), []
+    for each in pooled:
+        of_slots, log_mass = flash(queries, scored, each, mask=bias, scale=1.0)
+        if place.padding is not None:  # a mean of nothing but padding is no number
+            nothing = place.padding.all(dim=-1)[:, None, None]
+            of_slots.masked_fill_(nothing.unsqueeze(-1), 0.0)
+            log_mass.masked_fill_(nothing, HIDDEN)
+        slots.append(of_slots)
+    return Pooled(tuple(slots), log_mass.unsqueeze(-1))
 
 
 def _scores_in_place(queries: Tensor, prior: SegmentPrior, scored: Tensor, place: _Place) -> Tensor:

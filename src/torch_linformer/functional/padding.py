@@ -152,15 +152,20 @@ class Padding:
         return self.once("justified", find)
 
     def length_factor(self, max_len: int, dtype: torch.dtype) -> Tensor:
-        r""":math:`\sqrt{max\_len / \max(n, 1)}` for the n real tokens of each row, ``(B, 1)``."""
+        r""":math:`\sqrt{max\_len / n}` for n real tokens of a row, ``(B, 1)``; a finite number where there are none."""
 
         def find() -> Tensor:
             # Not torch.promote_types, which is an operation of its own.
             wide = torch.float64 if dtype == torch.float64 else torch.float32
-            tokens = self.tokens.clamp(min=1)
+            tokens = self.tokens
             if wide != torch.get_default_dtype():  # in which integers are divided
                 tokens = tokens.to(wide)
-            return (tokens / max_len).rsqrt().to(dtype)
+            if dtype == torch.float16:  # which holds no number as large as the one below
+                share = tokens.clamp(min=1) / max_len
+            else:
+                # (n + ε) / max_len in one kernel: ε is lost in the rounding of every other number of tokens than 0.
+                share = torch.rsub(tokens, torch.finfo(wide).eps / 4 / max_len, alpha=-1 / max_len)
+            return share.rsqrt().to(dtype)
 
         return self.once(("length factor", max_len, dtype), find)
 

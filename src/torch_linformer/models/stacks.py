@@ -8,6 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from torch_linformer.models.configuration import LinformerConfig, attention_options
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig, memory_options
+from torch_linformer.nn.activations import ACTIVATIONS
 from torch_linformer.nn.attention import Attention, FullAttention, LinformerAttention
 from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
@@ -80,7 +81,8 @@ def _layer_options(config: LinformerConfig) -> dict[str, Any]:
     return {
         "dim_feedforward": config.intermediate_size,
         "dropout": config.hidden_dropout_prob,
-        "activation": ACT2FN[config.hidden_act],
+        # Functions rather than modules, where there are both: they are computed with the product before them.
+        "activation": ACTIVATIONS.get(config.hidden_act) or ACT2FN[config.hidden_act],
         "layer_norm_eps": config.layer_norm_eps,
         "norm_first": config.norm_first,
         "gated": config.gated,

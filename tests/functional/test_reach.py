@@ -15,18 +15,27 @@ LENGTH, SLOTS, HEADS, WIDTH = 1200, 60, 2, 4
 @pytest.fixture
 def computed(monkeypatch):
     """How many scores were computed."""
-    counts, compute = [], dynamic._scores_in_place
+    counts = []
 
-    def counting(*arguments):
-        scores = compute(*arguments)
-        counts.append(scores.numel())
-        return scores
+    def counting(compute):
+        def count(queries, prior, scored, *others):
+            counts.append(scored.shape[0] * queries.shape[0] * queries.shape[1] * scored.shape[2])
+            return compute(queries, prior, scored, *others)
 
-    monkeypatch.setattr(dynamic, "_scores_in_place", counting)
+        return count
+
+    for name in ("_scores_in_place", "_pool_by_sdpa"):
+        monkeypatch.setattr(dynamic, name, counting(getattr(dynamic, name)))
     return counts
 
 
-def inputs(scale=0.3, steepness=0.0):
+@pytest.fixture(params=[WIDTH, WIDTH + 1], ids=["by SDPA", "in place"])
+def width(request):
+    """Channels of what is pooled: SDPA pools what is as wide as what is scored."""
+    return request.param
+
+
+def inputs(width, scale=0.3, steepness=0.0):
     """Learned queries, d, a, and what is scored and pooled."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(0)
 
@@ -36,7 +45,7 @@ def inputs(scale=0.3, steepness=0.0):
 
     a = (steepness + 0.2 * torch.randn(SLOTS, generator=generator, dtype=torch.float64)).requires_grad_()
     of_queries = random(HEADS, SLOTS, WIDTH, factor=scale), random(SLOTS, factor=0.3), a
-    return [*of_queries, random(3, HEADS, LENGTH, WIDTH), random(3, HEADS, LENGTH, 5)]
+    return [*of_queries, random(3, HEADS, LENGTH, WIDTH), random(3, HEADS, LENGTH, width)]
 
 
 def found(monkeypatch, take_at_once, gradients, given, at_once, tokens=None):
@@ -53,8 +62,8 @@ def found(monkeypatch, take_at_once, gradients, given, at_once, tokens=None):
 @pytest.mark.parametrize(
     ("tokens", "most"), [(None, 0.5), ([1200, 31, 500], 0.35), ([0, 1200, 1], 0.35)], ids=["whole", "padded", "empty"]
 )
-def test_slots_far_away_are_left_out(monkeypatch, take_at_once, gradients, computed, tokens, most):
-    given = inputs()
+def test_slots_far_away_are_left_out(monkeypatch, take_at_once, gradients, computed, width, tokens, most):
+    given = inputs(width)
     some = found(monkeypatch, take_at_once, gradients, given, 2**13, tokens)
     share = sum(computed) / 2 / (3 * HEADS * SLOTS * LENGTH)  # forward and backward
     assert 0.05 < share < most
@@ -65,16 +74,18 @@ def test_slots_far_away_are_left_out(monkeypatch, take_at_once, gradients, compu
 
 
 @pytest.mark.parametrize(("scale", "steepness"), [(1000.0, 0.0), (0.3, -12.0)], ids=["strong scores", "a flat prior"])
-def test_none_is_left_out_that_might_have_a_weight(monkeypatch, take_at_once, gradients, computed, scale, steepness):
-    given = inputs(scale, steepness)
+def test_none_is_left_out_that_might_have_a_weight(
+    monkeypatch, take_at_once, gradients, computed, width, scale, steepness
+):
+    given = inputs(width, scale, steepness)
     some = found(monkeypatch, take_at_once, gradients, given, 2**13)
     assert sum(computed) / 2 == 3 * HEADS * SLOTS * LENGTH
     assert_close(some, found(monkeypatch, take_at_once, gradients, given, 2**30), rtol=1e-6, atol=1e-8)
 
 
-def test_centers_outside_of_the_row(monkeypatch, take_at_once, gradients):
+def test_centers_outside_of_the_row(monkeypatch, take_at_once, gradients, width):
     """What is nearest to them are its first and its last tokens."""
-    given = inputs()
+    given = inputs(width)
     with torch.no_grad():
         given[1][:3], given[1][-3:] = -6.0, 6.0
     some, everything = (found(monkeypatch, take_at_once, gradients, given, at_once) for at_once in (2**13, 2**30))
@@ -83,9 +94,9 @@ def test_centers_outside_of_the_row(monkeypatch, take_at_once, gradients):
 
 
 @torch.no_grad()
-def test_parts_of_rows_are_joined(monkeypatch, take_at_once):
+def test_parts_of_rows_are_joined(monkeypatch, take_at_once, width):
     take_at_once(monkeypatch, pooled_scores=2**13)
-    queries, shift, log_steepness, scored, sequence = inputs()
+    queries, shift, log_steepness, scored, sequence = inputs(width)
     prior, number = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH])
     whole, joined = pool(queries, prior, scored, [sequence], number), None
     for start in range(0, LENGTH, 500):
@@ -97,9 +108,9 @@ def test_parts_of_rows_are_joined(monkeypatch, take_at_once):
 
 
 @torch.no_grad()
-def test_what_is_no_number_stays_in_sight(monkeypatch, take_at_once):
+def test_what_is_no_number_stays_in_sight(monkeypatch, take_at_once, width):
     take_at_once(monkeypatch, pooled_scores=2**13)
-    queries, shift, log_steepness, scored, sequence = inputs()
+    queries, shift, log_steepness, scored, sequence = inputs(width)
     log_steepness[7] = float("nan")
     slots = pool(queries, SegmentPrior(shift, log_steepness), scored, [sequence], torch.tensor([LENGTH])).slots[0]
     assert slots[:, :, 7].isnan().all() and slots[:, :, 30].isfinite().all()

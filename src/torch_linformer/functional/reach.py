@@ -1,0 +1,126 @@
+"""How far slots that are chosen by the input can look, and the blocks in which they are computed."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.device_sizes import sizes_for
+from torch_linformer.functional.segment_prior import SegmentPrior
+
+LEAST = -50.0  # nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow
+ROUNDED = 1.02  # of norms in the type of the input: bfloat16 is off by less than a hundredth each
+FEWEST_SLOTS = 32  # at once, where some are left out: with fewer the calls take longer than the scores that they save
+SPAN = 512  # positions whose segments belong to slots that are computed at once, likewise
+
+
+class Reach:
+    r"""Which slots have any weight at which positions.
+
+    A weight is nothing where its score lies more than :data:`LEAST` below that of the token nearest to the slot's
+    center. Of the scores :math:`|w_j \cdot k_i| \le |w_j| \max_i |k_i|` is known, so none has to be computed: beyond a
+    distance of some segments the prior alone decides. Devices that compute while Python goes on are not asked for
+    numbers, and leave nothing out; nor is anything left out where one block holds all positions.
+
+    Args:
+        queries: w, ``(H, K, D)``.
+        prior: of the slots.
+        scored: k, ``(B, H, M, D)``.
+        tokens: real tokens of each whole row, ``(B or 1,)``.
+        first: the place of position 0 in its row.
+    """
+
+    def __init__(self, queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, first: int) -> None:
+        self.num_slots, self.length, self.first = queries.shape[1], scored.shape[2], first
+        plain = type(scored) is Tensor and scored.device.type == "cpu"  # a fake tensor has no numbers
+        self.leaves_out = plain and self.length > positions_at_once(queries, scored)
+        if self.leaves_out:
+            norms = torch.linalg.vector_norm(queries, dim=-1).amax(dim=0).double()
+            bounds_K = norms * torch.linalg.vector_norm(scored, dim=-1).max().double() * ROUNDED
+            self.tokens = tokens.numpy()
+            segment_B1 = self.num_slots / tokens.clamp(min=1).double().unsqueeze(-1)
+            centers_K, steepness_K = prior.centers.double(), prior.steepness[:, 0].double()
+            outside_K = (-centers_K).clamp(min=0) + (centers_K - self.num_slots).clamp(min=0)
+            farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LEAST) / steepness_K).sqrt()
+            # Where a number is missing, everything is in reach.
+            begin_BK = ((centers_K - farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=-math.inf)
+            end_BK = ((centers_K + farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=math.inf)
+            self.begin, self.end = begin_BK.numpy(), end_BK.numpy()
+
+    def is_real(self, rows: slice, positions: slice) -> bool:
+        """Whether no position there is known to be padding."""
+        return self.leaves_out and bool(self.first + positions.stop <= self._of(rows, self.tokens).min())
+
+    def slots(self, rows: slice, positions: slice) -> slice:
+        """The slots from the first to the last that has a weight there."""
+        if not self.leaves_out:
+            return slice(0, self.num_slots)
+        start, stop = self.first + positions.start, self.first + positions.stop
+        last = self._of(rows, self.tokens).clip(max=stop) - 1  # behind it is padding
+        reached = (self._of(rows, self.begin) <= last[:, None]) & (self._of(rows, self.end) >= start)
+        near = (reached.any(axis=0) & (start <= last.max())).nonzero()[0]
+        return slice(int(near[0]), int(near[-1]) + 1) if len(near) else slice(0, 0)
+
+    def positions(self, rows: slice, slots: slice) -> slice:
+        """The positions from the first to the last that has a weight in one of these slots."""
+        if not self.leaves_out:
+            return slice(0, self.length)
+        begin, end = (self._of(rows, x)[:, slots] for x in (self.begin, self.end))
+        least, most = self.first, min(self.first + self.length, int(self._of(rows, self.tokens).max()))
+        start = math.ceil(begin.min().clip(least, max(least, most)))
+        stop = math.floor(end.max().clip(start - 1, max(start, most) - 1)) + 1
+        return slice(start - self.first, stop - self.first)
+
+    @staticmethod
+    def _of(rows: slice, of_rows: Any) -> Any:
+        """Of an array, what belongs to these rows; one row stands for all."""
+        return of_rows if len(of_rows) == 1 else of_rows[rows]
+
+
+class Block(NamedTuple):
+    """Slots and positions of some rows of a batch."""
+
+    rows: slice
+    slots: slice
+    positions: slice
+
+    def of(self, sequence: Tensor) -> Tensor:
+        return sequence[self.rows, :, self.positions]
+
+
+def positions_at_once(queries: Tensor, scored: Tensor) -> int:
+    """Of one row, whose scores with all slots are computed together."""
+    return max(1, sizes_for(scored.device).pooled_scores // (scored.shape[1] * queries.shape[1]))
+
+
+def blocks_of_slots(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[Block]:
+    """Slots at once, and the positions that they reach: of several rows, or of one where positions are left out."""
+    (batch, heads, length, _), num_slots = scored.shape, queries.shape[1]
+    size = max(1, sizes_for(scored.device).pooled_scores // heads)
+    rows = 1 if reach.leaves_out else max(1, size // max(1, num_slots * length))
+    most = max(FEWEST_SLOTS, SPAN * num_slots // length) if reach.leaves_out else num_slots
+    for row in range(0, batch, rows):
+        some, start = slice(row, row + rows), 0
+        while start < num_slots:
+            slots = slice(start, min(start + most, num_slots))
+            positions = reach.positions(some, slots)
+            fitting = max(1, size // max(1, positions.stop - positions.start))
+            if fitting < slots.stop - start:
+                slots = slice(start, start + fitting)
+                positions = reach.positions(some, slots)
+            if positions.start < positions.stop:
+                yield Block(some, slots, positions)
+            start = slots.stop
+
+
+def blocks_of_positions(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[Block]:
+    """Rows at once whose scores the caches hold, or else positions of one row; and the slots that reach them."""
+    batch, _, length, _ = scored.shape
+    size = positions_at_once(queries, scored)
+    rows = max(1, size // max(length, 1))
+    for row in range(0, batch, rows):
+        for position in range(0, length, size):
+            some, positions = slice(row, row + rows), slice(position, min(position + size, length))
+            yield Block(some, reach.slots(some, positions), positions)
