@@ -209,7 +209,8 @@ def test_a_run_from_before_the_option_goes_on_compiled(finished, adapt, tmp_path
     weights, expected = (load_file(folder / "model.safetensors") for folder in (output, finished.folder))
     assert list(weights) == list(expected)
     for name, weight in expected.items():
-        torch.testing.assert_close(weights[name], weight, rtol=1e-2, atol=1e-3)
+        # AdamW takes whole steps, of 6e-3 for slots, along gradients that are rounding errors too.
+        torch.testing.assert_close(weights[name], weight, rtol=1e-2, atol=3e-3)
 
 
 def test_resume_of_a_finished_adaptation_says_so(finished, adapt):
