@@ -198,7 +198,7 @@ def test_minutes_end_the_training_in_time_with_a_whole_cycle_of_the_rate(build_t
     assert read_spent(checkpoint).seconds >= 1.4
     # However many steps there may be, a kill -9 costs about a tenth of the time, and the best weights are looked for.
     assert 2 < len(earlier) < 11 and all(is_whole(each) for each in earlier)
-    assert 2 < len(evaluated(state)) < 12
+    assert 2 <= len(evaluated(state)) < 12  # where a core is shared one takes nearly the tenth that all may take
 
 
 def test_evaluations_by_the_clock_take_no_more_than_their_share_of_it(build_trainer, monkeypatch):
