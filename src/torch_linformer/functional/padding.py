@@ -10,6 +10,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from torch_linformer.functional.torch_state import records_a_graph
+
 Found = TypeVar("Found")
 Once = Callable[[Hashable, Callable[[], Tensor]], Tensor]  # as Padding.once
 
@@ -160,7 +162,8 @@ class Padding:
             tokens = self.tokens
             if wide != torch.get_default_dtype():  # in which integers are divided
                 tokens = tokens.to(wide)
-            if dtype == torch.float16:  # which holds no number as large as the one below
+            # float16 holds no number as large as the one below, and ONNX would round its factor to an integer.
+            if dtype == torch.float16 or records_a_graph():
                 share = tokens.clamp(min=1) / max_len
             else:
                 # (n + ε) / max_len in one kernel: ε is lost in the rounding of every other number of tokens than 0.
