@@ -221,7 +221,7 @@ def joined(monkeypatch):
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")
-@pytest.mark.parametrize("length", [5, 64, 200])
+@pytest.mark.parametrize("length", [5, 32, 64, 200])
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
 @pytest.mark.parametrize("laid", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)], ids=["rows", "heads inside", "columns"])

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.functional import reference
+from torch_linformer.functional import reference, use_implementation
 from torch_linformer.models import (
     LinformerForMaskedLM,
     LinformerForSequenceClassification,
@@ -92,6 +92,17 @@ def test_equals_the_plain_definition(build, token_ids, fields):
         for ours, plain in zip(outputs.hidden_states, expected, strict=True):
             assert_close(ours, plain, rtol=0, atol=1e-11)
         assert_close(outputs.last_hidden_state, expected[-1], rtol=0, atol=1e-11)
+
+
+@pytest.mark.cpu("elsewhere the library of the device has no such product")
+@pytest.mark.parametrize("attention", ["linformer", "full"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
+@torch.no_grad()
+def test_an_activation_is_asked_for_together_with_its_product(build, token_ids, activation, attention):
+    """Which computes both in bfloat16 (tests/functional/test_matmul.py), but knows functions, and no modules."""
+    with use_implementation("auto") as ran:
+        build(LinformerModel, hidden_act=activation, attention=attention).eval()(token_ids(2, 11))
+    assert "linear with activation" in ran
 
 
 @pytest.mark.parametrize(

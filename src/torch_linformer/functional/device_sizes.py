@@ -13,8 +13,9 @@ arithmetic and have not been measured:
   window of 64 these are 25,000 positions. Its loop over segments, with ``impl="torch"``, takes 4,096 positions: 64
   chunks of 64, about as many batches for each product as a large GPU has processors, even with a single head.
 
-What is only ever run on a CPU, by oneDNN, has its sizes where it is: ``implementations.py`` and ``matmul.py``. The
-chunks of causal attention have 64 positions on every device: the range of float32 limits them (docs/causal.md).
+What is only ever run on a CPU has its sizes where it is: ``implementations.py``, ``matmul.py``, ``joined_window.py``
+and ``reach.py``. The chunks of causal attention have 64 positions on every device: the range of float32 limits them
+(docs/causal.md).
 """
 
 from typing import NamedTuple
@@ -26,7 +27,7 @@ class Sizes(NamedTuple):
     """Sizes of one type of device.
 
     Attributes:
-        window_block: queries whose windows are computed together.
+        window_block: queries whose windows are computed together with slots.
         window_scores: scores of slots and windows at a time; None for all.
         pooled_scores: scores of slots chosen by the input, at a time.
         segment: positions of causal attention whose chunks are computed side by side, in a loop over segments.

@@ -61,9 +61,9 @@ def pool(
     r"""K slots :math:`P^\top X` of M positions, :math:`P_{ij} = \mathrm{softmax}_i(w_j \cdot k_i + p_{ij})`, unchecked.
 
     It is one attention of K learned queries to the positions. Scores are computed in blocks, and again in the backward
-    pass, for which nothing else is kept than inputs and result; on a CPU a block leaves out the slots that are so far
-    away that they have no weight in it, whatever is scored there. As for SDPA there is no gradient of the gradient;
-    compiled graphs and the transforms of ``torch.func`` compute all scores at once.
+    pass, for which nothing else is kept than inputs and result; on a CPU a block leaves out the positions, or the
+    slots, that are so far away that there is no weight between them, whatever is scored. As for SDPA there is no
+    gradient of the gradient; compiled graphs and the transforms of ``torch.func`` compute all scores at once.
 
     Args:
         queries: w, ``(H, K, D)``, or ``(K, D)`` for one head.
@@ -164,7 +164,7 @@ class _Pool(torch.autograd.Function):
             known = whole.part(rows, slots)
             for sequence, of_slots in zip((*known.slots, known.log_mass), (*found.slots, found.log_mass), strict=True):
                 sequence.copy_(of_slots)
-        ctx.place = place
+        ctx.place, ctx.reach = place, reach
         ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled, *whole.slots, whole.log_mass)
         return (*whole.slots, whole.log_mass)
 
@@ -172,7 +172,7 @@ class _Pool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
         queries, shift, log_steepness, scored, *others, log_mass = ctx.saved_tensors
-        prior, number, place = SegmentPrior(shift, log_steepness), len(others) // 2, ctx.place
+        prior, number, place, reach = SegmentPrior(shift, log_steepness), len(others) // 2, ctx.place, ctx.reach
         pooled, slots = others[:number], others[number:]
         # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P), and that sum is the result times its gradient; that of the
         # logarithm of its sum is P.
@@ -183,15 +183,15 @@ class _Pool(torch.autograd.Function):
         of_queries = torch.zeros(queries.shape, **sums)
         of_shift, of_steepness = torch.zeros(shift.shape, **sums), torch.zeros(shift.shape, **sums)
         of_scored, of_pooled = torch.empty_like(scored), [torch.empty_like(x) for x in pooled]
-        reach = Reach(queries, prior, scored, place.tokens, place.first)
         for block in blocks_of_positions(reach, queries, scored):
-            near, keys, there = block.slots, block.of(scored), place.part(*block[::2], reach.is_real(*block[::2]))
-            some, asked = prior.part(near), queries[:, near]
+            rows, near, positions = block
+            some, there = prior.part(near), place.part(rows, positions, reach.is_real(rows, positions))
+            asked, keys = queries[:, near], block.of(scored)
             scores = _scores_in_place(asked, some, keys, there)
-            weights = there.hide_(scores.sub_(log_mass[block.rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)
-            of_weights = -mean[block.rows, :, near]
+            weights = there.hide_(scores.sub_(log_mass[rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)
+            of_weights = -mean[rows, :, near]
             for sequence, of_sequence, of_slot in zip(pooled, of_pooled, of_slots, strict=True):
-                of_slot = of_slot[block.rows, :, near]
+                of_slot = of_slot[rows, :, near]
                 of_weights = (of_slot @ block.of(sequence).mT).to(weights.dtype).add_(of_weights)
                 block.of(of_sequence).copy_(weights.mT.to(of_slot.dtype) @ of_slot)
             of_scores = of_weights.mul_(weights)
@@ -232,12 +232,14 @@ def _pool_by_sdpa(
     queries, slots = queries.expand(len(scored), *queries.shape), []
     for each in pooled:
         of_slots, log_mass = flash(queries, scored, each, mask=bias, scale=1.0)
-        if place.padding is not None:  # a mean of nothing but padding is no number
-            nothing = place.padding.all(dim=-1)[:, None, None]
-            of_slots.masked_fill_(nothing.unsqueeze(-1), 0.0)
-            log_mass.masked_fill_(nothing, HIDDEN)
         slots.append(of_slots)
-    return Pooled(tuple(slots), log_mass.unsqueeze(-1))
+    found = Pooled(tuple(slots), log_mass.unsqueeze(-1))
+    if place.padding is not None:  # a mean of nothing but padding is no number
+        nothing = place.padding.all(dim=-1)[:, None, None, None]
+        found.log_mass.masked_fill_(nothing, HIDDEN)
+        for of_slots in slots:
+            of_slots.masked_fill_(nothing, 0.0)
+    return found
 
 
 def _scores_in_place(queries: Tensor, prior: SegmentPrior, scored: Tensor, place: _Place) -> Tensor:

@@ -68,10 +68,9 @@ class Reach:
         if not self.leaves_out:
             return slice(0, self.length)
         begin, end = (self._of(rows, x)[:, slots] for x in (self.begin, self.end))
-        least, most = self.first, min(self.first + self.length, int(self._of(rows, self.tokens).max()))
-        start = math.ceil(begin.min().clip(least, max(least, most)))
-        stop = math.floor(end.max().clip(start - 1, max(start, most) - 1)) + 1
-        return slice(start - self.first, stop - self.first)
+        stop = min(self.first + self.length, self._of(rows, self.tokens).max())  # behind it is padding
+        first, last = math.ceil(max(begin.min(), self.first)), math.floor(min(end.max(), stop - 1))
+        return slice(first - self.first, max(first, last + 1) - self.first)
 
     @staticmethod
     def _of(rows: slice, of_rows: Any) -> Any:
