@@ -11,34 +11,19 @@ from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Files of the names and columns of the real ones: the label stands at the end of each text."""
-    folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for name, number in (("imdb_train", 400), ("imdb_test", 100), ("sst2_train", 9), ("sst2_dev", 5)):
-        labels = draw.choice(["neg", "pos"], number)
-        words = {"neg": ["wet", "grey"], "pos": ["warm", "sand"]}
-        texts = [
-            " ".join([*["the"] * draw.integers(12, 16), *draw.choice(words[label], 9)]) + " " * 40 * (n % 4 == 0)
-            for n, label in enumerate(labels)
-        ]
-        pd.DataFrame({"text": texts, "label": labels}).to_parquet(folder / f"{name}.parquet")
-    return folder
-
-
-def test_the_longest_quarter(data):
-    known, held_out = LABELED["imdb-longest"](data)
+def test_the_longest_quarter(reviews):
+    known, held_out = LABELED["imdb-longest"](reviews)
     assert 100 <= len(known) < 130 and 25 <= len(held_out) < 35
     shortest = min(known.text.str.len())
-    whole = pd.read_parquet(data / "imdb_train.parquet")
+    whole = pd.read_parquet(reviews / "imdb_train.parquet")
     assert (whole.text.str.len() > shortest).sum() < len(known)
 
 
 @pytest.fixture(scope="module")
-def results(data, masked_run, tmp_path_factory):
+def results(reviews, masked_run, tmp_path_factory):
     """The folder of a small run."""
     output = tmp_path_factory.mktemp("heads")
-    main(data, str(masked_run.folder), output, sets="imdb-longest", lengths="12,24", seeds=2, device="cpu")
+    main(reviews, str(masked_run.folder), output, sets="imdb-longest", lengths="12,24", seeds=2, device="cpu")
     return output
 
 

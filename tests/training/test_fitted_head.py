@@ -246,17 +246,20 @@ def test_a_resumed_training_keeps_its_head(quick, masked_run, train_quickly, tmp
     options |= {"from_model": str(masked_run.folder)}
     train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
     folder = tmp_path / "moments" / "40"  # before the last checkpoint was written
+    spent = [json.loads(file.read_text())["spent"] for file in folder.glob("checkpoint-*/complete.json")]
     shown = train_quickly(folder, resume=True, **options)
     assert "head fitted" not in shown
-    ends = [json.loads((each / "metrics.json").read_text())["accuracy"] for each in (tmp_path / "run", folder)]
-    assert ends[0] == ends[1]
+    whole, resumed = (json.loads((each / "metrics.json").read_text()) for each in (tmp_path / "run", folder))
+    assert whole["accuracy"] == resumed["accuracy"]
+    assert spent and all(each["head_seconds"] == spent[0]["head_seconds"] > 0 for each in spent)
+    assert resumed["train_seconds"] > max(each["seconds"] + each["head_seconds"] for each in spent)
 
 
 def test_no_more_is_read_before_a_training_than_by_its_steps(trainer, capsys):
     trainer.args.max_steps, trainer.seconds_allowed = 5, 1000.0
     fit_first_head(trainer, trainer.examples, trainer.examples, TrainingScreen())
     assert "head fitted to 40 rows" in capsys.readouterr().out
-    assert 900 < trainer.seconds_allowed < 1000
+    assert trainer.seconds_allowed == 1000 and 0 < trainer.spent.head_seconds < 100 and trainer.spent.seconds == 0
 
 
 def test_reading_before_a_training_ends_with_its_share_of_the_time(trainer, small_parts, capsys):

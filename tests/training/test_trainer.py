@@ -225,6 +225,16 @@ def test_time_spent_by_earlier_processes_counts(build_trainer):
     assert 60 <= trainer.spent.seconds < 75 and trainer.spent.tokens > 1_000
 
 
+@pytest.mark.parametrize(("head_seconds", "least", "most"), [(59.5, 2, 1_000_000), (70.0, 1, 1)])
+def test_time_spent_on_a_first_head_counts(build_trainer, head_seconds, least, most):
+    trainer, _, callback = build_trainer(1_000_000, minutes=1)
+    trainer.before = Spent(head_seconds=head_seconds)
+    trainer.train()
+    callback.close()
+    assert least <= trainer.state.global_step <= most
+    assert trainer.spent.seconds < 15 and trainer.spent.all_seconds >= 60
+
+
 def test_tokens_without_padding_are_counted(build_trainer, documents):
     trainer, _, _ = build_trainer(14)  # two epochs of seven batches
     trainer.train()

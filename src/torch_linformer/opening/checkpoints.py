@@ -16,8 +16,13 @@ MANIFEST = "complete.json"
 class Spent:
     """What the training of a run has taken so far, over all the processes that trained it."""
 
-    seconds: float = 0.0
+    seconds: float = 0.0  # of steps and evaluations
     tokens: int = 0
+    head_seconds: float = 0.0  # before the first step, of a first head
+
+    @property
+    def all_seconds(self) -> float:
+        return self.head_seconds + self.seconds
 
     @property
     def tokens_per_second(self) -> float:

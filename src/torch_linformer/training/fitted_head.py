@@ -67,8 +67,7 @@ def fit_first_head(trainer: DocumentTrainer, train: Examples, validation: Exampl
     rows, allowed = trainer.args.max_steps * trainer.args.train_batch_size, trainer.seconds_allowed
     seconds = math.inf if allowed is None else OF_THE_TIME * allowed
     spent = fit_head(trainer, train, validation, screen, most=min(rows, ENOUGH), seconds=seconds)
-    if allowed is not None:
-        trainer.seconds_allowed = allowed - spent.seconds
+    trainer.before = Spent(head_seconds=spent.seconds)
 
 
 def _read(

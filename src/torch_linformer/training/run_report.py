@@ -98,7 +98,7 @@ class Outcome:
                 for name, score in self.task.heading(scores).items()
             },
             "verdict": self.verdict,
-            "train_seconds": self.spent.seconds,
+            "train_seconds": self.spent.all_seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
             "tokens_per_second": ours.get("tokens_per_second"),
             "peak_memory_mb": ours.get("peak_memory_mb"),
@@ -118,7 +118,7 @@ class Outcome:
             title=f"{kind} on {name_in_title(self.settings.data)}",
             verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
             lead=f"{format_count(self.model.num_parameters())} parameters, trained in "
-            f"{format_duration(self.spent.seconds)} on {format_count(len(self.splits.train))} documents. "
+            f"{format_duration(self.spent.all_seconds)} on {format_count(len(self.splits.train))} documents. "
             f"The scores are those of {format_count(len(self.splits.test))} documents the model never saw.",
             headlines=_headlines(self),
             sections=[_scores(self), *_costs(self), *_data(self), *_labels(self)],
@@ -142,7 +142,7 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
     """The tables at the end of a run, and where everything is."""
     screen.report(outcome.report)
     screen.say(
-        f"trained in {format_duration(outcome.spent.seconds)} at "
+        f"trained in {format_duration(outcome.spent.all_seconds)} at "
         f"{format_count(outcome.spent.tokens_per_second)} tokens/s; the model and report.html are in {output}"
     )
 

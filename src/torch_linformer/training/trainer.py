@@ -68,7 +68,7 @@ class RunTrainer(Trainer):
     @property
     def spent(self) -> Spent:
         """Time and tokens the training took so far."""
-        return Spent(self.seconds, self.before.tokens + int(self.tokens))
+        return Spent(self.seconds, self.before.tokens + int(self.tokens), self.before.head_seconds)
 
     @property
     def out_of_patience(self) -> bool:
@@ -83,8 +83,14 @@ class RunTrainer(Trainer):
     def progress(self, step: int) -> float:
         """Share of the training that is done, by steps or by the clock, whichever is further."""
         by_steps = step / max(1, self.state.max_steps)
-        by_clock = 0.0 if self.seconds_allowed is None else self.seconds / self.seconds_allowed
-        return min(1.0, max(by_steps, by_clock))
+        return min(1.0, max(by_steps, self._progress_by_clock))
+
+    @property
+    def _progress_by_clock(self) -> float:
+        if self.seconds_allowed is None:
+            return 0.0
+        left = self.seconds_allowed - self.before.head_seconds
+        return self.seconds / left if left > 0 else 1.0
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
         """Linear warm-up, then linear decay to 0 at the last step or at the end of the time."""
