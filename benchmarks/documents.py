@@ -27,9 +27,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from learning import chosen
-from torch_linformer.measuring.machine import machine_facts
-from torch_linformer.reporting.files import write_text
+from learning import chosen, write_results
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.train import train
@@ -163,9 +161,8 @@ def report(output: Path) -> None:
     columns = ("set", "to learn from", "held out", "model", "its head alone", "without it", "TF-IDF", "seconds")
     scores_of = "Accuracy; of `years` the mean squared error, of `mixed-authors` the F1 of all documents and labels."
     text = f"{scores_of} Command and sets: see the head of `benchmarks/documents.py`."
-    facts = ", ".join(f"{name} {value}" for name, value in machine_facts("cpu").items())
-    page = ["# Default settings on sets of documents", text, markdown_table(columns, rows), "\n".join(verdicts), facts]
-    write_text(output / "results.md", "\n\n".join(page) + "\n")
+    page = ["# Default settings on sets of documents", text, markdown_table(columns, rows), "\n".join(verdicts)]
+    write_results(output, page, "cpu")
 
 
 def main(

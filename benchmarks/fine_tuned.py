@@ -20,11 +20,9 @@ import typer
 
 from documents import write_set
 from frozen_heads import LABELED, first_model
-from learning import chosen
+from learning import chosen, write_results
 from torch_linformer.cli.options import positive_numbers
-from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import resolve_device
-from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
@@ -69,8 +67,7 @@ def report(runs: list[tuple[str, str, int, list[Path]]], output: Path, device: s
     columns = ("set", "model", "tokens read", *PARTS.values(), "tokens/s", "seconds")
     text = "Accuracy on held-out documents: mean ± its standard error over seeds (each seed)."
     single = "\n".join(["Standard error of a single score:\n", *errors.values()])
-    facts = ", ".join(f"{fact} {value}" for fact, value in machine_facts(device).items())
-    write_text(output / "results.md", "\n\n".join([text, markdown_table(columns, rows), single, facts]) + "\n")
+    write_results(output, [text, markdown_table(columns, rows), single], device)
 
 
 def main(

@@ -30,16 +30,14 @@ from datasets import Dataset
 from torch import Tensor
 
 from documents import SETS, Parts, imdb, write_set
-from learning import chosen, run_all
+from learning import chosen, run_all, write_results
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.cli.options import positive_numbers
 from torch_linformer.data.reading.documents import load_documents, parse_part, split_documents
-from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_any_config, load_tokenizer
 from torch_linformer.opening.run_folder import write_model
-from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.whole_documents import Classification
@@ -157,9 +155,8 @@ def report(runs: list[dict[str, Any]], output: Path, device: str) -> None:
             )
         )
     columns = ("set", "model", "tokens read", "accuracy", "beside the first", "seconds")
-    facts = ", ".join(f"{name} {value}" for name, value in machine_facts(device).items())
     text = "Accuracy on held-out documents, mean of several draws for validation (their standard deviation)."
-    write_text(output / "results.md", f"{text}\n\n{markdown_table(columns, rows)}\n\n{facts}\n")
+    write_results(output, [text, markdown_table(columns, rows)], device)
 
 
 def main(

@@ -1,4 +1,4 @@
-"""What the training scripts share: choosing runs and going on with them, and the loop with its rates and curve."""
+"""What the training scripts share: choosing runs, going on with them and their page, the loop with rates and curve."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 import typer
 
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.reporting.files import write_text
 
 NATS = {"nats": 1.0, "bits": math.log(2)}  # in one unit
@@ -58,6 +59,12 @@ def run_all(
             write_text(file, "".join(json.dumps(run) + "\n" for run in runs))
             report(runs)
     report(runs)
+
+
+def write_results(output: Path, paragraphs: list[str], device: str) -> None:
+    """Write results.md, which ends with what the machine is."""
+    machine = ", ".join(f"{name} {value}" for name, value in machine_facts(device).items())
+    write_text(output / "results.md", "\n\n".join([*paragraphs, machine]) + "\n")
 
 
 def learn(

@@ -26,13 +26,13 @@ import pandas as pd
 import typer
 from datasets import Dataset
 
+from learning import write_results
 from torch_linformer.cli.options import positive_numbers
 from torch_linformer.data.reading.columns import NamedColumns
-from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.sentence_pooling import document_vectors
-from torch_linformer.reporting.files import write_json, write_text
+from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.registry import task_of
@@ -141,8 +141,7 @@ def report(rows: list[dict[str, Any]], output: Path, device: str) -> None:
         )
         for row in rows
     ]
-    facts = ", ".join(f"{name} {value}" for name, value in machine_facts(device).items())
-    write_text(output / "results.md", f"{markdown_table(columns, cells)}\n\n{facts}\n")
+    write_results(output, [markdown_table(columns, cells)], device)
     write_json(output / "results.json", rows)
 
 
