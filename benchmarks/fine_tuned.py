@@ -81,6 +81,7 @@ def main(
     minutes: Annotated[float | None, typer.Option(help="or minutes, of the fitted head too")] = None,
     batch_size: Annotated[int, typer.Option(help="documents a step")] = 8,
     freeze_layers: Annotated[int, typer.Option(help="lowest layers that stay as they are")] = 0,
+    learning_rate: Annotated[float | None, typer.Option(help="peak; else that of linformer train --from")] = None,
     validation: Annotated[str, typer.Option(help="fraction of the training documents")] = "0.1",
     device: Annotated[str, typer.Option()] = "auto",
 ) -> None:
@@ -101,6 +102,7 @@ def main(
             minutes=minutes,
             batch_size=batch_size,
             freeze_layers=freeze_layers,
+            learning_rate=learning_rate,
             patience=0,
             seed=seed,
             floor=False,
