@@ -197,7 +197,7 @@ def plainly(inputs):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("at_once", [2**9, 2**21], ids=["blocks", "at-once"])
-def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch, take_at_once, dtype, at_once):
+def test_errors_stay_within_three_times_those_of_the_plain_form(gradients, monkeypatch, take_at_once, dtype, at_once):
     take_at_once(monkeypatch, pooled_scores=at_once)
     exact = [x.detach().to(dtype).double().requires_grad_() for x in draw_inputs(0, 4, None, 300, 16, 16, [16])]
     low = [x.detach().to(dtype).requires_grad_() for x in exact]
@@ -206,7 +206,7 @@ def test_errors_stay_within_twice_those_of_the_plain_form(gradients, monkeypatch
     actual = low_precision_results(lambda inputs: pooled_by(inputs).slots[0], low, gradients)
     for true, plain, fast in zip(truth, naive, actual, strict=True):
         rounding = torch.finfo(dtype).eps * true.square().mean().sqrt()
-        allowed = 2 * (plain - true).square().mean().sqrt() + rounding
+        allowed = 3 * (plain - true).square().mean().sqrt() + rounding
         assert (fast - true).square().mean().sqrt() <= allowed
 
 
