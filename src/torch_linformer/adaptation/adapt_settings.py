@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from torch_linformer.data.reading.options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_fsdp, check_options, option
 from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES, sharing_for
@@ -22,6 +23,11 @@ class AdaptSettings:
     task: str | None = option(None, "what it is for  [that of its head]", ("embed", "mlm", "classify"))
     text_column: str | None = option(None, "column that holds the text")
     label_column: str | None = option(None, "classify: column of the texts held out that holds the label")
+    encoding: str | None = option(None, HELP["encoding"])
+    delimiter: str | None = option(None, HELP["delimiter"])
+    quoting: str = option("auto", HELP["quoting"], QUOTING)
+    header: bool | None = option(None, HELP["header"])
+    text_folder: str | None = option(None, HELP["text_folder"])
     test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
     trust_remote_code: bool = option(False, "run the code in the source's folder, where its model needs it")
     max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")

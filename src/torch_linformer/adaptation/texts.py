@@ -1,6 +1,6 @@
 """Texts to learn from, for validation and held out: read, split, tokenized, and some of them cut short."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,6 @@ from datasets.fingerprint import Hasher
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import (
     Documents,
     check_labels,
@@ -18,6 +17,7 @@ from torch_linformer.data.reading.documents import (
     quiet,
     split_documents,
 )
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
@@ -66,12 +66,13 @@ def read_documents(objective: Embeddings, settings: AdaptSettings) -> tuple[Data
 
 
 def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bool) -> Documents:
-    text, label = settings.text_column, settings.label_column
+    options = DataOptions.of(settings)
+    label = options.label_column
     if label and not isinstance(objective, Labels):
         raise InputError("--label-column is for a classifier, and this model has none")
     if not (labeled and label and isinstance(objective, Labels)):
-        return load_documents(path, TEXT, named=NamedColumns(text))
-    documents = load_documents(path, objective.task.record, named=NamedColumns(text, label))
+        return load_documents(path, TEXT, options=replace(options, label_column=None))
+    documents = load_documents(path, objective.task.record, options=options)
     check_labels(objective.task.names, documents.dataset, path)
     return documents
 

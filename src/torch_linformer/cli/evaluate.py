@@ -12,6 +12,12 @@ def evaluate(
     model: options.Model,
     data: Annotated[str, typer.Option(help="documents with labels, as for train")],
     text_column: options.TextColumn = None,
+    encoding: options.Encoding = None,
+    delimiter: options.Delimiter = None,
+    quoting: options.Quoting = "auto",
+    header: options.Header = None,
+    text_folder: options.TextFolder = None,
+    max_errors: options.MaxErrors = 0,
     label_column: options.LabelColumn = None,
     question_column: options.QuestionColumn = None,
     source_column: options.SourceColumn = None,
@@ -29,7 +35,7 @@ def evaluate(
     debug: options.Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
-    from torch_linformer.data.reading.columns import NamedColumns
+    from torch_linformer.data.reading.options import DataOptions
     from torch_linformer.inference.evaluate import evaluate as score
     from torch_linformer.opening.new_folder import check_writable
     from torch_linformer.reporting.files import write_json
@@ -44,9 +50,21 @@ def evaluate(
         model,
         data,
         documents=documents,
-        named=NamedColumns(
-            text_column, label_column, question_column, source_column, target_column, query_column, document_column
+        options=DataOptions(
+            text_column=text_column,
+            label_column=label_column,
+            question_column=question_column,
+            source_column=source_column,
+            target_column=target_column,
+            query_column=query_column,
+            document_column=document_column,
+            encoding=encoding,
+            delimiter=delimiter,
+            quoting=quoting,
+            header=header,
+            text_folder=text_folder,
         ),
+        max_errors=max_errors,
         max_length=max_length,
         overflow=overflow,
         stride=stride,

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from torch_linformer.data.reading.options import HELP, QUOTING
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text")]
 QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="column that holds the question")]
@@ -14,6 +16,12 @@ QueryColumn = Annotated[str | None, typer.Option("--query-column", help="embed: 
 DocumentColumn = Annotated[str | None, typer.Option("--document-column", help="embed: column of its document")]
 Overflow = Annotated[str, typer.Option("--overflow", help="longer documents: cut | windows")]
 Stride = Annotated[int | None, typer.Option("--stride", min=0, help="tokens windows share  [a quarter]")]
+IdColumn = Annotated[str | None, typer.Option("--id-column", help=HELP["id_column"])]
+Encoding = Annotated[str | None, typer.Option("--encoding", help=HELP["encoding"])]
+Delimiter = Annotated[str | None, typer.Option("--delimiter", help=HELP["delimiter"])]
+Quoting = Annotated[str, typer.Option("--quoting", help=f"{HELP['quoting']}: {' | '.join(QUOTING)}")]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help=HELP["header"])]
+TextFolder = Annotated[str | None, typer.Option("--text-folder", help=HELP["text_folder"])]
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="column that holds the label")]
 Files = Annotated[
     list[str],

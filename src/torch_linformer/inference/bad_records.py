@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.inference.output_parts import is_folder_of_parts
 
@@ -14,8 +14,12 @@ _ROW = re.compile(r"(?P<file>.+), (?:row|line|item) (?P<row>\d+)", re.DOTALL)  #
 
 
 @contextmanager
-def reporting_bad_records(output: Path | None, most: int) -> Iterator[ReadReport]:
+def reporting_bad_records(
+    output: Path | None, most: int, say: Callable[[str], object] = lambda sentence: None
+) -> Iterator[ReadReport]:
     """A report that leaves out so many bad records, each with a line in :func:`file_of_errors`; with 0 none.
+
+    ``say`` is called with how files are read.
 
     Raises:
         InputError: there is no output beside which that file could lie, or one more record is bad.
@@ -23,7 +27,7 @@ def reporting_bad_records(output: Path | None, most: int) -> Iterator[ReadReport
     if most < 0:
         raise InputError(f"--max-errors must be 0 or more, got {most}")
     if not most:
-        yield ReadReport()
+        yield ReadReport(on_note=say)
         return
     if output is None:
         raise InputError("--max-errors writes bad records beside the file of --output: name it")
@@ -43,7 +47,7 @@ def reporting_bad_records(output: Path | None, most: int) -> Iterator[ReadReport
         with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
             lines.write(json.dumps(record, ensure_ascii=False) + "\n")
 
-    report = ReadReport(on_bad=write)
+    report = ReadReport(on_bad=write, on_note=say)
     yield report
 
 

@@ -10,13 +10,14 @@ import pyarrow
 from numpy.lib import format as npy
 from pyarrow import parquet
 
-from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.output_parts import is_folder_of_parts
 from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
 from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
 SUFFIXES = (".parquet", ".npy")
@@ -29,6 +30,12 @@ class EmbedSettings:
     model: str
     files: tuple[str, ...]
     text_column: str | None = None
+    id_column: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    quoting: str = "auto"
+    header: bool | None = None
+    text_folder: str | None = None
     overflow: str = "cut"
     stride: int | None = None
     normalize: bool = True
@@ -93,14 +100,15 @@ def embed_files(
     )
     if predictor.notice:
         say(predictor.notice)
+    options = dataclasses.replace(DataOptions.of(settings), trained=trained_columns(settings.model))
     run = AnswersOfFiles(
         settings=settings,
         predictor=predictor,
-        given=GivenDocuments(settings.files, predictor.record, NamedColumns(settings.text_column), None, batch_size),
+        given=GivenDocuments(settings.files, predictor.record, options, None, batch_size),
         engine=engine,
         format=PartFormat(".parquet", _write, _join, "embedded"),
     )
-    return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document)
+    return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document, say=say)
 
 
 def _write(rows: Sequence[Row], path: Path) -> None:

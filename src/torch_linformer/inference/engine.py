@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from torch_linformer.data.reading.columns import NamedColumns
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import documents_of
 from torch_linformer.errors import InputError
 from torch_linformer.inference.predictor import Columns, Predictor
@@ -28,20 +28,20 @@ class GivenDocuments:
     Attributes:
         files: files and folders, "-" is standard input.
         record: what is read of a row.
-        named: columns that the user has named.
+        options: what the user says of the files.
         question: asked of every document.
         batch_size: windows of a batch, for which documents of similar lengths are read ahead.
     """
 
     files: tuple[str, ...]
     record: Record
-    named: NamedColumns
+    options: DataOptions
     question: str | None
     batch_size: int
 
     def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
         """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``."""
-        given = documents_of(self.files, self.record, self.named, report, self.question)
+        given = documents_of(self.files, self.record, self.options, report, self.question)
         for group in in_groups(islice(given, skipped, None), self.batch_size):
             asked = {} if group[0].question is None else {"question": [document.question for document in group]}
             places, texts = [document.where for document in group], [document.text for document in group]

@@ -1,14 +1,16 @@
 """A trained model scored on documents with labels, by the code that scores a run at its end."""
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.data.reading.documents import check_labels
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
@@ -23,7 +25,8 @@ def evaluate(
     data: str,
     *,
     documents: str | None = None,
-    named: NamedColumns = NOT_NAMED,
+    options: DataOptions = NO_OPTIONS,
+    max_errors: int = 0,
     max_length: int | None = None,
     overflow: str = "cut",
     stride: int | None = None,
@@ -45,7 +48,8 @@ def evaluate(
     task = task_of(model, tokenizer, seed)
     if isinstance(task, Retrieval):
         task.vectors = document_vectors(folder, model.config).to(device)
-    read = task.load(data, documents, named)
+    options = dataclasses.replace(options, trained=trained_columns(folder))
+    read = task.load(data, documents, options, part="test", max_errors=max_errors)
     for note in read.notes:
         screen.say(note)
     if task.names:

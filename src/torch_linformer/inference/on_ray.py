@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.inference.predictor import Columns, Predictor
 from torch_linformer.inference.window_reader import BATCHES_AHEAD

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch_linformer.data.reading.readers import ReadReport, folder_files
+from torch_linformer.data.reading.folders import folder_files
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.opening.run_folder import differences
@@ -157,7 +158,7 @@ def _state(files: Sequence[str]) -> dict[str, Any]:
     """How many files there are, their bytes, and a digest of their names, sizes and times; pipes have no such state."""
     digest, number, total = hashlib.sha256(), 0, 0
     for given in map(Path, files):
-        for _, file in folder_files(given) if given.is_dir() else [(None, given)]:
+        for file in [item.path for item in folder_files(given)] if given.is_dir() else [given]:
             if file.is_file():
                 at = file.stat()
                 digest.update(os.fsencode(file) + f"\0{at.st_size} {at.st_mtime_ns}\n".encode())

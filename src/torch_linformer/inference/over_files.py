@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.inference.bad_records import file_of_errors, reporting_bad_records
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
@@ -50,8 +50,18 @@ class AnswersOfFiles:
     engine: Engine
     format: PartFormat
 
-    def write(self, output: Path, *, resume: bool, max_errors: int, on_document: Callable[[int], object]) -> str:
+    def write(
+        self,
+        output: Path,
+        *,
+        resume: bool,
+        max_errors: int,
+        on_document: Callable[[int], object],
+        say: Callable[[str], object],
+    ) -> str:
         """Write the answers, in the order of their documents; returns a sentence about these.
+
+        ``say`` is called with how the files are read.
 
         ``output`` is a file, or a folder in which they stay in parts beside their manifest.
 
@@ -62,7 +72,7 @@ class AnswersOfFiles:
         with parts_of(output, self.settings, self.given.files, resume) as parts:
             if parts.finished:
                 return self.said(parts.documents, parts.cut, parts.report)
-            with reporting_bad_records(output, max_errors) as report:
+            with reporting_bad_records(output, max_errors, say) as report:
                 answers = self.engine.answers(self.predictor, self.given, report, max_errors, parts.documents)
                 for rows in parts.grouped(answers, on_document):
                     parts.add(rows, self.format.suffix, self.format.write)

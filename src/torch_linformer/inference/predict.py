@@ -9,13 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
-from torch_linformer.data.reading.columns import NamedColumns
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
 from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
 
@@ -28,6 +29,12 @@ class PredictSettings:
     text_column: str | None = None
     question_column: str | None = None
     source_column: str | None = None
+    id_column: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    quoting: str = "auto"
+    header: bool | None = None
+    text_folder: str | None = None
     question: str | None = None
     overflow: str = "cut"
     stride: int | None = None
@@ -89,21 +96,21 @@ def predict_files(
     )
     if predictor.notice:
         say(predictor.notice)
-    named = NamedColumns(settings.text_column, question=settings.question_column, source=settings.source_column)
-    if (settings.question or named.question) and not predictor.record.usual.question:
+    options = dataclasses.replace(DataOptions.of(settings), trained=trained_columns(settings.model))
+    if (settings.question or options.question_column) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
     run = AnswersOfFiles(
         settings=settings,
         predictor=predictor,
-        given=GivenDocuments(settings.files, predictor.record, named, settings.question, batch_size),
+        given=GivenDocuments(settings.files, predictor.record, options, settings.question, batch_size),
         engine=engine,
         format=PartFormat(".jsonl", _write, _join, "read"),
     )
     if output is not None and not streamed:
-        return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document)
+        return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document, say=say)
     if max_errors:
         raise InputError("--max-errors writes bad records beside the file of --output: name it")
-    report = ReadReport()
+    report = ReadReport(on_note=say)
     with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
         written, cut = _stream(engine.answers(predictor, run.given, report, 0, 0), stream, on_document)
     if not written:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.opening.devices import autocast
 from torch_linformer.tasks.task import Batch
@@ -22,7 +22,7 @@ def what_was_read(number: int, done: str, cut: int, max_length: int, report: Rea
     counts = (
         (f"cut at {max_length:,} tokens", cut),
         ("skipped, without text", report.empty),
-        ("with bytes that are not UTF-8", report.replaced),
+        ("with half a character replaced", report.replaced),
         ("left out, as they cannot be read", report.bad),
     )
     notes = "".join(f", {count:,} {what}" for what, count in counts if count)

@@ -15,6 +15,7 @@ from torch_linformer.errors import BEFORE, FORMER_NAMES, InputError, flag
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_checkpoints
 from torch_linformer.opening.folder_lock import held
+from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.screen import Screen
 
 FREE = (
@@ -25,6 +26,7 @@ FREE = (
     "fsdp",
     "compile",
 )  # settings that may change when a run goes on
+DATA_FILE = "data.json"  # the columns that a model was trained with
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
@@ -102,6 +104,23 @@ def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def _holds_nothing(output: Path) -> bool:
     """Whether nothing in a folder is worth keeping: a run killed before its first checkpoint leaves only its name."""
     return all(path.name == RUN_FILE or path.name.startswith(".") for path in output.glob("*"))
+
+
+def write_columns(columns: Mapping[str, str], output: Path) -> None:
+    """Keep in the folder of a run which columns of a table it was trained with, by what they hold."""
+    write_json(output / DATA_FILE, {"columns": dict(columns)})
+
+
+def trained_columns(folder: str | Path) -> tuple[tuple[str, str], ...]:
+    """The columns that the model of a folder was trained with; empty where it was trained with texts, or elsewhere."""
+    file = Path(folder) / DATA_FILE
+    if not file.is_file():
+        return ()
+    try:
+        columns: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))["columns"]
+        return tuple((str(what), str(column)) for what, column in columns.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{file}: is not valid; remove it, and name the columns") from None
 
 
 def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, output: Path) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.collection import load_collection
-from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import Documents
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
@@ -72,8 +72,10 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return {"pooling": self.vectors.pooling, "hidden_dropout_prob": 0.0}
 
     @classmethod
-    def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
-        return load_collection(source, documents, named=named)
+    def load(
+        cls, source: str, documents: str | None, options: DataOptions, *, part: str = "train", max_errors: int = 0
+    ) -> Documents:
+        return load_collection(source, documents, options=options, part=part, max_errors=max_errors)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:
         if encoder.overflow == "windows":

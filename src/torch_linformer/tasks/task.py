@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.packing import PackedText
-from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import Documents, load_documents
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
@@ -80,14 +80,16 @@ outputs = model(**inputs)"""
         self.pad = DataCollatorWithPadding(tokenizer)
 
     @classmethod
-    def load(cls, source: str, documents: str | None, named: NamedColumns) -> Documents:
+    def load(
+        cls, source: str, documents: str | None, options: DataOptions, *, part: str = "train", max_errors: int = 0
+    ) -> Documents:
         """The documents of a source, see :func:`~torch_linformer.data.reading.documents.load_documents`.
 
         ``documents`` names a second table, which only a search has.
         """
         if documents is not None:
             raise InputError("--documents is for --task embed, whose queries may have documents in another table")
-        return load_documents(source, cls.record, named=named)
+        return load_documents(source, cls.record, options=options, part=part, max_errors=max_errors)
 
     @property
     def reads_words(self) -> bool:

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
+from torch_linformer.data.reading.options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_effects import (
     NO_WINDOWS,
@@ -43,6 +44,13 @@ class TrainSettings:
     question_column: str | None = option(None, "column that holds the question")
     source_column: str | None = option(None, "seq2seq: column that holds the source")
     target_column: str | None = option(None, "seq2seq: column that holds the target")
+    group_column: str | None = option(None, HELP["group_column"])
+    encoding: str | None = option(None, HELP["encoding"])
+    delimiter: str | None = option(None, HELP["delimiter"])
+    quoting: str = option("auto", HELP["quoting"], QUOTING)
+    header: bool | None = option(None, HELP["header"])
+    text_folder: str | None = option(None, HELP["text_folder"])
+    max_errors: int = option(0, "leave out so many rows that cannot be read")
     documents: str | None = option(None, "embed: table of the documents by name; --data then has queries and names")
     query_column: str | None = option(None, "embed: column that holds the query")
     document_column: str | None = option(None, "embed: column of its document; with --documents of its name, in both")
@@ -119,6 +127,7 @@ class TrainSettings:
         check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
         for name, value, least in (
             ("stride", self.stride, 0),
+            ("max_errors", self.max_errors, 0),
             ("patience", self.patience, 0),
             ("context_parallel", self.context_parallel, 1),
             ("freeze_layers", self.freeze_layers, 0),
@@ -156,6 +165,7 @@ class TrainSettings:
         if self.compile:
             self._check_compiled()
         self.slots  # noqa: B018 - its checks
+        DataOptions.of(self)
 
     def _check_effect(self, name: str) -> None:
         """Raise ``InputError`` for an option that was given and would have no effect."""

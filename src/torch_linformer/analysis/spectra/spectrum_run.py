@@ -14,8 +14,8 @@ from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
-from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions
@@ -57,7 +57,7 @@ def run_spectrum(
     backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
     check_lengths(backbone, model, lengths)
     screen = Screen()
-    corpus = load_documents(data, TEXT, named=NamedColumns(text_column))
+    corpus = load_documents(data, TEXT, options=DataOptions(text_column=text_column))
     for note in corpus.notes:
         screen.say(note)
     drawn = [beginnings(tokenizer, corpus.dataset, each, documents, seed) for each in lengths]

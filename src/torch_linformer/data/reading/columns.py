@@ -1,9 +1,13 @@
-"""Which columns hold the documents, the labels and the questions, and what a cell may hold."""
+"""Which columns hold the documents, the labels and the questions."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.cells import counts_rows, is_number, read_text, several
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.text_folder import TextFolder
 from torch_linformer.errors import InputError
 
 TEXT_COLUMNS = (
@@ -17,26 +21,37 @@ QUERY_COLUMNS = ("query", "queries", "question", "anchor")
 ID_COLUMNS = ("document_id", "doc_id", "corpus_id", "corpus-id", "document", "_id", "id")
 TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "translation", "answer", "response")
 
+NAME_COLUMNS = ("id", "_id", "doc_id", "document_id")  # of a name that predictions and vectors keep unasked
+
 
 class ChosenColumns(NamedTuple):
-    """The columns of the texts, the labels and the questions (None: not read), and why they were chosen, in words."""
+    """The columns of the texts, the labels, the questions, names and groups (None: not read).
+
+    ``reason`` says in words why they were chosen; ``files`` has the texts where their column names files.
+    """
 
     text: str
-    label: str | None
-    question: str | None
-    reason: str
-
-
-class NamedColumns(NamedTuple):
-    """The columns that a user has named."""
-
-    text: str | None = None
     label: str | None = None
     question: str | None = None
-    source: str | None = None
-    target: str | None = None
-    query: str | None = None
-    document: str | None = None
+    reason: str = ""
+    id: str | None = None
+    group: str | None = None
+    files: TextFolder | None = None
+
+    def read_text(self, row: Row, called: str = "text") -> str:
+        """The text of a row; "" where the cell is missing or holds only white space."""
+        text = read_text(row, self.text, called)
+        return self.files.read(text, row.where) if self.files and text else text
+
+    def id_of(self, row: Row) -> str | None:
+        """The name of a row, if there is a column of them."""
+        return None if self.id is None else str(row.values.get(self.id, ""))
+
+    @property
+    def used(self) -> dict[str, str]:
+        """The columns by what they hold, as a run keeps them."""
+        columns = {"text": self.text, "label": self.label, "question": self.question}
+        return {what: column for what, column in columns.items() if column is not None}
 
 
 class UsualNames(NamedTuple):
@@ -51,122 +66,132 @@ class UsualNames(NamedTuple):
     called: tuple[str, str] = ("text", "label")
 
 
-NOT_NAMED, USUAL = NamedColumns(), UsualNames()
+USUAL = UsualNames()
 
 
 def find_columns(
     rows: Sequence[Row],
     source: str,
-    named: NamedColumns,
+    options: DataOptions,
     *,
     usual: UsualNames = USUAL,
     needs_label: bool,
     several_labels: bool = False,
 ) -> ChosenColumns:
-    """Choose the columns from the first rows of a table.
+    """Choose the columns from the first rows of a source.
 
-    A column that is named is taken. Otherwise the one whose name is usual, whatever its case; otherwise the only
-    candidate: for the texts the only column of strings that are not all numbers, for the labels the only other
-    column. Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may
-    name several label columns, divided by commas.
+    A column that is named is taken, or the one that the model was trained with. Otherwise the one whose name is usual,
+    whatever its case; otherwise the only candidate: for the texts the only column of strings that are not all numbers
+    (of several, the one most of whose values differ), for the labels the only other one that does not count the rows.
+    Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may name
+    several label columns, divided by commas. Where a text is the name of a file that lies beside the table, in all of
+    these rows, the file is read.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     one, two = usual.called
-    text, label, question = getattr(named, one), getattr(named, two), named.question
-    _check_named(names, source, named, usual, several_labels)
-    reasons = ["as asked"] * 3
+    trained = dict(options.trained) if any(row.of_table for row in rows) else {}
+    _check_named(names, source, options, usual, several_labels)
+    _check_trained(names, source, options, trained, usual, needs_label)
+    text, reasons = options.column(one), ["as asked"] * 3
+    label, question = options.column(two), options.question_column
     if usual.question and question is None:
-        question, reasons[2] = _choose(names, usual.question, [], taken=(), source=source, what="question")
+        question, reasons[2] = _choose(names, usual.question, [], (), source, "question", trained.get("question"))
     if text is None:
         others = [name for name in names if name not in _known(names, usual.label)]
         strings = [name for name in others if _is_text(rows, name)]
-        text, reasons[0] = _choose(names, usual.text, strings, taken=(label, question), source=source, what=one)
+        if needs_label and len(strings) > 1:  # texts differ, labels come again
+            strings = [name for name in strings if _differs(rows, name)] or strings
+        text, reasons[0] = _choose(names, usual.text, strings, (label, question), source, one, trained.get("text"))
     if label is None and needs_label:
-        label, reasons[1] = _choose(names, usual.label, names, taken=(text, question), source=source, what=two)
-    columns = zip((_several(one), _several(two), "questions"), (text, label, question), reasons, strict=True)
+        candidates = [name for name in names if not _counts(rows, name)]
+        label, reasons[1] = _choose(names, usual.label, candidates, (text, question), source, two, trained.get("label"))
+    columns = zip((several(one), several(two), "questions"), (text, label, question), reasons, strict=True)
     reason = ", ".join(f"{what} from column {name!r} ({why})" for what, name, why in columns if name is not None)
-    return ChosenColumns(text, label, question, reason)
+    files = _text_folder(rows, text, source, options)
+    if files is not None:
+        reason += f"; the texts are the files of that name in {files.path}"
+    unasked = [name for name in _known(names, NAME_COLUMNS) if name not in (text, label, question)]
+    identity = options.id_column or (unasked[0] if unasked else None)
+    return ChosenColumns(text, label, question, reason, identity, options.group_column, files)
 
 
-def read_text(row: Row, column: str, called: str = "text") -> str:
-    """The text of a row; "" where the cell is missing or holds only white space."""
-    value = row.cell(column)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise bad_cell(row, column, value, f", not text; name the {_several(called)} with --{called}-column")
-    return "" if value.isspace() else value
-
-
-def read_label(row: Row, column: str | None) -> str:
-    """The label of a row as text: strings without outer white space, whole numbers without a fraction."""
-    value = row.cell(column)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, int):  # a truth value is one too
-        return str(value)
-    if is_missing(value):
-        raise empty_cell(row, "label", column)
-    if not isinstance(value, str):
-        remedy = "expected text or a whole number (--task regress learns any number)"
-        raise bad_cell(row, column, value, f", no label; {remedy}")
-    return value.strip()
-
-
-def empty_cell(row: Row, what: str, column: str | None) -> InputError:
-    """The error for a row that lacks what its task needs, such as a "label"."""
-    return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
-
-
-def bad_cell(row: Row, column: str | None, value: object, problem: str) -> InputError:
-    """The error for a cell that cannot be used."""
-    return InputError(f"{row.where}: column {column!r} holds {value!r:.40}{problem}")
-
-
-def is_missing(value: object) -> bool:
-    """Whether a label's cell is empty, or holds what pandas and NumPy write for a missing value."""
-    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan"))
-
-
-def is_number(value: object) -> bool:
-    """Whether a cell holds a number, or nothing."""
-    try:
-        float(str(value) or 0)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_named(names: list[str], source: str, named: NamedColumns, usual: UsualNames, several_labels: bool) -> None:
+def _check_named(names: list[str], source: str, options: DataOptions, usual: UsualNames, several_labels: bool) -> None:
     one, two = usual.called
     for other in ("text", "label", "source", "target", "query", "document"):
-        if other not in usual.called and getattr(named, other) is not None:
+        if other not in usual.called and options.column(other) is not None:
             raise InputError(f"--{other}-column is for another task; this one reads a {one} column and a {two} column")
-    text, label = getattr(named, one), getattr(named, two)
+    text, label = options.column(one), options.column(two)
     labels = label.split(",") if label and several_labels and label not in names else [label]
-    for option, column in ((one, text), ("question", named.question), *((two, each) for each in labels)):
+    others = [(what, options.column(what)) for what in ("question", "id", "group")]
+    for option, column in ((one, text), *others, *((two, label) for label in labels)):
         if column is not None and column not in names:
             raise InputError(f"{source}: no column {column!r}, which --{option}-column names; columns: {_list(names)}")
     if text is not None and text == label:
         raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
 
 
+def _check_trained(
+    names: list[str],
+    source: str,
+    options: DataOptions,
+    trained: dict[str, str],
+    usual: UsualNames,
+    needs_label: bool,
+) -> None:
+    """Raise an `InputError` where a column that the model was trained with is missing and no other is named."""
+    read = {"text": usual.called[0], "question": "question"} | ({"label": usual.called[1]} if needs_label else {})
+    for what, called in read.items():
+        column = trained.get(what)
+        if column is None or options.column(called) is not None or (what == "question" and not usual.question):
+            continue
+        if any(name not in names for name in column.split(",")) and column not in names:
+            raise InputError(
+                f"{source}: no column {column!r}, which the model was trained with; name the {called} column with "
+                f"--{called}-column; columns: {_list(names)}"
+            )
+
+
 def _choose(
     names: list[str],
     known: tuple[str, ...],
     candidates: list[str],
-    *,
     taken: tuple[str | None, ...],
     source: str,
     what: str,
+    trained: str | None,
 ) -> tuple[str, str]:
-    found: list[str] = []
+    if trained is not None:
+        return trained, "as the model was trained"
+    fitting: list[str] = []
     for choices, reason in ((_known(names, known), "by its name"), (candidates, "the only candidate")):
-        found = found or [name for name in choices if name not in taken]
-        if len(found) == 1:
-            return found[0], reason
-    problem = f"{_list(found)} could each be the {what} column" if found else f"no {what} column found"
+        fitting = fitting or [name for name in choices if name not in taken]
+        if len(fitting) == 1:
+            return fitting[0], reason
+    problem = f"{_list(fitting)} could each be the {what} column" if fitting else f"no {what} column found"
     raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {_list(names)}")
+
+
+def _text_folder(rows: Sequence[Row], text: str, source: str, options: DataOptions) -> TextFolder | None:
+    """The folder of the files that a column names, if it names files."""
+    if options.text_folder is not None:
+        if not Path(options.text_folder).is_dir():
+            raise InputError(f"--text-folder {options.text_folder}: no such folder")
+        return TextFolder(Path(options.text_folder), options)
+    path = Path(source)
+    if not (path.exists() and all(row.of_table for row in rows)):
+        return None
+    folder = TextFolder(path if path.is_dir() else path.parent, options)
+    return folder if all(folder.holds(row.values.get(text)) for row in rows) else None
+
+
+def _counts(rows: Sequence[Row], name: str) -> bool:
+    """Whether a column counts the rows, as an index does."""
+    return len(rows) > 2 and counts_rows([row.values.get(name) for row in rows])
+
+
+def _differs(rows: Sequence[Row], name: str) -> bool:
+    """Whether most values of a column are different."""
+    return 2 * len({str(row.values.get(name)) for row in rows}) > len(rows)
 
 
 def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
@@ -176,10 +201,6 @@ def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
 def _is_text(rows: Sequence[Row], name: str) -> bool:
     values = [row.values[name] for row in rows if row.values.get(name) is not None]
     return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
-
-
-def _several(word: str) -> str:
-    return "queries" if word == "query" else f"{word}s"
 
 
 def _list(names: list[str]) -> str:

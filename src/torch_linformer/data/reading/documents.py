@@ -8,9 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,18 @@ from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns, is_number
-from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport
+from torch_linformer.data.reading.cells import is_number
+from torch_linformer.data.reading.columns import USUAL, ChosenColumns, find_columns
+from torch_linformer.data.reading.one_word_rows import joined_sentences, sentence_column
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import LABELED, Record
-from torch_linformer.data.reading.sources import DocumentSource, find_source
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
+from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source
 from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
+_SHOWN = 3  # rows that cannot be read that an error message lists
 _FEW = 10  # with so few documents each may well have its own label
 _LISTED_LABELS = 20  # labels an error message lists
 
@@ -39,18 +44,29 @@ class Documents:
     """The documents of one source.
 
     Attributes:
-        dataset: memory-mapped, with the column "text" and those of the record.
+        dataset: memory-mapped, with the column "text" and those of the record, and "group" if its column is named.
         name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
         notes: sentences for the screen: what was taken from where, what was skipped or replaced.
+        columns: those of a table that hold the texts, the labels and the questions.
+        parts: the parts of a data set that the source has, beside the one that was read.
+        names: the labels there are, where the user has named a column for each.
     """
 
     dataset: Dataset
     name: str
     notes: list[str]
+    columns: dict[str, str] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def load_documents(
-    source: str, record: Record = LABELED, *, named: NamedColumns = NOT_NAMED, split: str = "train"
+    source: str,
+    record: Record = LABELED,
+    *,
+    options: DataOptions = NO_OPTIONS,
+    part: str = "train",
+    max_errors: int = 0,
 ) -> Documents:
     """Load documents from a file or folder (formats: `readers`), "stdlib", or a data set of the hub.
 
@@ -60,31 +76,53 @@ def load_documents(
         source: a path; or "stdlib", the source files of this Python's standard library; or, if there is no
             such path, a name on the Hugging Face hub, `name` or `owner/name`, perhaps with `:configuration`.
         record: what is read of each row.
-        named: the columns that the user has named.
-        split: the part of a data set of the hub.
+        options: what the user says of the data.
+        part: the part of a data set that is in several.
+        max_errors: so many rows that cannot be read are left out.
+
+    Raises:
+        InputError: there is nothing to read, or more rows cannot be read; the message has the first of them.
     """
     needs_label = bool(record.features)
-    origin = find_source(source, split, whole=needs_label)
-    sample = list(islice(origin.rows(ReadReport()), SAMPLE_ROWS))
+    origin = find_source(source, part, options, whole=needs_label, labeled=needs_label)
+    sample = _sample(origin)
     if not sample:
         raise InputError(f"{source}: holds no rows")
-    if origin.note and record.usual.called != USUAL.called:
+    is_table = any(row.of_table for row in sample) and origin.name != STDLIB
+    if not is_table and record.usual.called != USUAL.called:
         one, two = record.usual.called
         raise InputError(f"{source}: holds only texts; give a table with a {one} and a {two} column")
-    if origin.note and needs_label and not any("label" in row.values for row in sample):
+    if not is_table and needs_label and not any("label" in row.values for row in sample):
         raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
     columns = find_columns(
-        sample, source, named, usual=record.usual, needs_label=needs_label, several_labels=record.several_labels
+        sample, source, options, usual=record.usual, needs_label=needs_label, several_labels=record.several_labels
     )
-    dataset, empty, replaced = _store(origin, record, columns)
-    if not len(dataset):
-        raise InputError(f"{source}: no row of the {empty:,} has any text in column {columns.text!r}")
-    notes = [origin.note or columns.reason]
-    if empty:
-        notes.append(f"skipped {_count(empty)} without text")
-    if replaced:
-        notes.append(f"{_count(replaced)} with bytes that are not UTF-8; U+FFFD stands in for each such byte")
-    return Documents(dataset, origin.name, notes)
+    sentence = sentence_column(sample, columns, source) if record.of_words and is_table else None
+    stored = _store(origin, record, columns, sentence)
+    _check_errors(stored.problems, len(stored.dataset), source, max_errors)
+    if not len(stored.dataset):
+        raise InputError(f"{source}: no row of the {stored.empty:,} has any text in column {columns.text!r}")
+    notes = [*stored.notes, columns.reason if is_table else str(origin.note)]
+    if sentence is not None:
+        notes.append(f"one word a row: sentences by column {sentence!r}")
+    if stored.empty:
+        notes.append(f"skipped {_count(stored.empty)} without text")
+    if stored.replaced:
+        notes.append(f"{_count(stored.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
+    if stored.problems:
+        notes.append(
+            f"left out {len(stored.problems):,} rows that cannot be read: {'; '.join(stored.problems[:_SHOWN])}"
+        )
+    label = columns.label or ""
+    several = record.several_labels and "," in label and label not in sample[0].values
+    return Documents(
+        stored.dataset,
+        origin.name,
+        notes,
+        columns.used if is_table else {},
+        tuple(name for name in origin.parts if name != part),
+        tuple(label.split(",")) if several else (),
+    )
 
 
 def parse_part(value: str) -> float | str:
@@ -164,35 +202,90 @@ def quiet() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _store(source: DocumentSource, record: Record, columns: ChosenColumns) -> tuple[Dataset, int, int]:
-    """The documents in an Arrow file, perhaps from the cache; how many were empty, and how many had bytes replaced.
+class _Stored(NamedTuple):
+    """Documents in an Arrow file; how many were empty or had characters replaced; what could not be read; notes."""
 
-    Both marks are stored with each row, so that a cached file gives the counts as well.
+    dataset: Dataset
+    empty: int
+    replaced: int
+    problems: list[str]
+    notes: list[str]
+
+
+def _sample(origin: DocumentSource) -> list[Row]:
+    """The first rows that can be read; if there are none, the first problem is raised."""
+    problems: list[InputError] = []
+    report = ReadReport(on_bad=lambda where, problem: problems.append(problem))
+    sample = list(islice(origin.rows(report), SAMPLE_ROWS))
+    if problems and not sample:
+        raise problems[0]
+    return sample
+
+
+def _store(source: DocumentSource, record: Record, columns: ChosenColumns, sentence: str | None) -> _Stored:
+    """The documents in an Arrow file, perhaps from the cache.
+
+    What was noticed of each row is stored with it, so that a cached file tells it as well.
     """
-    features = {"text": Value("string"), "empty": Value("bool"), "replaced": Value("bool"), **record.features}
+    marks = {"empty": Value("bool"), "replaced": Value("bool"), "problem": Value("string"), "note": Value("string")}
+    features = {"text": Value("string"), **record.features, **marks}
+    if columns.group is not None:
+        features["group"] = Value("string")
     code = [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]
     try:
         with quiet():
             dataset = Dataset.from_generator(
-                lambda: _records(source, record, columns),
+                lambda: _records(source, record, columns, sentence, list(features)),
                 features=Features(features),
-                fingerprint=Hasher.hash([source.version, tuple(columns), str(features), code]),
+                fingerprint=Hasher.hash([source.version, tuple(columns), sentence, str(features), code]),
                 writer_batch_size=_WRITER_BATCH,
             )
     except DatasetGenerationError as error:
         raise (error.__cause__ or error) from None
     empty, replaced = (dataset.data.column(name).to_numpy() for name in ("empty", "replaced"))
-    dataset = dataset.remove_columns(["empty", "replaced"])
-    return dataset.select(np.flatnonzero(~empty)) if empty.any() else dataset, int(empty.sum()), int(replaced.sum())
+    told = {name: dataset.data.column(name).drop_null().to_pylist() for name in ("problem", "note")}
+    unread = ~dataset.data.column("problem").is_null().to_numpy() | ~dataset.data.column("note").is_null().to_numpy()
+    dataset = dataset.remove_columns(list(marks))
+    if (empty | unread).any():
+        dataset = dataset.select(np.flatnonzero(~(empty | unread)))
+    return _Stored(dataset, int(empty.sum()), int(replaced.sum()), told["problem"], told["note"])
 
 
-def _records(source: DocumentSource, record: Record, columns: ChosenColumns) -> Iterator[dict[str, object]]:
-    report = ReadReport()
-    replaced = 0
-    for row in source.rows(report):
-        values = record.read(row, columns)
-        yield {**values, "empty": not values["text"], "replaced": report.replaced > replaced}
+def _records(
+    source: DocumentSource, record: Record, columns: ChosenColumns, sentence: str | None, names: list[str]
+) -> Iterator[dict[str, object]]:
+    nothing: dict[str, object] = {**dict.fromkeys(names), "empty": False, "replaced": False}
+    problems: list[str] = []
+    report = ReadReport(on_bad=lambda where, problem: problems.append(str(problem)))
+    rows, replaced = source.rows(report), 0
+    if sentence is not None:
+        rows = joined_sentences(rows, columns, sentence)
+    for row in rows:
+        try:
+            values = record.read(row, columns)
+            group = {} if columns.group is None else {"group": str(row.values.get(columns.group))}
+            marks = {"empty": not values["text"], "replaced": report.replaced > replaced}
+            yield {**nothing, **values, **group, **marks}
+        except InputError as problem:
+            problems.append(str(problem))
         replaced = report.replaced
+        yield from ({**nothing, "problem": problem} for problem in problems)
+        problems.clear()
+    yield from ({**nothing, "problem": problem} for problem in problems)
+    yield from ({**nothing, "note": note} for note in report.notes)
+
+
+def _check_errors(problems: list[str], documents: int, source: str, most: int) -> None:
+    """Raise an `InputError` with the first rows that could not be read, if there are more than ``most``."""
+    if len(problems) <= most:
+        return
+    if len(problems) == 1:
+        raise InputError(problems[0])
+    more = f"; and {len(problems) - _SHOWN:,} more" if len(problems) > _SHOWN else ""
+    raise InputError(
+        f"{source}: {len(problems):,} of {documents + len(problems):,} rows cannot be read: "
+        f"{'; '.join(problems[:_SHOWN])}{more}; --max-errors {len(problems)} leaves them out"
+    )
 
 
 def _quotas(sizes: _Ints, fraction: float) -> _Ints:

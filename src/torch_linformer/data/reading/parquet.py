@@ -5,38 +5,45 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.class_names import ClassNames
+from torch_linformer.data.reading.files import MOST_UNFOLDED, most_unfolded
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import ReadReport, Row
 from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-MOST_UNFOLDED = 200  # times the size of the file; text is compressed to a third or a tenth, much repeated to less
 _BATCH = 64  # rows in memory at once; a row may be a book
 _COUNTED = 65_536  # rows whose lengths are counted at once
 _NUMBER_BYTES = 8  # at most, of a value that is no text
 
 
-def parquet_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file; one that unfolds to more than the memory and `MOST_UNFOLDED` times its size is refused."""
+def parquet_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row]:
+    """The rows of a file, with the names of classes that `datasets` has written into it.
+
+    One that unfolds to more than the memory and `MOST_UNFOLDED` times its size is refused.
+    """
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
     try:
         with ParquetFile(path) as table:
             _check_unfolded(path, table)
+            classes = ClassNames.of_schema(table.schema_arrow)
+            if classes.columns:
+                report.note(f"{path}: names of the classes of {', '.join(classes.columns)} from the file itself")
             batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_BATCH))
             for number, values in enumerate(chain.from_iterable(batches), start=1):
-                yield Row(values, f"{path}, row {number}")
+                yield Row(classes.named(values), f"{path}, row {number}")
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
 
 
 def _check_unfolded(path: Path, table: "ParquetFile") -> None:
-    from torch_linformer.measuring.machine import memory_bytes
     from torch_linformer.reporting.tables import format_bytes, format_count
 
-    most = max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
+    most = most_unfolded(path)
     if _at_most(table.metadata) <= most:
         return
     if any(unfolded > most for unfolded in accumulate(_sizes(path, table.metadata))):

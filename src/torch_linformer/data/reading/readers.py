@@ -1,118 +1,111 @@
 """Rows of the user's files, one at a time, whatever the format; nothing is read before it is needed.
 
-| what                    | one row                   | values                                         |
-|-------------------------|---------------------------|------------------------------------------------|
-| .csv .tsv               | one line of the table     | the cells, as text, under the header's names   |
-| .jsonl .ndjson          | one line                  | the JSON object on it                          |
-| .json                   | one line, or one item     | as above, or an array of objects (read whole)  |
-| .json of SQuAD          | one question              | id, question, context, answers (read whole)    |
-| .parquet                | one row                   | the columns (needs pyarrow)                    |
-| .conll .iob .iob2 .bio  | one document, or sentence | tokens, tags; which of the two: `conll`        |
-| a folder of tables      | one row of one of them    | as above, if all files have the same suffix    |
-| any other folder        | one file                  | text, and label for a file inside `label/`     |
-| any other file          | the file                  | text                                           |
+| what                            | one row                   | values                                               |
+|---------------------------------|---------------------------|------------------------------------------------------|
+| .csv .tsv                       | one line of the table     | the cells, as text, under the header's names         |
+| .jsonl .ndjson                  | one line                  | the JSON object on it                                |
+| .json                           | one line, or one object   | as above; other layouts: `json_rows` (read whole)    |
+| .json of SQuAD                  | one question              | id, question, context, answers (read whole)          |
+| .parquet                        | one row                   | the columns, class numbers by their names            |
+| .conll .conllu .iob .iob2 .bio  | one document, or sentence | tokens, tags, other columns; which of these: `conll` |
+| a folder of tables              | one row of one of them    | as above; and label for a file inside `label/`       |
+| any other folder                | one file                  | text, and label for a file inside `label/`           |
+| any other file                  | the file                  | text; or as .conll, if it holds words with tags      |
 
-Text is UTF-8, with or without a byte order mark. A byte that is not UTF-8 becomes U+FFFD; the rows that hold one
-are counted, because silence would hide a file saved in another encoding.
+A file with .gz, .bz2 or .zst after its suffix is read as the one without.
 """
 
-import json
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from torch_linformer.data.reading.table_readers import TABLE_READERS, read_json_lines
-from torch_linformer.data.reading.text_files import (
-    BYTE_ORDER_MARK,
+from torch_linformer.data.reading.columns import LABEL_COLUMNS
+from torch_linformer.data.reading.conll import conll_rows, is_conll
+from torch_linformer.data.reading.delimited import delimited_rows
+from torch_linformer.data.reading.files import (
+    CONLL_SUFFIXES,
     SNIFFED_BYTES,
-    BadRow,
-    Row,
-    decode,
+    NotText,
+    check_decoded,
+    file_suffix,
+    find_encoding,
     not_text,
-    opened,
+    open_text,
+    unreadable,
 )
+from torch_linformer.data.reading.folders import FolderFile, folder_files, shard_suffix
+from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.parquet import parquet_rows
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.texts import text_pieces, whole_text
 from torch_linformer.errors import InputError
 
-SAMPLE_ROWS = 100  # rows looked at to recognize the columns
-_PIECE_BYTES = 2**20  # of a text of which only parts are needed at once
-# Bytes that are not UTF-8 are decoded to lone surrogates; JSON escapes such as \ud800 can make them too.
+Reader = Callable[[Path, DataOptions, ReadReport], Iterator[Row | BadRow]]
+
+_READERS: dict[str, Reader] = {
+    ".csv": delimited_rows,
+    ".tsv": delimited_rows,
+    ".parquet": parquet_rows,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), json_rows),
+    **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
+}
+_MAY_BE_CONLL = (".txt", ".tsv", "")
+_ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
+_SHOWN_FILES = 3
+# Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-@dataclass
-class ReadReport:
-    """What was noticed of the rows read so far.
-
-    Attributes:
-        replaced: how many had bytes that are not UTF-8.
-        empty: how many were skipped without text.
-        bad: how many could not be read.
-        on_bad: called with where such a row stands and what is wrong; without it the first one is raised.
-    """
-
-    replaced: int = 0
-    empty: int = 0
-    bad: int = 0
-    on_bad: Callable[[str, InputError], object] | None = None
-
-    def leave_out(self, where: str, problem: InputError) -> None:
-        """Go on without a row that cannot be read, or raise ``problem``."""
-        if self.on_bad is None:
-            raise problem
-        self.bad += 1
-        self.on_bad(where, problem)
-
-
-def iter_rows(path: str | Path, report: ReadReport | None = None, *, whole: bool = True) -> Iterator[Row]:
+def iter_rows(
+    path: str | Path,
+    report: ReadReport | None = None,
+    *,
+    options: DataOptions = NO_OPTIONS,
+    whole: bool = True,
+    labeled: bool = False,
+) -> Iterator[Row]:
     """The rows of a file or folder in order; the suffix chooses the format (the module's table).
 
     Rows are counted from 1, without the header and blank lines. `report` is brought up to date before each row is
-    given. Unless they are to be `whole`, files of text come in pieces of a megabyte, cut at the end of a line where
-    there is one: any size of file will do.
+    given. Unless they are to be `whole`, files of text come in lines or pieces: any size of file will do. Where labels
+    are needed (`labeled`), files beside the folders of the labels, and those that are not text, are left out.
     """
     path = Path(path)
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from None
-    rows = _read_folder(path, whole) if path.is_dir() else _read_file(path, whole)
-    return _cleaned(rows, str(path), report or ReadReport())
+    return iter_parts([path], report or ReadReport(), options=options, whole=whole, labeled=labeled)
 
 
-def iter_stream(stream: BinaryIO, report: ReadReport | None = None) -> Iterator[Row]:
+def iter_parts(
+    paths: Sequence[Path], report: ReadReport, *, options: DataOptions, whole: bool, labeled: bool
+) -> Iterator[Row]:
+    """The rows of several files or folders that are one part of a data set."""
+    return _cleaned(_parts(paths, options, report, whole, labeled), str(paths[0]), report)
+
+
+def _parts(
+    paths: Sequence[Path], options: DataOptions, report: ReadReport, whole: bool, labeled: bool
+) -> Iterator[Row | BadRow]:
+    for path in paths:
+        if path.is_dir():
+            yield from _folder(path, options, report, whole, labeled)
+        else:
+            yield from _file(path, options, report, whole, alone=len(paths) == 1)
+
+
+def iter_stream(stream: BinaryIO, report: ReadReport | None = None, options: DataOptions = NO_OPTIONS) -> Iterator[Row]:
     """The rows of standard input: JSON lines if the first line that is not blank holds a JSON object.
 
     Otherwise everything up to the end is one document, under `text`. An empty stream has no rows.
     """
-    return _cleaned(_read_stream(stream, "standard input"), "standard input", report or ReadReport())
-
-
-def folder_files(root: Path) -> Iterator[tuple[str | None, Path]]:
-    """(label, path) of every file below `root`, sorted; hidden files and folders are passed over.
-
-    The label is the name of the folder directly below `root`, and None for a file in `root` itself.
-    """
-    for entry in _entries(root):
-        if entry.is_dir():
-            yield from ((entry.name, file) for file in _files_below(entry))
-        else:
-            yield None, entry
-
-
-def unreadable(name: str | Path, error: OSError) -> InputError:
-    """The error for a file that is missing or cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{name}: no such file or folder")
-    return InputError(f"{name}: cannot be read ({error.strerror})")
-
-
-def shard_suffix(files: Sequence[Path]) -> str | None:
-    """The suffix of a folder's files, in lower case, if they are all tables of one kind; None otherwise."""
-    suffixes = {file.suffix.lower() for file in files}
-    return suffixes.pop() if len(suffixes) == 1 and suffixes <= TABLE_READERS.keys() else None
+    name = "standard input"
+    return _cleaned(_stream(stream, name, options), name, report or ReadReport())
 
 
 def _cleaned(rows: Iterator[Row | BadRow], name: str, report: ReadReport) -> Iterator[Row]:
@@ -121,10 +114,9 @@ def _cleaned(rows: Iterator[Row | BadRow], name: str, report: ReadReport) -> Ite
             if isinstance(row, BadRow):
                 report.leave_out(*row)
                 continue
-            values, where = row
-            clean = {str(_clean(column)): _clean(value) for column, value in values.items()}
-            report.replaced += list(clean.values()) != list(values.values())
-            yield Row(clean, where)
+            clean = {str(_clean(column)): _clean(value) for column, value in row.values.items()}
+            report.replaced += list(clean.values()) != list(row.values.values())
+            yield row._replace(values=clean)
     except OSError as error:
         raise unreadable(error.filename or name, error) from None
     except RecursionError:
@@ -141,70 +133,93 @@ def _clean(value: object) -> object:
     return value
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Its own files first, then those of its folders, but not of links to folders, which may lead in circles."""
-    for entry in sorted(_entries(folder), key=Path.is_dir):
-        if not entry.is_dir():
-            yield entry
-        elif not entry.is_symlink():
-            yield from _files_below(entry)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-
-
-def _read_folder(root: Path, whole: bool) -> Iterator[Row | BadRow]:
-    files = list(folder_files(root))
-    is_table = shard_suffix([path for _, path in files]) is not None
-    for label, path in files:
-        for row in _read_file(path, whole, as_text=not is_table):
-            if is_table or label is None or isinstance(row, BadRow):
-                yield row
-            else:
-                yield Row({**row.values, "label": label}, row.where)
-
-
-def _read_file(path: Path, whole: bool, as_text: bool = False) -> Iterator[Row | BadRow]:
-    """Its rows, up to where it is damaged, if it is."""
-    reader = None if as_text else TABLE_READERS.get(path.suffix.lower())
+def _file(
+    path: Path, options: DataOptions, report: ReadReport, whole: bool, *, alone: bool, as_text: bool = False
+) -> Iterator[Row | BadRow]:
+    """Its rows, up to where it is damaged, if it is; ``alone`` it is all there is."""
     try:
-        yield from _read_text(path, whole) if reader is None else reader(path)
+        reader = None if as_text else _reader(path, options, report)
+        if reader is not None:
+            yield from reader(path, options, report)
+        elif whole:
+            yield whole_text(path, options, report)
+        else:
+            yield from text_pieces(path, options, report, alone=alone)
     except InputError as problem:
         yield BadRow(str(path), problem)
     except OSError as error:
         yield BadRow(str(path), unreadable(path, error))
 
 
-def _read_text(path: Path, whole: bool) -> Iterator[Row]:
-    with opened(path) as stream:
-        if whole:
-            yield Row({"text": decode(stream.read())}, str(path))
-            return
-        # A line ends a piece, unless it is longer than one; the bytes of a character stay together.
-        while piece := stream.read(_PIECE_BYTES):
-            piece += stream.readline(_PIECE_BYTES)
-            while piece[-1] >= 0x80 and (more := stream.peek(1)[:1]) and more[0] & 0xC0 == 0x80:
-                piece += stream.read(1)
-            yield Row({"text": decode(piece)}, str(path))
+def _reader(path: Path, options: DataOptions, report: ReadReport) -> Reader | None:
+    """What reads the rows of a file; None for a text."""
+    suffix = file_suffix(path)
+    if suffix in _MAY_BE_CONLL and path.is_file():
+        with open_text(path, options, report) as stream:
+            if is_conll(stream.read(SNIFFED_BYTES)):
+                return conll_rows
+    return _READERS.get(suffix)
 
 
-def _read_stream(stream: BinaryIO, name: str) -> Iterator[Row | BadRow]:
-    head: list[bytes] = []
-    for line in stream:
-        head.append(line if head else line.removeprefix(BYTE_ORDER_MARK))
-        if head[-1].strip():
+def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, labeled: bool) -> Iterator[Row | BadRow]:
+    files = list(folder_files(root))
+    in_folders = [file for file in files if file.label is not None]
+    if labeled and in_folders:
+        files = _without(files, [file for file in files if file.label is None], f"beside the folders of {root}", report)
+    if any(file_suffix(file.path) in _READERS for file in files):
+        about = [file for file in files if _ABOUT_DATA.fullmatch(file.path.name)]
+        files = _without(files, about, "about the data", report)
+    # Files of one kind in folders may be tables; of several kinds they are the documents.
+    are_texts = bool(in_folders) and shard_suffix([file.path for file in in_folders]) is None
+    if labeled or not whole:
+        files = _without(files, [file for file in files if _is_no_text(file.path, options)], "that are no text", report)
+    for file in files:
+        as_text = are_texts and file.label is not None
+        for row in _file(file.path, options, report, whole, alone=len(files) == 1, as_text=as_text):
+            if isinstance(row, BadRow) or file.label is None or _has_label(row):
+                yield row
+            else:
+                yield row._replace(values={**row.values, "label": file.label})
+
+
+def _without(files: list[FolderFile], strays: list[FolderFile], which: str, report: ReadReport) -> list[FolderFile]:
+    """The files that are no strays, which are named."""
+    if strays:
+        names = ", ".join(str(file.path) for file in strays[:_SHOWN_FILES]) + (", …" if strays[_SHOWN_FILES:] else "")
+        report.note(f"left out {len(strays):,} file{'' if len(strays) == 1 else 's'} {which}: {names}")
+    return [file for file in files if file not in strays]
+
+
+def _is_no_text(path: Path, options: DataOptions) -> bool:
+    if file_suffix(path) == ".parquet":
+        return False
+    try:
+        find_encoding(path, options)
+    except NotText:
+        return True
+    except (InputError, OSError):  # told when the file is read
+        pass
+    return False
+
+
+def _has_label(row: Row) -> bool:
+    return row.of_table and any(name.strip().lower() in LABEL_COLUMNS for name in row.values)
+
+
+def _stream(stream: BinaryIO, name: str, options: DataOptions) -> Iterator[Row | BadRow]:
+    lines = io.TextIOWrapper(stream, options.encoding or "utf-8-sig", "surrogateescape", newline="")
+    head: list[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
             break
     if not head:
         return
-    try:
-        is_json = isinstance(json.loads(decode(head[-1])), dict)
-    except (ValueError, RecursionError):
-        is_json = False
-    if is_json:
-        yield from read_json_lines(chain(head, stream), name)
+    if is_object(head[-1]):
+        yield from json_lines(chain(head, lines), name)
         return
-    data = b"".join(head) + stream.read()
-    if b"\0" in data[:SNIFFED_BYTES]:
+    text = "".join(head) + lines.read()
+    if "\0" in text[:SNIFFED_BYTES]:
         raise not_text(name)
-    yield Row({"text": decode(data)}, name)
+    check_decoded(text, name, options.encoding)
+    yield Row({"text": text}, name, of_table=False)

@@ -1,5 +1,6 @@
 """What a document of each task holds, and how it is read from a row of the user's table."""
 
+import ast
 import json
 import math
 import re
@@ -11,20 +12,15 @@ from datasets import Sequence as ListOf
 from datasets import Value
 
 from torch_linformer.data.reading import columns as names
-from torch_linformer.data.reading.columns import (
-    USUAL,
-    ChosenColumns,
-    UsualNames,
-    bad_cell,
-    empty_cell,
-    is_missing,
-    read_label,
-    read_text,
-)
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.cells import bad_cell, empty_cell, is_missing, read_label, read_text
+from torch_linformer.data.reading.columns import USUAL, ChosenColumns, UsualNames
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell
+_IN_BRACKETS = re.compile(r"\s*(\[.*\]|\(.*\)|\{.*\}|set\(\))\s*", re.DOTALL)
+_NUMBERS = re.compile(r"\s*\[\s*\d+(\s+\d+)*\s*\]\s*")  # as NumPy prints them
+_SIDE_BY_SIDE = re.compile(r"""(['"])\s+(['"])""")  # strings, as NumPy prints them
 _TRUE, _FALSE = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none")
 _TEXTS, _PLACES = ListOf(Value("string")), ListOf(Value("int64"))
 
@@ -38,30 +34,32 @@ class Record:
         read: the record of a row; one whose "text" is empty is skipped.
         usual: what the user's columns are usually called.
         several_labels: whether ``--label-column`` may name several columns, each a label.
+        of_words: whether a text is a list of words, each with a tag.
     """
 
     features: dict[str, Any]
     read: Callable[[Row, ChosenColumns], dict[str, Any]]
     usual: UsualNames = USUAL
     several_labels: bool = False
+    of_words: bool = False
 
 
 def _text(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    return {"text": read_text(row, columns.text)}
+    return {"text": columns.read_text(row)}
 
 
 def _labeled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text = read_text(row, columns.text)
+    text = columns.read_text(row)
     return {"text": text, "label": read_label(row, columns.label) if text else ""}
 
 
 def _scored(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text = read_text(row, columns.text)
+    text = columns.read_text(row)
     return {"text": text, "label": _number(row, columns.label) if text else 0.0}
 
 
 def _several(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text, label = read_text(row, columns.text), columns.label or ""
+    text, label = columns.read_text(row), columns.label or ""
     if label in row.values or "," not in label:
         return {"text": text, "label": _labels(row, label)}
     return {"text": text, "label": [name for name in label.split(",") if _holds(row, name)]}
@@ -75,7 +73,7 @@ def _tagged(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 
 def _asked(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-    text, question = read_text(row, columns.text), read_text(row, columns.question or "")
+    text, question = columns.read_text(row), read_text(row, columns.question or "")
     if text and not question:
         raise empty_cell(row, "question", columns.question)
     answers = _answers(row, columns.label, text) if columns.label else {"answers": [], "starts": []}
@@ -86,7 +84,7 @@ def _two_texts(one: str, other: str) -> Callable[[Row, ChosenColumns], dict[str,
     """How a text and another that belongs to it are read; what they are called is said in errors."""
 
     def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-        text, second = read_text(row, columns.text, one), read_text(row, columns.label or "", other)
+        text, second = columns.read_text(row, one), read_text(row, columns.label or "", other)
         if text and not second:
             raise empty_cell(row, other, columns.label)
         return {"text": text, other: second}
@@ -98,7 +96,7 @@ def _with_name(called: str) -> Callable[[Row, ChosenColumns], dict[str, Any]]:
     """How a text and the name of a document are read."""
 
     def read(row: Row, columns: ChosenColumns) -> dict[str, Any]:
-        text = read_text(row, columns.text, called)
+        text = columns.read_text(row, called)
         return {"text": text, "id": read_label(row, columns.label) if text else ""}
 
     return read
@@ -111,7 +109,11 @@ SEVERAL = Record({"label": _TEXTS}, _several, several_labels=True)
 TAGGED = Record(
     {"word_starts": _PLACES, "word_ends": _PLACES, "label": _TEXTS},
     _tagged,
-    UsualNames(("tokens", "words", *names.TEXT_COLUMNS), ("tags", "ner_tags", "pos_tags", *names.LABEL_COLUMNS)),
+    UsualNames(
+        ("tokens", "words", "token", "word", *names.TEXT_COLUMNS),
+        ("tags", "ner_tags", "pos_tags", "tag", "ner", *names.LABEL_COLUMNS),
+    ),
+    of_words=True,
 )
 ASKED = Record(
     {"question": Value("string"), "name": Value("string"), "answers": _TEXTS, "starts": _PLACES},
@@ -167,10 +169,12 @@ def _number(row: Row, column: str | None) -> float:
 
 
 def _labels(row: Row, column: str) -> list[str]:
-    """A list as it is; a cell of text cut at commas, semicolons and bars; an empty cell has no label."""
-    value = row.cell(column)
+    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label."""
+    value: Any = row.cell(column)
     if is_missing(value):
         return []
+    if isinstance(value, str):
+        value = _parsed(value)
     if isinstance(value, str):
         value = _SEPARATORS.split(value)
     if isinstance(value, int):
@@ -178,6 +182,22 @@ def _labels(row: Row, column: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
         raise bad_cell(row, column, value, ", no labels; expected a list of them")
     return sorted({str(item).strip() for item in value} - {""})
+
+
+def _parsed(cell: str) -> Any:
+    """What a cell in brackets spells in JSON, in Python, or as NumPy prints it; other text as it is."""
+    if not _IN_BRACKETS.fullmatch(cell):
+        return cell
+    if _NUMBERS.fullmatch(cell):
+        return [int(number) for number in cell.strip()[1:-1].split()]
+    spelled = _SIDE_BY_SIDE.sub(r"\1, \2", cell).strip()  # which to Python would be one string
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            value = parse(spelled)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return list(value) if isinstance(value, (tuple, set)) else value
+    return [] if spelled == "set()" else cell
 
 
 def _holds(row: Row, column: str) -> bool:
@@ -190,12 +210,18 @@ def _holds(row: Row, column: str) -> bool:
 
 
 def _words(row: Row, column: str | None) -> list[str]:
-    value = row.cell(column)
+    value: Any = row.cell(column)
     if isinstance(value, str):
-        value = value.split()
+        spelled = _parsed(value)
+        value = spelled if isinstance(spelled, list) and _are_words(spelled) else value.split()
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) and item != "" for item in value):
         raise bad_cell(row, column, value, ", no list of words or tags")
     return [str(item) for item in value]
+
+
+def _are_words(values: list[Any]) -> bool:
+    """Whether a spelled list is of words or tags: one number in brackets may as well be three words."""
+    return all(isinstance(value, str) for value in values) or len(values) > 1
 
 
 def _answers(row: Row, column: str, text: str) -> dict[str, Any]:

@@ -5,21 +5,24 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import datasets
-from datasets import ClassLabel
 from datasets.fingerprint import Hasher
 from huggingface_hub import HfApi, constants
 
+from torch_linformer.data.reading.class_names import ClassNames
 from torch_linformer.data.reading.corpus import stdlib_documents
-from torch_linformer.data.reading.readers import ReadReport, folder_files, iter_rows, shard_suffix, unreadable
-from torch_linformer.data.reading.text_files import TABLE_SUFFIXES, Row
+from torch_linformer.data.reading.files import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, unreadable
+from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.readers import iter_parts
+from torch_linformer.data.reading.rows import ReadReport, Row
 from torch_linformer.errors import InputError, first_line
 
 STDLIB = "stdlib"
 _HUB_NAME = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>\w[\w.-]*))?")
-_FILE_SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".md")
+_URL = re.compile(r"\w+://.+")
+_FILE_SUFFIXES = (*TABLE_SUFFIXES, *COMPRESSED_SUFFIXES, ".txt", ".md")
 _HUB_TIMEOUT = 10  # seconds
 
 
@@ -31,46 +34,68 @@ class DocumentSource:
         name: a short name, for the folder of a run.
         rows: starts reading again; the report it is given is kept up to date.
         version: differs whenever the rows might.
-        note: a description for the screen, if the user did not name its columns; None for a table.
+        note: a description for the screen, if the rows are of no table.
+        parts: the parts of a data set that are there, "train" among them; empty where there is only one.
     """
 
     name: str
     rows: Callable[[ReadReport], Iterator[Row]]
     version: object
     note: str | None = None
+    parts: tuple[str, ...] = ()
 
 
-def find_source(source: str, split: str, *, whole: bool = True) -> DocumentSource:
-    """Find what `source` names: "stdlib", an existing path, or else the part `split` of a hub data set.
+def find_source(
+    source: str, part: str = "train", options: DataOptions = NO_OPTIONS, *, whole: bool = True, labeled: bool = False
+) -> DocumentSource:
+    """Find what `source` names: "stdlib", an existing path, or else a data set of the hub; of one in parts, `part`.
 
-    Unless they are to be `whole`, long files of text come in pieces (`iter_rows`).
+    Unless they are to be `whole`, long files of text come in pieces; `labeled` are those whose folders are their labels
+    (`iter_rows`).
     """
     if source == STDLIB:
         documents, description = stdlib_documents()
         return DocumentSource(STDLIB, lambda report: iter(documents), Hasher.hash(documents), description)
+    if _URL.fullmatch(source):
+        raise InputError(f"{source}: addresses are not opened; download the file and name it")
     path, hub_name = Path(source), _HUB_NAME.fullmatch(source)
     if hub_name and not os.path.exists(source) and path.suffix.lower() not in _FILE_SUFFIXES:
-        return _hub(source, hub_name["name"], hub_name["config"], split)
-    return _local(path, whole)
+        return _hub(source, hub_name["name"], hub_name["config"], part)
+    return _local(path, part, options, whole, labeled)
 
 
-def _local(path: Path, whole: bool) -> DocumentSource:
-    iter_rows(path)  # raises if there is nothing
-    if not (path.is_file() or path.is_dir()):
-        raise InputError(f"{path}: neither a file nor a folder, and read more than once; save it to a file")
+def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bool) -> DocumentSource:
     try:
-        files = [file for _, file in folder_files(path)] if path.is_dir() else [path]
-        states = [file.stat() for file in files]
+        path.stat()
+        if not (path.is_file() or path.is_dir()):
+            raise InputError(f"{path}: neither a file nor a folder, and read more than once; save it to a file")
+        parts = parts_of(path) if path.is_dir() else {}
+        chosen = parts.get(part, [path])
+        files = [
+            item for entry in chosen for item in ([FolderFile(entry, None)] if entry.is_file() else folder_files(entry))
+        ]
+        states = [file.path.stat() for file in files]
     except OSError as error:
-        raise unreadable(error.filename, error) from None
-    version = [(str(file.resolve()), at.st_size, at.st_mtime_ns) for file, at in zip(files, states, strict=True)]
-    note = None
-    if path.is_dir() and shard_suffix(files) is None:
-        note = f"{len(files):,} files of {path}" + (", labeled with the names of their folders" if whole else "")
-    elif path.is_file() and path.suffix.lower() not in TABLE_SUFFIXES:
-        note = f"{path} as one document" if whole else f"{path} as text"
-    name = path.resolve().name if path.is_dir() else path.stem
-    return DocumentSource(name, lambda report: iter_rows(path, report, whole=whole), version, note)
+        raise unreadable(error.filename or path, error) from None
+    version = [(str(file.path.resolve()), at.st_size, at.st_mtime_ns) for file, at in zip(files, states, strict=True)]
+    notes = []
+    if parts:
+        names = ", ".join(f"{name} ({', '.join(entry.name for entry in entries)})" for name, entries in parts.items())
+        notes.append(f"{path} holds the parts {names}")
+
+    def rows(report: ReadReport) -> Iterator[Row]:
+        for note in notes:
+            report.note(note)
+        return iter_parts(chosen, report, options=options, whole=whole, labeled=labeled)
+
+    in_folders = [file for file in files if file.label is not None]
+    described = f"{len(files):,} files of {path}"
+    if labeled and in_folders:
+        described = f"{len(in_folders):,} files of {path}, labeled with the names of their folders"
+    if path.is_file():
+        described = f"{path} as one document" if whole else f"{path} as text"
+    name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
+    return DocumentSource(name, rows, (version, Hasher.hash(options)), described, tuple(parts))
 
 
 def ask_hub(kind: str, name: str) -> None:
@@ -83,30 +108,17 @@ def ask_hub(kind: str, name: str) -> None:
         HfApi().repo_info(name, repo_type=kind, timeout=_HUB_TIMEOUT)
 
 
-def _hub(source: str, name: str, config: str | None, split: str) -> DocumentSource:
+def _hub(source: str, name: str, config: str | None, part: str) -> DocumentSource:
     try:
         ask_hub("dataset", name)
-        dataset = datasets.load_dataset(name, config, split=split)
+        dataset = datasets.load_dataset(name, config, split=part)
     except Exception as error:  # the hub, the network and the builders share no base class of errors
         nowhere = "no such file or folder, nor within reach as a Hugging Face data set"
         raise InputError(f"{source}: {nowhere} ({first_line(error)})") from None
-    classes = {column: found for column, kind in dataset.features.items() if (found := _class_label(kind))}
+    classes = ClassNames.of_features(dataset.features)
 
     def rows(report: ReadReport) -> Iterator[Row]:
         for number, values in enumerate(dataset, start=1):
-            labels = {column: _class_name(kind, values[column]) for column, kind in classes.items()}
-            yield Row({**values, **labels}, f"{source}, row {number}")
+            yield Row(classes.named(values), f"{source}, row {number}")
 
     return DocumentSource(name.rpartition("/")[2], rows, dataset._fingerprint)
-
-
-def _class_label(kind: Any) -> ClassLabel | None:
-    """The classes of a column of class numbers, or of lists of them."""
-    kind = getattr(kind, "feature", kind)
-    return kind if isinstance(kind, ClassLabel) else None
-
-
-def _class_name(classes: Any, number: Any) -> Any:
-    if isinstance(number, list):
-        return [_class_name(classes, each) for each in number]
-    return None if number is None or number < 0 else classes.int2str(number)  # -1 marks a missing label

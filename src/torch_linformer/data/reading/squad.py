@@ -4,35 +4,23 @@
     {"id": "…", "question": "…", "answers": [{"text": "…", "answer_start": 0}], "is_impossible": false}]}]}]}
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-from torch_linformer.data.reading.text_files import Row, decode
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 _KINDS = {str: "text", int: "a whole number", list: "an array"}
 
 
-def find_squad(data: bytes, name: str) -> dict[str, Any] | None:
-    """Parse a file of SQuAD: an object whose "data" are articles with "paragraphs".
-
-    Returns None for other JSON, and for broken JSON without these two names, whose own reader describes it.
-    """
-    text = decode(data)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        if b'"data"' not in data or b'"paragraphs"' not in data or _is_lines(text, error):
-            return None
-        raise InputError(f"{name}: not valid JSON ({error}); write one object in the form of SQuAD") from None
+def is_squad(content: object) -> bool:
+    """Whether a value is a file of SQuAD: an object whose "data" are articles with "paragraphs"."""
     articles = content.get("data") if isinstance(content, dict) else None
-    outlined = isinstance(articles, list) and any(isinstance(item, dict) and "paragraphs" in item for item in articles)
-    return content if outlined else None
+    return isinstance(articles, list) and any(isinstance(item, dict) and "paragraphs" in item for item in articles)
 
 
 def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
-    """Each question of what `find_squad` returned; its place is its ID.
+    """Each question of such a file; its place is its ID.
 
     The values are `id`, `question`, `context` and `answers`, the last with the equally long lists `text` and
     `answer_start` (in characters), which are empty if the question has no answer. A question without `answers` that
@@ -45,13 +33,6 @@ def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
             context = _field(paragraph, "context", inside, str)
             for question_number, question in enumerate(_field(paragraph, "qas", inside, list)):
                 yield _question(question, context, name, f"{inside}.qas[{question_number}]")
-
-
-def _is_lines(text: str, error: Exception) -> bool:
-    """Whether JSON lines were parsed as one object: the first ends where its line does, and more follows."""
-    if not isinstance(error, json.JSONDecodeError) or error.msg != "Extra data":
-        return False
-    return "\n" not in text[: error.pos].strip()
 
 
 def _question(question: Any, context: str, name: str, place: str) -> Row:

@@ -8,10 +8,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, empty_cell, find_columns, read_text
-from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport, iter_rows, iter_stream
+from torch_linformer.data.reading.cells import empty_cell, read_text
+from torch_linformer.data.reading.columns import find_columns
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.readers import iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
 from torch_linformer.errors import InputError
 
 # One word with a suffix or a folder in it is meant as the name of a file.
@@ -19,23 +21,19 @@ _LIKE_A_FILE = re.compile(r"(\S*[/\\]\S*|\S+\.\w{1,7})")
 
 
 class Document(NamedTuple):
-    """A text, where it came from, and the question asked of it, if any."""
+    """A text, where it came from, the question asked of it, if any, and what its row calls it, if anything."""
 
     where: str
     text: str
     question: str | None = None
-
-
-def given_rows(file: str, report: ReadReport) -> Iterator[Row]:
-    """The rows of a file or folder, or of standard input for "-"."""
-    return iter_stream(sys.stdin.buffer, report) if file == "-" else iter_rows(file, report)
+    id: str | None = None
 
 
 def documents(
     rows: Iterable[Row],
     source: str,
     record: Record,
-    named: NamedColumns,
+    options: DataOptions,
     report: ReadReport,
     question: str | None = None,
 ) -> Iterator[Document]:
@@ -48,16 +46,18 @@ def documents(
     if not sample:
         return
     usual = record.usual if question is None else record.usual._replace(question=())
-    if usual.question and named.question is None and list(sample[0].values) == ["text"]:
+    if usual.question and options.question_column is None and list(sample[0].values) == ["text"]:
         raise InputError(f"{source}: a text without a question; ask one of every document with --question")
     try:
-        columns = find_columns(sample, source, named, usual=usual, needs_label=False)
+        columns = find_columns(sample, source, options, usual=usual, needs_label=False)
     except InputError as problem:
         report.leave_out(source, problem)
         return
+    if sample[0].of_table:
+        report.note(f"{source}: {columns.reason}")
     for row in chain(sample, rows):
         try:
-            text = read_text(row, columns.text, usual.called[0])
+            text = columns.read_text(row, usual.called[0])
             asked = question if columns.question is None else read_text(row, columns.question)
             if asked == "":
                 raise empty_cell(row, "question", columns.question)
@@ -65,7 +65,7 @@ def documents(
             report.leave_out(row.where, problem)
             continue
         if text:
-            yield Document(row.where, text, asked)
+            yield Document(row.where, text, asked, columns.id_of(row))
         else:
             report.empty += 1
 
@@ -92,13 +92,16 @@ def given_files(names: Iterable[str]) -> tuple[str, ...]:
 def documents_of(
     files: Iterable[str],
     record: Record,
-    named: NamedColumns,
+    options: DataOptions,
     report: ReadReport,
     question: str | None = None,
 ) -> Iterator[Document]:
-    """The documents of some files or folders, one after the other; see :func:`documents`."""
+    """The documents of some files or folders, one after the other, "-" is standard input; see :func:`documents`."""
     for file in files:
-        yield from documents(given_rows(file, report), file, record, named, report, question)
+        rows = (
+            iter_stream(sys.stdin.buffer, report, options) if file == "-" else iter_rows(file, report, options=options)
+        )
+        yield from documents(rows, file, record, options, report, question)
 
 
 def one_document(given: str) -> tuple[str, str]:
@@ -109,11 +112,11 @@ def one_document(given: str) -> tuple[str, str]:
         return given, "the text that was given"
     name = "standard input" if given == "-" else Path(given).name
     report = ReadReport()
-    found = list(islice(documents(given_rows(given, report), name, TEXT, NOT_NAMED, report), 2))
-    if len(found) != 1:
-        problem = "holds more than one document" if found else "no document with any text"
+    texts = [document.text for document in islice(documents_of([given], TEXT, NO_OPTIONS, report), 2)]
+    if len(texts) != 1:
+        problem = "holds more than one document" if texts else "no document with any text"
         raise InputError(f"{name}: {problem}; give one")
-    return found[0].text, name
+    return texts[0], name
 
 
 def _exists(given: str) -> bool:

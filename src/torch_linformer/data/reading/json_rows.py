@@ -1,0 +1,120 @@
+"""Rows of JSON: one object a line, an array of objects, or what pandas, `datasets` and SQuAD write as one value."""
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch_linformer.data.reading.files import check_decoded, open_text
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.squad import is_squad, squad_rows
+from torch_linformer.errors import InputError
+
+
+def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row | BadRow]:
+    """A row for each object of a file. Unless there is one on each line, the file is read whole."""
+    with open_text(path, options, report) as stream:
+        head = _first_lines(stream)
+        if _are_objects(head):
+            yield from json_lines(chain(head, stream), str(path))
+        else:
+            yield from _whole(path, "".join(head) + stream.read())
+
+
+def json_lines(lines: Iterable[str], name: str) -> Iterator[Row | BadRow]:
+    """Rows of JSON lines; blank lines are passed over."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{name}, line {number}"
+            try:
+                yield _object(_parsed(line, where, "write one JSON object on each line"), where)
+            except InputError as problem:
+                yield BadRow(where, problem)
+
+
+def _first_lines(stream: io.TextIOBase | Iterable[str]) -> list[str]:
+    """The lines up to the second that is not blank."""
+    head: list[str] = []
+    for line in stream:
+        head.append(line)
+        if sum(bool(line.strip()) for line in head) == 2:
+            break
+    return head
+
+
+def _are_objects(head: list[str]) -> bool:
+    """Whether a file holds an object on each line, by its first two that are not blank; one alone is a whole value."""
+    lines = [line.strip() for line in head if line.strip()]
+    if len(lines) < 2:
+        return False
+    return _looks_like_object(lines[0]) or (
+        _looks_like_object(lines[1]) and not lines[0].endswith(("[", "{", ",", ":"))
+    )
+
+
+def is_object(line: str) -> bool:
+    """Whether a line is a JSON object."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _looks_like_object(line: str) -> bool:
+    return (line.startswith("{") and line.endswith("}")) or is_object(line)
+
+
+def _whole(path: Path, text: str) -> Iterator[Row | BadRow]:
+    content = _parsed(text, str(path), "write an array of objects, or one object on each line")
+    if is_squad(content):
+        yield from squad_rows(content, str(path))
+        return
+    for number, values in enumerate(_items(content, path), start=1):
+        yield _object(values, f"{path}, item {number}")
+
+
+def _items(content: object, path: Path) -> Iterable[Any]:
+    """The objects in a value: its items, those of the one array in it, or the rows of a table as pandas writes it."""
+    if isinstance(content, list):
+        return content
+    if not isinstance(content, dict):
+        return [content]
+    if {"columns", "data"} <= content.keys() and all(isinstance(row, list) for row in content["data"]):
+        return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]  # orient="split"
+    arrays = [name for name, value in content.items() if _holds_objects(value)]
+    if len(arrays) > 1:
+        raise InputError(f"{path}: holds several arrays of objects ({', '.join(arrays)}); save each as a file")
+    if arrays:
+        return list(content[arrays[0]])
+    if len(content) > 1 and all(isinstance(value, dict) for value in content.values()):
+        return _table(content)
+    return [content]
+
+
+def _table(content: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an object of objects: of columns, where the keys within are numbers of rows, or of rows by name."""
+    within = dict.fromkeys(key for values in content.values() for key in values)
+    if within and all(key.isdecimal() for key in within):
+        return [{name: column.get(key) for name, column in content.items()} for key in within]
+    return [{"id": name, **row} for name, row in content.items()]
+
+
+def _holds_objects(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _object(values: object, where: str) -> Row:
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: expected a JSON object, found {type(values).__name__}")
+    return Row(values, where)
+
+
+def _parsed(text: str, where: str, remedy: str) -> Any:
+    check_decoded(text, where)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({error}); {remedy}") from None

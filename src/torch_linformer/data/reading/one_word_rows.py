@@ -1,0 +1,47 @@
+"""Tables with one word a row, as some corpora of tagged words come: the rows of a sentence made one."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch_linformer.data.reading.cells import is_missing
+from torch_linformer.data.reading.columns import ChosenColumns
+from torch_linformer.data.reading.rows import Row
+from torch_linformer.errors import InputError
+
+_SENTENCE = re.compile(r"sent(ence)?[ _-]*(#|id|idx|no|nr|num(ber)?)?", re.IGNORECASE)
+
+
+def sentence_column(rows: Sequence[Row], columns: ChosenColumns, source: str) -> str | None:
+    """The column that tells the sentence of each row, where the rows of a table are words; None where they are not.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    words = [row.values.get(columns.text) for row in rows]
+    if len(rows) < 2 or not all(isinstance(word, str) and len(word.split()) < 2 for word in words):
+        return None
+    names = list(rows[0].values)
+    fitting = [name for name in names if _SENTENCE.fullmatch(name.strip()) and name not in columns[:2]]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = ", ".join(map(repr, names))
+    raise InputError(
+        f"{source}: one word a row; call the column that numbers the sentences 'sentence', or write one sentence a row "
+        f"or CoNLL; columns: {listed}"
+    )
+
+
+def joined_sentences(rows: Iterable[Row], columns: ChosenColumns, sentence: str) -> Iterator[Row]:
+    """A row for each sentence, with the lists of its words and tags; an empty cell goes on with the sentence."""
+    taken = [column for column in (columns.text, columns.label) if column is not None]
+    number, lists, where = object(), dict[str, list[object]](), ""
+    for row in rows:
+        value = row.values.get(sentence)
+        if not lists or not (is_missing(value) or value == number):
+            if lists:
+                yield Row({**lists}, where)
+            number, lists, where = value, {column: [] for column in taken}, row.where
+        for column in taken:
+            lists[column].append(row.values.get(column))
+    if lists:
+        yield Row({**lists}, where)

@@ -1,0 +1,36 @@
+"""Texts in files that a table names."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.data.reading.texts import whole_text
+from torch_linformer.errors import InputError
+
+_LONGEST_PATH = 255
+
+
+class TextFolder(NamedTuple):
+    """A folder with the texts of which a table names the files."""
+
+    path: Path
+    options: DataOptions
+
+    def read(self, name: str, where: str) -> str:
+        """The text of a file in it.
+
+        Raises:
+            InputError: there is no such file, or it lies elsewhere.
+        """
+        file = self.path / name
+        if not self.holds(name):
+            raise InputError(f"{where}: no file {name!r} in {self.path}, which --text-folder names")
+        return str(whole_text(file, self.options, ReadReport()).values["text"])
+
+    def holds(self, name: object) -> bool:
+        """Whether a cell names a file in it; a table may not reach what lies outside."""
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_PATH or "\0" in name:
+            return False
+        file = self.path / name
+        return file.is_file() and file.resolve().is_relative_to(self.path.resolve())

@@ -1,0 +1,55 @@
+"""Files of plain text: each a document, or the source of many where none of them has to be whole."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from torch_linformer.data.reading.files import check_decoded, open_text
+from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.rows import ReadReport, Row
+
+_PIECE = 2**20  # characters of a text of which only parts are needed at once
+_SHORTEST_PIECE = 1000
+_PIECES = 50  # of a file alone, at least: some are held out
+_LEAST_LINES = 20  # of a file whose lines are documents
+_OVERLONG = 4  # times a piece, after which it ends at a line that ends no paragraph
+
+
+def whole_text(path: Path, options: DataOptions, report: ReadReport) -> Row:
+    """A file as one row, "text"."""
+    with open_text(path, options, report) as stream:
+        text = stream.read()
+    check_decoded(text, str(path), options.encoding)
+    return Row({"text": text}, str(path), of_table=False)
+
+
+def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: bool) -> Iterator[Row]:
+    """A file as many rows: its lines if it is ``alone`` and has no paragraphs, or else pieces of whole paragraphs.
+
+    Pieces have a million characters; a fiftieth of a file alone, if that is less. No size of file is too large.
+    """
+    by_lines = alone and _is_lines(path, options, report)
+    most = max(_SHORTEST_PIECE, min(_PIECE, path.stat().st_size // _PIECES)) if alone else _PIECE
+    if alone:
+        what = "each line" if by_lines else f"each piece of about {most:,} characters, cut between paragraphs or lines,"
+        report.note(f"{path}: {what} is a document; for others give a folder of files, or JSON lines")
+    with open_text(path, options, report) as stream:
+        piece: list[str] = []
+        length = 0
+        for line in iter(partial(stream.readline, _PIECE), ""):
+            check_decoded(line, str(path), options.encoding)
+            piece.append(line)
+            length += len(line)
+            is_end = length >= most and (not line.strip() or length >= _OVERLONG * most or most == _PIECE)
+            if by_lines or is_end:
+                yield Row({"text": "".join(piece)}, str(path), of_table=False)
+                piece, length = [], 0
+        if piece:
+            yield Row({"text": "".join(piece)}, str(path), of_table=False)
+
+
+def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
+    """Whether a file has many lines, and none of them is blank, as far as is looked at."""
+    with open_text(path, options, report) as stream:
+        lines = stream.read(_PIECE).splitlines()
+    return len(lines) >= _LEAST_LINES and all(line.strip() for line in lines)
