@@ -78,7 +78,7 @@ def by_definition(task, examples, words, rest, a, b):
     for query, group in enumerate(judgments.queries):
         scores = [a * words[first + query] @ words[j] + b * rest[first + query] @ rest[j] for j in range(documents)]
         there = [j for j in range(documents) if j != judgments.itself[query]]
-        own = [j for j in there if judgments.documents[j] == group]
+        own = [j for j in there if judgments.members[j, group]]
         losses.append(math.log(sum(math.exp(scores[j]) for j in there) / sum(math.exp(scores[j]) for j in own)))
     return sum(losses) / len(losses)
 
