@@ -1,28 +1,36 @@
 """The three parts of a run's documents: training, validation (picks the checkpoint) and test (scored once)."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from torch_linformer.data.overlap import find_overlap
-from torch_linformer.data.reading.columns import NamedColumns
-from torch_linformer.data.reading.documents import (
-    Documents,
+from torch_linformer.data.digest import content_digest
+from torch_linformer.data.labels import (
+    are_numbers,
     check_labels,
+    check_one_hot,
     check_repeated,
     label_names,
-    parse_part,
-    split_documents,
+    name_labels,
 )
+from torch_linformer.data.overlap import find_overlap
+from torch_linformer.data.parts import GROUP, parse_part, split_documents
+from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.documents import Documents
 from torch_linformer.tasks.registry import TASKS
+from torch_linformer.tasks.tagging import NUMBERED
 from torch_linformer.training.train_settings import TrainSettings
+
+OF_ONE_LABEL = ("classify", "embed")  # tasks whose documents have one label each
 
 
 @dataclass(frozen=True)
 class Splits:
     """Datasets with the columns of the task's record; the names of its labels, if any; notes for the screen.
 
-    ``warnings`` stand beside the scores too; ``repeats`` counts documents with the text of another one.
+    ``warnings`` stand beside the scores too; ``repeats`` counts documents with the text of another one; ``digest``
+    differs where the documents of any part do.
     """
 
     train: Dataset
@@ -32,6 +40,7 @@ class Splits:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     repeats: dict[str, int] = field(default_factory=dict)
+    digest: str = ""
 
 
 def load_splits(settings: TrainSettings) -> Splits:
@@ -44,29 +53,62 @@ def load_splits(settings: TrainSettings) -> Splits:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
-    least = TASKS[settings.task].least_labels
-    names = label_names(documents.dataset, least) if least else []
-    if settings.task == "classify":
-        check_repeated(names, documents.dataset, settings.data)
+    if settings.task in OF_ONE_LABEL and "label" in documents.dataset.column_names:
+        check_repeated(documents.dataset, settings.data, documents.label_column, settings.task)
+    names = _names(settings, documents.dataset)
     train, test = _part(settings, documents.dataset, "test", notes)
     train, validation = _part(settings, train, "validation", notes)
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
-    overlap = find_overlap({"to train on": train, "for validation": validation, "held out": test})
-    return Splits(train, validation, test, names, notes, overlap.warnings, overlap.repeats)
+    parts = {"to train on": train, "for validation": validation, "held out": test}
+    overlap = find_overlap(parts)
+    warnings = list(overlap.warnings)
+    if settings.task == "token-classify" and are_numbers(names):
+        warnings.append(NUMBERED)
+    train, validation, test = (_without_groups(part) for part in (train, validation, test))
+    return Splits(train, validation, test, names, notes, warnings, overlap.repeats, content_digest(parts))
+
+
+def _without_groups(part: Dataset) -> Dataset:
+    return part.remove_columns([GROUP]) if GROUP in part.column_names else part
+
+
+def _names(settings: TrainSettings, documents: Dataset) -> list[str]:
+    """The names of the labels, in the order of the outputs: those that the user gives, or those that there are."""
+    least = TASKS[settings.task].least_labels
+    if not least:
+        return []
+    names = label_names(documents, least)
+    if settings.label_names is None:
+        return names
+    check_labels(settings.names, documents, settings.data, "which --label-names does not name")
+    return settings.names
 
 
 def _load(settings: TrainSettings, source: str) -> Documents:
+    """The documents of a source, with the names that the user gives for their labels.
+
+    Raises:
+        InputError: also for lists of zeros and ones without names.
+    """
     named = NamedColumns(**{name: getattr(settings, f"{name}_column") for name in NamedColumns._fields})
-    return TASKS[settings.task].load(source, settings.documents, named)
+    documents = TASKS[settings.task].load(source, settings.documents, named)
+    dataset, several = documents.dataset, settings.task == "multilabel"
+    if several:
+        check_one_hot(dataset, source, settings.names)
+    if settings.names:
+        dataset = name_labels(dataset, settings.names, several=several)
+    return dataclasses.replace(documents, dataset=dataset)
 
 
 def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) -> tuple[Dataset, Dataset]:
     """``train`` without the part ``name``, and the part; a part from a file of its own takes nothing from ``train``."""
     source = parse_part(getattr(settings, name))
     if isinstance(source, float):
-        return split_documents(train, source, settings.seed, stratified=settings.task in ("classify", "embed"))
+        together = GROUP if GROUP in train.column_names else TASKS[settings.task].together
+        stratified = settings.task in OF_ONE_LABEL
+        return split_documents(train, source, settings.seed, stratified=stratified, together=together)
     documents = _load(settings, source)
     notes.extend(f"{name}: {note}" for note in documents.notes)
     return train, documents.dataset

@@ -1,12 +1,17 @@
-"""Documents with the queries that should find them, from one table of pairs or from two tables."""
+"""Documents with the queries that should find them, from one table of pairs or from two tables.
+
+A query may have several documents: the same query, letter by letter, in several rows asks for all of them.
+"""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
-from torch_linformer.data.reading.columns import LABEL_COLUMNS, NOT_NAMED, QUERY_COLUMNS, NamedColumns
+from torch_linformer.data.parts import GROUP
+from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS, NamedColumns
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport
 from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
@@ -31,26 +36,28 @@ def load_collection(queries: str, documents: str | None = None, *, named: NamedC
     """
     if documents is not None and named.label is not None:
         raise InputError("--label-column is for one table of texts and labels: leave --documents out")
-    if named.label is not None or (documents is None and named == NOT_NAMED and _has_labels(queries)):
+    if named.label is not None or (documents is None and not _names_pairs(named) and _has_labels(queries)):
         return load_documents(queries, LABELED, named=named)
     if documents is None:
         pairs = load_documents(queries, SEARCHED, named=named)
-        found = defaultdict[str, dict[str, None]](dict)  # a query that stands there twice counts once
-        for row in pairs.dataset:
-            found[row["text"]][row["query"]] = None
-        return Documents(_collection(found), pairs.name, pairs.notes)
+        relevant = ((row["text"], row["query"]) for row in pairs.dataset)
+        return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes)
     asked = load_documents(queries, JUDGED, named=NamedColumns(query=named.query, document=named.document))
-    there = load_documents(documents, NAMED, named=NamedColumns(text=named.text, document=named.document))
+    searched = load_documents(documents, NAMED, named=named._replace(query=None))
     texts: dict[str, str] = {}
-    for row in there.dataset:
+    for row in searched.dataset:
         if texts.setdefault(row["id"], row["text"]) != row["text"]:
             raise InputError(f"{documents}: two documents are called {row['id']!r}; give each a name of its own")
-    found = defaultdict(dict)
     for row in asked.dataset:
         if row["id"] not in texts:
             raise InputError(f"{queries}: the query {row['text']!r:.60} asks for {row['id']!r}, not in {documents}")
-        found[texts[row["id"]]][row["text"]] = None
-    return Documents(_collection(found), asked.name, [*asked.notes, *(f"documents: {note}" for note in there.notes)])
+    relevant = ((texts[row["id"]], row["text"]) for row in asked.dataset)
+    notes = [*asked.notes, *(f"documents: {note}" for note in searched.notes)]
+    return Documents(_collection(relevant, searched.dataset), asked.name, notes)
+
+
+def _names_pairs(named: NamedColumns) -> bool:
+    return not (named.query is None and named.document is None)
 
 
 def _has_labels(source: str) -> bool:
@@ -60,6 +67,16 @@ def _has_labels(source: str) -> bool:
     return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
 
 
-def _collection(found: dict[str, dict[str, None]]) -> Dataset:
-    columns = {"text": list(found), "queries": [list(queries) for queries in found.values()]}
-    return Dataset.from_dict(columns, features=FEATURES)
+def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:
+    """Each document of pairs of a document and a query once, with its queries, and its group if the table has one."""
+    queries = defaultdict[str, dict[str, None]](dict)  # a pair that stands there twice counts once
+    for text, query in relevant:
+        queries[text][query] = None
+    columns = {"text": list(queries), "queries": [list(asked) for asked in queries.values()]}
+    if GROUP not in table.column_names:
+        return Dataset.from_dict(columns, features=FEATURES)
+    groups: dict[str, str] = {}
+    for row in table.select_columns(["text", GROUP]):
+        groups.setdefault(row["text"], row[GROUP])
+    columns[GROUP] = [groups[text] for text in queries]
+    return Dataset.from_dict(columns, features=Features({**FEATURES, GROUP: Value("string")}))

@@ -4,8 +4,6 @@ Every source is read row by row into an Arrow file in the cache of `datasets`, s
 memory. The file is used again while the source, the columns and the code that reads them stay the same.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns, is_number
+from torch_linformer.data.reading.columns import NOT_NAMED, USUAL, ChosenColumns, NamedColumns, find_columns
 from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport
 from torch_linformer.data.reading.records import LABELED, Record
 from torch_linformer.data.reading.sources import DocumentSource, find_source
@@ -28,10 +25,6 @@ from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
-_FEW = 10  # with so few documents each may well have its own label
-_LISTED_LABELS = 20  # labels an error message lists
-
-_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -42,11 +35,13 @@ class Documents:
         dataset: memory-mapped, with the column "text" and those of the record.
         name: a short name, for the folder of a run: "reviews" for data/reviews.csv.
         notes: sentences for the screen: what was taken from where, what was skipped or replaced.
+        label_column: where the labels come from, if they come from a column.
     """
 
     dataset: Dataset
     name: str
     notes: list[str]
+    label_column: str | None = None
 
 
 def load_documents(
@@ -84,70 +79,7 @@ def load_documents(
         notes.append(f"skipped {_count(empty)} without text")
     if replaced:
         notes.append(f"{_count(replaced)} with bytes that are not UTF-8; U+FFFD stands in for each such byte")
-    return Documents(dataset, origin.name, notes)
-
-
-def parse_part(value: str) -> float | str:
-    """PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
-    try:
-        fraction = float(value)
-    except ValueError:
-        if value.strip():
-            return value
-        raise InputError("no part of the data is named: give a fraction above 0 and below 1, or a path") from None
-    if not 0 < fraction < 1:
-        raise InputError(f"{value} is no part of the data: give a fraction above 0 and below 1, or a path")
-    return fraction
-
-
-def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bool = True) -> tuple[Dataset, Dataset]:
-    """Split off about `fraction` of the documents: (the rest, the part split off), both in their old order.
-
-    Stratified, each label gives its share, rounded so that the total is right, and keeps at least one document. The
-    same arguments give the same split.
-    """
-    generator = np.random.default_rng(seed)
-    if stratified and "label" in dataset.column_names:
-        _, groups = np.unique(dataset.select_columns("label")[:]["label"], return_inverse=True)
-    else:
-        groups = np.zeros(len(dataset), dtype=np.int64)
-    members = [np.flatnonzero(groups == group) for group in range(groups.max(initial=-1) + 1)]
-    quotas = _quotas(np.array([len(indices) for indices in members]), fraction)
-    away = [generator.permutation(indices)[:quota] for indices, quota in zip(members, quotas, strict=True)]
-    held_out = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *away]))
-    if not len(held_out):
-        raise InputError(f"cannot split {_count(len(dataset))}: give more, or a file for each part")
-    return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)
-
-
-def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
-    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet."""
-    names = sorted({label for labels in _label_lists(dataset) for label in labels})
-    if len(names) < at_least:
-        found = f"every document has the label {names[0]!r}" if names else "no document has a label"
-        raise InputError(f"{found}: a classifier needs {('one label', 'two labels')[at_least - 1]} at least")
-    if all(re.fullmatch(r"-?\d+", name) for name in names):
-        names.sort(key=int)
-    return names
-
-
-def check_labels(names: list[str], dataset: Dataset, source: str) -> None:
-    """Raise an `InputError` if `dataset`, read from `source`, holds a label that is not in `names`."""
-    holding = Counter(label for labels in _label_lists(dataset) for label in set(labels))
-    for label, number in sorted(holding.items()):
-        if label not in names:
-            known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
-            what = f"{_count(number)} with label {label!r}, which no training document has"
-            raise InputError(f"{source}: {what} ({known})")
-
-
-def check_repeated(names: list[str], dataset: Dataset, source: str) -> None:
-    """Raise an `InputError` if most of the documents of `dataset` have a label of their own, and it is a number."""
-    if len(dataset) >= _FEW and 2 * len(names) > len(dataset) and all(map(is_number, names)):
-        raise InputError(
-            f"{source}: {len(names):,} different numbers as the labels of {_count(len(dataset))}: "
-            "--task regress learns numbers, --task classify needs several documents of each label"
-        )
+    return Documents(dataset, origin.name, notes, None if origin.note else columns.label)
 
 
 @contextmanager
@@ -193,22 +125,6 @@ def _records(source: DocumentSource, record: Record, columns: ChosenColumns) -> 
         values = record.read(row, columns)
         yield {**values, "empty": not values["text"], "replaced": report.replaced > replaced}
         replaced = report.replaced
-
-
-def _quotas(sizes: _Ints, fraction: float) -> _Ints:
-    """How many members each group gives, by largest remainder; no group gives its last member."""
-    shares = sizes * fraction
-    quotas = np.floor(shares).astype(np.int64)
-    missing = max(1, round(shares.sum())) - quotas.sum()
-    quotas[np.argsort(quotas - shares, kind="stable")[:missing]] += 1
-    limited: _Ints = np.minimum(quotas, sizes - 1)
-    return limited
-
-
-def _label_lists(dataset: Dataset) -> list[list[str]]:
-    """The labels of each document, one or several."""
-    labels = dataset.select_columns("label")[:]["label"]
-    return [each if isinstance(each, list) else [each] for each in labels]
 
 
 def _count(number: int) -> str:
