@@ -33,7 +33,8 @@ from documents import SETS, Parts, imdb, write_set
 from learning import chosen, run_all, write_results
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.cli.options import positive_numbers
-from torch_linformer.data.reading.documents import load_documents, parse_part, split_documents
+from torch_linformer.data.parts import parse_part, split_documents
+from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_any_config, load_tokenizer

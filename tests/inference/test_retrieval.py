@@ -109,7 +109,7 @@ def test_the_vectors_that_embed_writes_are_those_that_were_scored(run, tmp_path)
     queries = vectors_of(run, [query for query, _ in run.queries["test"]], tmp_path / "queries")
     assert np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
     own = np.array([number - 80 for _, number in run.queries["test"]])
-    judgments = Judgments(np.arange(10), own, np.full(20, -1))
+    judgments = Judgments.of_groups(np.arange(10), own, np.full(20, -1))
     scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
     assert scores["ndcg_at_10"] == pytest.approx(run.metrics["ndcg_at_10"], rel=1e-3)
 
@@ -177,7 +177,7 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
     means = np.stack([chunks[order].mean(axis=0) for order in orders])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
-    judgments = Judgments(np.arange(3), np.arange(3), np.full(3, -1))
+    judgments = Judgments.of_groups(np.arange(3), np.arange(3), np.full(3, -1))
     for way, scores in (("best_chunk", np.stack(best, axis=1)), ("chunk_mean", wanted @ means.T)):
         by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
         assert found[way]["tally"][:, 1:].tolist() == by_hand["tally"].tolist()
@@ -236,7 +236,7 @@ def test_words_are_a_part_of_a_vector(worded, tmp_path):
     documents = vectors_of(worded, [text for _, text in worded.rows], tmp_path / "documents")
     queries = vectors_of(worded, [query for query, _ in worded.rows], tmp_path / "queries")
     assert documents.shape == (10, 128 + 512) and np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
-    judgments = Judgments(np.arange(10), np.arange(10), np.full(10, -1))
+    judgments = Judgments.of_groups(np.arange(10), np.arange(10), np.full(10, -1))
     scores = retrieval_metrics(lambda begin, end: queries[begin:end] @ documents.T, judgments)
     assert scores["ndcg_at_10"] == pytest.approx(worded.metrics["ndcg_at_10"], rel=1e-3)
     _, again = evaluate(str(worded.folder), worded.options["test"], **SAME)

@@ -22,7 +22,7 @@ def meetings(seed, number=60):
         documents[row, words] = draw.uniform(1, 3, size=15)
         queries[row, draw.permutation(words[words >= MISLEADING])[:3]] = 1
         queries[row, draw.integers(MISLEADING, size=3)] = 1
-    judgments = Judgments(there, there, np.full(number, -1))
+    judgments = Judgments.of_groups(there, there, np.full(number, -1))
     return sparse.csr_matrix(documents), sparse.csr_matrix(queries), judgments
 
 
@@ -53,7 +53,7 @@ def test_few_queries_change_little_and_none_nothing():
     documents, queries, judgments = meetings(0)
     spread = []
     for number in (0, 2, 60):
-        some = Judgments(judgments.documents, judgments.queries[:number], judgments.itself[:number])
+        some = Judgments(judgments.members, judgments.queries[:number], judgments.itself[:number])
         spread.append(float(np.abs(learn_weights(documents, queries[:number], some, seed=0)).max()))
     assert spread[0] == 0 and spread[1] < 0.5 * spread[2]
 
@@ -63,6 +63,6 @@ def test_of_documents_with_labels_none_finds_itself():
     number = 12
     labels = np.arange(number) % 2
     documents = np.concatenate([0.3 * np.eye(2)[labels], np.eye(number)], axis=1)
-    judgments = Judgments(labels, labels, np.arange(number))
+    judgments = Judgments.of_groups(labels, labels, np.arange(number))
     theta = learn_weights(sparse.csr_matrix(documents), sparse.csr_matrix(documents), judgments, seed=0)
     assert theta[:2].min() > 0.001 > -0.0002 > theta[2:].max()

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
-from torch_linformer.tasks.retrieval import Retrieval, judgments_of
+from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
 
 PAIRS = {
@@ -39,7 +39,7 @@ def test_a_batch_has_documents_and_the_queries_of_each(task):
     assert rows["length"] == [3, 2, 4] and len(rows) == 3
     batch = task.collator(training=True)([rows[2], rows[1]])
     assert [words(ids) for ids in batch["query_ids"]] == ["ice [PAD]", "cold snow", "mud rain", "wet [PAD]"]
-    assert batch["query_of"].tolist() == [0, 0, 1, 1] and batch["group"].tolist() == [2, 1]
+    assert batch["query_of"].tolist() == [0, 0, 1, 1] and batch["query_group"].tolist() == [3, 4, 1, 2]
     assert batch["query_mask"].tolist() == [[1, 0], [1, 1], [1, 1], [1, 0]]
     assert words(batch["input_ids"][1]) == "rain mud [PAD] [PAD]"
 
@@ -49,8 +49,8 @@ def test_documents_with_a_label_are_queries_of_each_other(task):
     rows = task.training_rows(task.examples(documents, task.encoder(4)))
     queries = [[words(ids) for ids in rows[number]["queries"]] for number in range(len(rows))]
     assert queries == [["sand"], ["mud"], ["sea"], ["rain"], ["sun"], []]  # each label in a circle; ice is alone
-    groups = [rows[number]["group"] for number in range(len(rows))]
-    assert groups[0] == groups[2] == groups[4] and len(set(groups)) == 3
+    groups = [rows[number]["groups"] for number in range(len(rows))]
+    assert groups[0] == groups[2] == groups[4] != groups[1] == groups[3] and groups[5] == []
     batch = task.collator(training=True)([rows[5]])
     assert len(batch["query_ids"]) == len(batch["query_of"]) == 0
     assert judgments_of(documents).wanted.tolist() == [2, 1, 2, 1, 2, 0]
@@ -62,6 +62,35 @@ def test_scores_are_those_of_the_vectors(task):
     assert found["mrr_at_10"] == pytest.approx((4 + 1 / 3) / 5)
     labeled = task.scores(np.eye(6)[[0, 1, 0, 1, 0, 2]], Dataset.from_dict(LABELED))
     assert labeled["ndcg_at_10"] == 1 and labeled["queries"] == 5
+
+
+SHARED = {"text": ["sun", "sand", "mud"], "queries": [["dry"], ["dry", "sea"], ["wet"]]}
+
+
+def test_a_query_of_several_documents_is_one_query_that_finds_all_of_them(task):
+    documents = Dataset.from_dict(SHARED)
+    windows = task.examples(documents, task.encoder(4)).windows
+    assert len(windows) == 3 + 3  # "dry" once
+    vectors = np.array([[1, 0.1, 0], [0.9, 1, 0], [0, 0, 1], [1, 0.1, 0], [0, 1, 0], [0, 0, 1]])
+    scores = task.scores(vectors, documents)
+    assert (scores["ndcg_at_10"], scores["recall_at_10"], scores["queries"]) == (pytest.approx(1), 1, 3)
+    judgments = judgments_of(documents)
+    assert judgments.wanted.tolist() == [2, 1, 1]
+    assert judgments.of(np.array([0, 1]))[0].tolist() == [[True, True, False], [False, True, False]]
+
+
+def test_a_batch_tells_which_queries_are_the_same(task):
+    rows = task.training_rows(task.examples(Dataset.from_dict(SHARED), task.encoder(4)))
+    batch = task.collator(training=True)([rows[number] for number in range(3)])
+    assert batch["query_of"].tolist() == [0, 1, 1, 2] and batch["query_group"].tolist() == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+def test_floors_of_several_documents_a_query_are_scored_alike(task, search):
+    texts = ["sun dry", "sand dry", "mud"]
+    documents = Dataset.from_dict({**SHARED, "text": texts})
+    scores = search(texts, queries_of(documents), judgments_of(documents))
+    assert scores["tally"][0, 0] == pytest.approx(1) and scores["queries"] == 3
 
 
 def test_labels_of_which_none_comes_twice_are_refused(task):

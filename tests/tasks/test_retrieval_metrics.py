@@ -5,14 +5,14 @@ import pytest
 from sklearn.metrics import ndcg_score
 
 from torch_linformer.tasks import retrieval_metrics as metrics_module
-from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
+from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
 
 
 def metrics_of(scores, documents, queries, itself=None):
     """Metrics of whole similarities, for groups of documents and queries."""
     scores, queries = np.asarray(scores, dtype=np.float32), np.asarray(queries)
     nobody = np.full(len(queries), -1)
-    judgments = Judgments(np.asarray(documents), queries, nobody if itself is None else np.asarray(itself))
+    judgments = Judgments.of_groups(np.asarray(documents), queries, nobody if itself is None else np.asarray(itself))
     return retrieval_metrics(lambda begin, end: scores[begin:end], judgments)
 
 
@@ -22,6 +22,18 @@ def test_ndcg_is_that_of_scikit_learn():
     scores = draw.standard_normal((60, 40))
     wanted = ndcg_score((documents == queries[:, None]).astype(float), scores, k=10)
     assert metrics_of(scores, documents, queries)["ndcg_at_10"] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_ndcg_of_several_documents_a_query_is_that_of_scikit_learn():
+    draw = np.random.default_rng(1)
+    relevant = draw.random((30, 25)) < 0.15
+    scores = draw.standard_normal((30, 25)).astype(np.float32)
+    query, document = np.nonzero(relevant)
+    judgments = Judgments(membership(document, query, (25, 30)), np.arange(30), np.full(30, -1))
+    result = retrieval_metrics(lambda begin, end: scores[begin:end], judgments)
+    asked = relevant.any(axis=1)
+    assert result["ndcg_at_10"] == pytest.approx(ndcg_score(relevant[asked], scores[asked], k=10), abs=1e-7)
+    assert result["queries"] == asked.sum() < 30
 
 
 def test_by_hand():

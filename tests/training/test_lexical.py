@@ -1,5 +1,6 @@
 """A lexical head is fitted, weighed on the validation documents, and kept where they are better for it."""
 
+import html
 import json
 import math
 import re
@@ -78,8 +79,15 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     left_out = model.lexical is None, model.config.lexical_buckets is None, not trainer.task.lexical
     assert left_out == (not always,) * 3
     assert_same_scores(trainer.scores_of(test), found.scores)
-    fate = "kept" if always else "left out"
+    fate = (
+        "kept"
+        if always
+        else (
+            "left out, as it adds 0.00 to the log-likelihood on validation and has to add more than 1 (Akaike's criterion)"
+        )
+    )
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
+    assert found.name("Linformer") == ("Linformer with its lexical head" if always else "Linformer")
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -102,7 +110,8 @@ def test_what_adds_too_little_gets_no_weight(trainer):
     model.classifier.weight.data *= 0.01
     found = weigh(trainer, validation, test, always=False)
     assert found.kept and found.factors[1] == 0 and found.factors[0] > 0
-    assert "kept, and nothing else, as the rest of the model adds too little: " in found.describe()
+    assert "kept, and nothing else, as the rest of the model adds too little (TF-IDF head only): " in found.describe()
+    assert found.alone and found.name("Linformer") == "TF-IDF head only"
     assert not model.classifier.weight.any()
     assert_same_scores(trainer.scores_of(test), found.test["lexical"])
 
@@ -117,7 +126,8 @@ def test_a_head_that_lowers_the_score_by_more_than_chance_is_left_out(trainer, m
     monkeypatch.setattr(lexical, "CHANCE", -math.inf)  # whatever there is counts as worse
     found = weigh(trainer, validation, test, always=False)
     assert not found.kept and found.helps
-    assert "left out, as the score that picks the checkpoint is worse with it: " in found.describe()
+    worse = "macro-f1 on validation, which picks the checkpoint, is worse with it by more than chance"
+    assert f"lexical head left out, as {worse}: " in found.describe()
 
 
 def test_long_documents_are_told_by_single_tokens(trainer):
@@ -127,13 +137,32 @@ def test_long_documents_are_told_by_single_tokens(trainer):
     assert trainer.model.config.lexical_buckets == 0 and len(trainer.model.lexical.pairs) == 0
 
 
-def test_a_run_says_what_the_head_is_worth(lexical_run):
-    metrics = json.loads((lexical_run.folder / "metrics.json").read_text())
+def test_a_run_says_what_the_head_is_worth(finish_run):
+    run = finish_run(lexical="always", seed=4)  # of which head and rest both have weight
+    metrics = json.loads((run.folder / "metrics.json").read_text())
     assert 0 < metrics["lexical_accuracy"] <= 1 and 0 < metrics["rest_macro_f1"] <= 1
-    assert len(re.findall("^lexical head kept[^:]*: validation loss of the head", lexical_run.shown, re.MULTILINE)) == 1
+    assert metrics["method"] == "Linformer with its lexical head" and metrics["verdict"][:5] in (
+        "Bette",
+        "Worse",
+        "As go",
+    )
+    assert len(re.findall("^lexical head kept: validation loss of the head", run.shown, re.MULTILINE)) == 1
     for page in ("report.html", "README.md"):
-        text = (lexical_run.folder / page).read_text(encoding="utf-8")
+        text = (run.folder / page).read_text(encoding="utf-8")
         assert all(row in text for row in ("with its lexical head", "lexical head alone", "without the lexical head"))
+
+
+def test_a_model_of_which_only_the_head_has_weight_is_called_that(lexical_run):
+    shown = lexical_run.shown
+    assert "lexical head kept, and nothing else, as the rest of the model adds too little (TF-IDF head only): " in shown
+    metrics = json.loads((lexical_run.folder / "metrics.json").read_text())
+    assert metrics["method"] == "TF-IDF head only" and metrics["verdict"].startswith("TF-IDF head only: ")
+    assert {"lexical_accuracy", "rest_accuracy"} <= metrics.keys()
+    pages = [html.unescape((lexical_run.folder / name).read_text("utf-8")) for name in ("report.html", "README.md")]
+    for page in (shown, *pages):
+        assert "TF-IDF head only" in page and metrics["verdict"].split(".")[0] in " ".join(page.split())
+        assert "with its lexical head" not in page and "lexical head alone" not in page
+    assert "<h1>TF-IDF head only on " in pages[0]
 
 
 def test_a_killed_run_gets_the_same_head(lexical_run, train_quickly, tmp_path):

@@ -1,4 +1,8 @@
 import json
+import os
+import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -151,13 +155,148 @@ def test_labels_that_contradict_each_other(tmp_path, write_csv):
     )
 
 
-def test_another_question_about_a_context_is_another_document(tmp_path):
-    rows = [{"context": "wet mud", "question": f"is it {i}?", "answers": "mud"} for i in range(20)]
-    data = tmp_path / "a.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load_splits(TrainSettings(data=str(data), task="qa")).warnings == []
-    (warning,) = load_splits(TrainSettings(data=str(data), task="qa", test=str(data), validation="0.01")).warnings[:1]
-    assert "19 of the 20 documents held out" in warning
+@pytest.fixture
+def questions(tmp_path):
+    """A function: a file with four questions about each of some passages, and its path."""
+
+    def make(name, passages):
+        rows = [
+            {"context": f"{p} is wet mud", "question": f"is it {q}?", "answers": "mud"}
+            for p in passages
+            for q in range(4)
+        ]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    return make
+
+
+def test_another_question_about_a_context_is_another_document(questions):
+    data, few = questions("a.jsonl", range(20)), questions("b.jsonl", range(1))
+    assert load_splits(TrainSettings(data=data, task="qa")).repeats["repeated to train on"] == 0
+    splits = load_splits(TrainSettings(data=data, task="qa", test=few))
+    assert splits.repeats["held out, with the text of one to train on"] == 4
+
+
+def test_questions_about_a_context_stay_together(questions):
+    splits = load_splits(TrainSettings(data=questions("a.jsonl", range(50)), task="qa"))
+    contexts = [set(part["text"]) for part in (splits.train, splits.validation, splits.test)]
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [144, 16, 40]
+    assert sum(map(len, contexts)) == len(set.union(*contexts)) == 50 and splits.warnings == []
+    with pytest.raises(
+        InputError, match="cannot split 4 documents, whose column 'text' makes 1 group: give more groups"
+    ):
+        load_splits(TrainSettings(data=questions("b.jsonl", range(1)), task="qa"))
+
+
+def test_contexts_in_files_of_two_parts_are_counted(questions):
+    data, other = questions("a.jsonl", range(20)), questions("b.jsonl", range(18, 28))
+    splits = load_splits(TrainSettings(data=data, task="qa", test=other, validation=questions("c.jsonl", [99])))
+    assert splits.repeats["contexts held out, with documents to train on"] == 2
+    assert splits.warnings[-1] == (
+        "warning: 2 of the 10 contexts held out are those of documents to train on too: scores on them say little "
+        "about new contexts"
+    )
+
+
+def test_queries_of_documents_in_two_parts_are_counted(tmp_path, write_csv):
+    rows = [(f"query {i % 20}", f"document {i}") for i in range(40)]
+    data = write_csv(tmp_path / "p.csv", rows, ("query", "document"))
+    warnings = load_splits(TrainSettings(data=data, task="embed")).warnings
+    assert any(
+        re.match(r"warning: \d of the \d queries held out are those of documents to train on too", w) for w in warnings
+    )
+
+
+def digest_of(data, **options):
+    return load_splits(TrainSettings(data=data, **options)).digest
+
+
+def test_the_digest_is_that_of_the_contents(tmp_path, write_csv):
+    rows = [(f"text {i}", "xy"[i % 2]) for i in range(20)]
+    first = digest_of(write_csv(tmp_path / "a.csv", rows))
+    assert first == digest_of(write_csv(tmp_path / "b.csv", rows))  # another file with another time
+    texts = write_csv(tmp_path / "c.csv", [("text 00", "x"), *rows[1:]])
+    labels = write_csv(tmp_path / "d.csv", [("text 0", "y"), *rows[1:]])
+    longer = write_csv(tmp_path / "e.csv", [*rows, ("more", "x")])
+    digests = [first, *map(digest_of, (texts, labels, longer)), digest_of(str(tmp_path / "a.csv"), seed=1)]
+    assert len(set(digests)) == 5
+
+
+def test_the_digest_is_the_same_in_every_process(tmp_path, write_csv):
+    data = write_csv(tmp_path / "a.csv", [(f"text {i}", "xy"[i % 2]) for i in range(20)])
+    code = "from torch_linformer.training.splits import *\n"
+    code += f"print(load_splits(TrainSettings(data={data!r})).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert digests == {digest_of(data) + "\n"}
+
+
+# Labels that are none, and labels that are numbers
+
+
+def test_a_column_of_addresses_is_no_label(tmp_path, write_csv):
+    rows = [(f"text {i}", f"https://example.org/{i % 70}") for i in range(80)]
+    data = write_csv(tmp_path / "posts.csv", rows, ("text", "url"))
+    message = (
+        r"posts\.csv: 70 different labels of 80 documents: is 'url' the label column\? Name another with --label-c"
+    )
+    for task in ("classify", "embed"):
+        with pytest.raises(InputError, match=message):
+            load_splits(TrainSettings(data=data, task=task, label_column="url"))
+    with pytest.raises(InputError, match=message):
+        load_splits(TrainSettings(data=data))
+
+
+def test_no_label_column(tmp_path, write_csv):
+    data = write_csv(tmp_path / "a.csv", [(f"text {i}",) for i in range(20)], header=("text",))
+    with pytest.raises(InputError, match=r"a\.csv: no label column found; name it with --label-column"):
+        load_splits(TrainSettings(data=data))
+
+
+def tagged(path, tags):
+    rows = [{"tokens": [f"w{i}" for i in range(len(row))], "ner_tags": row} for row in tags]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_tags_that_are_numbers_get_their_names(tmp_path):
+    data = tagged(tmp_path / "a.jsonl", [[0, 0, 1, 2]] * 20)
+    splits = load_splits(TrainSettings(data=data, task="token-classify", label_names="O,B-PER, I-PER,B-LOC"))
+    assert splits.names == ["O", "B-PER", "I-PER", "B-LOC"] and not any("number" in w for w in splits.warnings)
+    assert splits.test["label"][0] == ["O", "O", "B-PER", "I-PER"]
+    unnamed = load_splits(TrainSettings(data=data, task="token-classify"))
+    assert unnamed.names == ["0", "1", "2"]
+    assert unnamed.warnings[-1].startswith("warning: the tags are numbers") and "--label-names" in unnamed.warnings[-1]
+    with pytest.raises(
+        InputError, match=r"a\.jsonl: 20 documents with label '2', which --label-names does not name \(O, B"
+    ):
+        load_splits(TrainSettings(data=data, task="token-classify", label_names="O,B-PER"))
+
+
+def test_lists_of_zeros_and_ones_are_refused_without_names(tmp_path):
+    lists = [[i % 2, 1, i % 3 == 0] for i in range(30)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": f"t{i}", "labels": row}) + "\n" for i, row in enumerate(lists)))
+    with pytest.raises(InputError, match="the labels of each document are 3 zeros and ones: give 3 names"):
+        load_splits(TrainSettings(data=str(path), task="multilabel"))
+    splits = load_splits(TrainSettings(data=str(path), task="multilabel", label_names="rude,loud,spam"))
+    assert splits.names == ["rude", "loud", "spam"]
+    by_text = {row["text"]: row["label"] for part in (splits.train, splits.validation, splits.test) for row in part}
+    assert by_text["t0"] == ["loud", "spam"] and by_text["t1"] == ["rude", "loud"] and by_text["t4"] == ["loud"]
+
+
+def test_classes_that_are_numbers_get_their_names(numbered):
+    data = numbered("a.csv", [0, 1] * 20)
+    splits = load_splits(TrainSettings(data=data, label_names="ham,spam"))
+    assert splits.names == ["ham", "spam"] and Counter(splits.test["label"]) == {"ham": 4, "spam": 4}
 
 
 def test_numbers_as_labels_want_a_regression(numbered):
@@ -165,5 +304,3 @@ def test_numbers_as_labels_want_a_regression(numbered):
     with pytest.raises(InputError, match=message):
         load_splits(TrainSettings(data=numbered("a.csv", ["0.5", *(f"{i / 100}" for i in range(1, 80))])))
     load_splits(TrainSettings(data=numbered("b.csv", [str(i % 5) for i in range(80)])))
-    with pytest.raises(InputError, match="cannot split 80 documents"):
-        load_splits(TrainSettings(data=numbered("c.csv", [f"label {i}" for i in range(80)])))

@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.run_folder import identity, open_run
-from torch_linformer.training import train as run_module
+from torch_linformer.training import prepared
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -413,10 +413,11 @@ def test_the_folder_is_named_after_the_data(train_quickly, quick, monkeypatch, t
 
 
 def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatch):
-    monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 3 * quick["max_length"] + 1)
+    monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 3 * quick["max_length"] + 1)
     settings = TrainSettings(**{**quick, "task": "mlm"})
-    data = run_module._prepare(settings, None, TrainingScreen(Console(file=io.StringIO())))
+    splits, screen = load_splits(settings), TrainingScreen(Console(file=io.StringIO()))
+    data = prepared.prepare(settings, splits, None, screen)
     assert len(data.validation.windows) == len(data.test.windows) == 3
     assert len(data.train.windows) > 60
-    monkeypatch.setattr(run_module, "EVALUATED_TOKENS", 1)
-    assert len(run_module._prepare(settings, None, TrainingScreen(Console(file=io.StringIO()))).test.windows) == 1
+    monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 1)
+    assert len(prepared.prepare(settings, splits, None, screen).test.windows) == 1

@@ -55,3 +55,11 @@ def test_a_score_that_no_floor_has_is_passed_over():
     floors = {"bzip2": {"bits_per_byte": 2.5}}
     assert "of bits-per-byte" in verdict(("perplexity", "bits_per_byte"), False, bits, floors, "")
     assert verdict(HEADLINE, True, scored(range(3)), {}, ADVICE) == ""
+
+
+def test_a_method_that_is_not_what_was_trained_is_named():
+    floors = {"ridge": {"mse": 2.0}}
+    sentence = verdict(("mse",), False, {"mse": 1.5}, floors, ADVICE, method="TF-IDF head only")
+    assert sentence == "TF-IDF head only: better than ridge by 0.5000 of mse."
+    draw = verdict(("mse",), False, {"mse": 2.0}, floors, ADVICE, method="TF-IDF head only")
+    assert draw == "TF-IDF head only: as good as ridge by mse." + ADVICE

@@ -23,6 +23,7 @@ from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
+from torch_linformer.data.digest import content_digest
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
@@ -33,9 +34,8 @@ from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
+from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.opening.summary import attention_of
-from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
@@ -95,8 +95,9 @@ def run_adaptation(
             train, test, notes = processes.on_main(lambda: read_documents(original.objective, settings))
             for note in notes:
                 screen.say(note)
+            digest = processes.on_main(lambda: content_digest({"to learn from": train, "held out": test}))
+            processes.on_main(lambda: begin_run(output, run, digest, checkpoint))
             adaptation = Adaptation(original, train, test, settings, screen)
-            processes.on_main(lambda: write_json(output / RUN_FILE, run))
             outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
             if processes.is_main():
                 write_adapted(outcome, output)

@@ -14,7 +14,7 @@ from torch_linformer.adaptation.adaptation_report import show_adapted, write_ada
 from torch_linformer.adaptation.adaptation_run import Adaptation
 from torch_linformer.adaptation.pretrained_encoder import check_kind, encoder_of
 from torch_linformer.adaptation.remote_code import is_own_code, without_own_code
-from torch_linformer.data.reading.documents import parse_part, split_documents
+from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.new_folder import check_free, new_folder

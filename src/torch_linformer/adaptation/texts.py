@@ -9,14 +9,9 @@ from datasets.fingerprint import Hasher
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.data.reading.documents import (
-    Documents,
-    check_labels,
-    load_documents,
-    parse_part,
-    quiet,
-    split_documents,
-)
+from torch_linformer.data.labels import check_labels
+from torch_linformer.data.parts import parse_part, split_documents
+from torch_linformer.data.reading.documents import Documents, load_documents, quiet
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents

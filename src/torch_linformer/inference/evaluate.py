@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.reading.documents import check_labels
+from torch_linformer.data.labels import check_labels, name_labels
+from torch_linformer.data.reading.cells import is_number
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
@@ -15,7 +16,9 @@ from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
+from torch_linformer.tasks.tagging import NUMBERED, NumberedTagging
 from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.whole_documents import MultiLabel
 from torch_linformer.training.retrieval_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
@@ -52,8 +55,13 @@ def evaluate(
     read = task.load(data, documents, options, part="test", max_errors=max_errors)
     for note in read.notes:
         screen.say(note)
+    scored = read.dataset
     if task.names:
-        check_labels(task.names, read.dataset, data)
+        if not any(map(is_number, task.names)):
+            scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
+        check_labels(task.names, scored, data)
+    if isinstance(task, NumberedTagging):
+        screen.say(NUMBERED)
     longest = reader_config(model.config).max_position_embeddings
     if max_length is not None and max_length > longest:
         raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
@@ -61,6 +69,6 @@ def evaluate(
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
         trainer = trainer_for(task)(model=model, args=arguments, task=task)
-        scores = trainer.scores_of(task.examples(read.dataset, encoder))
+        scores = trainer.scores_of(task.examples(scored, encoder))
     scores.pop("tally", None)  # of each document
-    return task, {**scores, "documents": len(read.dataset)}
+    return task, {**scores, "documents": len(scored)}

@@ -84,6 +84,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
             without one.
         threshold: the probability above which a label is predicted, where ``problem_type`` is
             ``multi_label_classification``; logits do not depend on it.
+        max_answer_length: tokens of an answer to a question at most, None for any; logits do not depend on it.
 
     Raises:
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
@@ -148,6 +149,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
     class_weights: list[float | int] | None = None
     lexical_buckets: int | None = None
     threshold: float | int = 0.5
+    max_answer_length: int | None = None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -187,6 +189,8 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
             raise ValueError(f"lexical_buckets must not be negative, got {self.lexical_buckets}")
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
+        if self.max_answer_length is not None and self.max_answer_length < 1:
+            raise ValueError(f"max_answer_length must be at least 1, got {self.max_answer_length}")
         self._check_attention()
         check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)

@@ -27,6 +27,7 @@ FREE = (
     "compile",
 )  # settings that may change when a run goes on
 DATA_FILE = "data.json"  # the columns that a model was trained with
+DIGEST = "data_digest"  # of the documents of a run, in its RUN_FILE beside the settings
 RUN_FILE = "run.json"  # the settings: written before training, so that the folder is known to hold this run
 
 
@@ -93,6 +94,28 @@ def shared_run(
         yield processes.on_main(opened)
         if processes.is_main():
             remove_checkpoints(output)
+
+
+def begin_run(output: Path, run: Mapping[str, Any], digest: str, checkpoint: Path | None) -> None:
+    """Write what identifies a run into its folder, once its documents are read, before it trains.
+
+    Args:
+        output: the folder.
+        run: the settings that identify the run.
+        digest: of its documents.
+        checkpoint: the one that the run goes on from, if any.
+
+    Raises:
+        InputError: the run goes on, and its documents are no longer those that it began with.
+    """
+    if checkpoint is not None:
+        former = json.loads((output / RUN_FILE).read_text(encoding="utf-8")).get(DIGEST)
+        if former != digest:
+            raise InputError(
+                f"--resume: the documents of {run['data']} are not those that the run in {output} began with; "
+                "name another --output, or give it the same documents again"
+            )
+    write_json(output / RUN_FILE, {**run, DIGEST: digest})
 
 
 def differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

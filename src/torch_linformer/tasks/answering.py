@@ -1,7 +1,7 @@
 """Extractive question answering: the span of a text that answers a question, or none."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,13 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.records import ASKED
-from torch_linformer.models import LinformerForQuestionAnswering
+from torch_linformer.models import LinformerForQuestionAnswering, LinformerPreTrainedModel
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import answer_metrics
-from torch_linformer.tasks.task import Batch, ColumnLists, Task, each_window
+from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task, each_window
 
 _BEST = 20  # first and last tokens looked at in each window
-_LONGEST = 300  # characters of an answer
 _TARGETS = ("start_positions", "end_positions")
 
 
@@ -30,16 +29,20 @@ class Answering(Task):
         tokenizer: pads batches.
         typed: give the question and the text token types of their own, 0 and 1. Nothing else tells them apart in a new
             model; one with a single type, as RoBERTa, has learned to tell them apart by their separators.
+        max_answer_length: tokens of an answer at most; None until :meth:`learn` counts those of the training, and for
+            a model of which they are not known: any.
     """
 
     record = ASKED
     model_class = LinformerForQuestionAnswering
     best_metric, headline = "f1", HEADLINES["qa"]
-    offsets, pipeline_tag = True, "question-answering"
+    offsets, together, pipeline_tag = True, "text", "question-answering"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, typed: bool = True) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, typed: bool = True, max_answer_length: int | None = None
+    ) -> None:
         super().__init__(tokenizer)
-        self.typed = typed
+        self.typed, self.max_answer_length = typed, max_answer_length
 
     @property
     def config(self) -> dict[str, Any]:
@@ -55,6 +58,11 @@ class Answering(Task):
 
         with quiet():
             return windows.map(targets)
+
+    def learn(self, train: Examples) -> None:
+        if self.max_answer_length is None:
+            start, end = (np.asarray(cast(Dataset, train.windows)[name][:]) for name in _TARGETS)
+            self.max_answer_length = int((end - start).max(initial=0)) + 1
 
     def collate(self, windows: list[dict[str, Any]]) -> Batch:
         batch = super().collate(windows)
@@ -77,7 +85,7 @@ class Answering(Task):
         for window, scores in each_window(reduced, windows):
             number = window["document"]
             nothing[number] = min(nothing[number], float(scores[0].sum()))
-            best[number] = max(best[number], _best_span(window, np.asarray(scores)))
+            best[number] = max(best[number], _best_span(window, np.asarray(scores), self.max_answer_length))
         return [_answer(*each) for each in zip(best, nothing, texts, strict=True)]
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
@@ -86,6 +94,9 @@ class Answering(Task):
     def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
         assert questions is not None
         return {"text": list(texts), "question": list(questions)}
+
+    def finish(self, model: LinformerPreTrainedModel) -> None:
+        model.config.max_answer_length = self.max_answer_length
 
     def describe(self, answer: dict[str, Any], text: str) -> dict[str, Any]:
         return answer
@@ -111,14 +122,14 @@ def _tokens_of(window: dict[str, Any], start: int, end: int) -> tuple[int, int]:
     return window["text_from"] + first, window["text_from"] + max(first, last)
 
 
-def _best_span(window: dict[str, Any], scores: np.ndarray) -> tuple[float, int, int]:
-    """(score, first character, character after the last) of a window's best span of text."""
+def _best_span(window: dict[str, Any], scores: np.ndarray, longest: int | None) -> tuple[float, int, int]:
+    """(score, first character, character after the last) of a window's best span of at most ``longest`` tokens."""
     starts, ends = np.asarray(window["starts"]), np.asarray(window["ends"])
     begin = window["text_from"]
     of_text = scores[begin : begin + len(starts)]
     firsts, lasts = (np.argsort(of_text[:, side])[-_BEST:] for side in (0, 1))
     first, last = (grid.ravel() for grid in np.meshgrid(firsts, lasts))
-    fits = (first <= last) & (ends[last] - starts[first] <= _LONGEST)
+    fits = (first <= last) & (last - first < (longest or len(starts)))
     if not fits.any():
         return -np.inf, 0, 0
     totals = np.where(fits, of_text[first, 0] + of_text[last, 1], -np.inf)

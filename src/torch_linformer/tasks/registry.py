@@ -9,7 +9,7 @@ from torch_linformer.tasks.masking import MaskedLanguageModeling
 from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
-from torch_linformer.tasks.tagging import Tagging
+from torch_linformer.tasks.tagging import Tagging, tagging_of
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, Regression
 
@@ -46,9 +46,10 @@ def task_of(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast,
     if isinstance(model, SequenceToSequence.model_class):
         return SequenceToSequence(tokenizer, model.decoder.config.max_position_embeddings)
     if isinstance(model, Answering.model_class):
-        return Answering(tokenizer, typed=model.config.type_vocab_size > 1)
+        longest = model.config.max_answer_length
+        return Answering(tokenizer, typed=model.config.type_vocab_size > 1, max_answer_length=longest)
     if isinstance(model, Tagging.model_class):
-        return Tagging(tokenizer, model.config.label_names)
+        return tagging_of(tokenizer, model.config.label_names)
     if isinstance(model, Retrieval.model_class) and model.config.pooling in POOLINGS and not model.config.causal:
         return Retrieval(tokenizer, model.config.pooling)
     raise InputError(f"a {type(model).__name__} answers nothing: train it on a --task, with --from")

@@ -1,7 +1,7 @@
 """Vectors of documents by which queries find them, or by which documents with the same label find each other."""
 
 from collections.abc import Callable, Mapping
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch_linformer.models import LinformerModel
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
-from torch_linformer.tasks.retrieval_metrics import Judgments, retrieval_metrics
+from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
 
 SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
@@ -30,9 +30,9 @@ POOLINGS = ("mean", "cls", "max")  # those that a folder of sentence-transformer
 class Retrieval(Task):
     """A vector a document and a query, of length 1; the documents nearest to a query should be its own.
 
-    The windows are those of the documents, then those of their queries, each cut to what a model reads; words, where
-    vectors have them, are those of all of it. Documents with a label have no queries: each of them is one, and should
-    find the others with its label.
+    The windows are those of the documents, then those of their queries, each query once, cut to what a model reads;
+    words, where vectors have them, are those of all of it. Documents with a label have no queries: each of them is one,
+    and should find the others with its label.
 
     Args:
         tokenizer: pads batches.
@@ -98,7 +98,10 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return self.collate_queries if training else self.collate
 
     def collate_queries(self, rows: list[dict[str, Any]]) -> Batch:
-        """Documents and their queries, each padded by themselves; ``query_of`` is the row of a query's document."""
+        """Documents and their queries, each padded by themselves.
+
+        ``query_of`` is the row of a query's document; queries with the same ``query_group`` find the same documents.
+        """
         queries = [{"input_ids": ids} for row in rows for ids in row["queries"]]
         asked = self.pad(queries) if queries else {name: torch.zeros(0, 1) for name in ("input_ids", "attention_mask")}
         return {
@@ -106,7 +109,7 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
             "query_ids": asked["input_ids"].long(),
             "query_mask": asked["attention_mask"].long(),
             "query_of": torch.tensor([number for number, row in enumerate(rows) for _ in row["queries"]]).long(),
-            "group": torch.tensor([row["group"] for row in rows]),
+            "query_group": torch.tensor([group for row in rows for group in row["groups"]]).long(),
         }
 
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
@@ -135,9 +138,10 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
 
 
 class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
-    """A row a document: its window, the ids of its queries, and the number of its group.
+    """A row a document: its window, the ids of its queries, and the numbers of their groups.
 
-    Documents with a label go round in a circle of their own, each the query of the next; one by itself has none.
+    Queries of a group find the same documents. Documents with a label go round in a circle of their own, each the query
+    of the next; one by itself has none.
 
     Args:
         windows: those of the documents, then those of their queries.
@@ -145,13 +149,15 @@ class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
     """
 
     def __init__(self, windows: Dataset, documents: Dataset) -> None:
-        self.windows, self.groups = windows, _groups(documents)
+        self.windows, groups = windows, _groups(documents)
         if "label" in documents.column_names:
-            numbers = enumerate(_circles(self.groups).tolist())
-            self.queries = [range(before, before + (before != own)) for own, before in numbers]
+            before = _circles(groups)
+            lengths = (before != np.arange(len(documents))).astype(np.int64)
+            queries, groups = before[lengths > 0], groups[lengths > 0]
         else:
-            ends = len(documents) + np.cumsum([0, *map(len, documents["queries"])])
-            self.queries = [range(*pair) for pair in pairwise(ends.tolist())]
+            lengths = np.array([len(queries) for queries in documents["queries"]])
+            queries = len(documents) + groups
+        self.queries, self.groups = (np.split(numbers, np.cumsum(lengths)[:-1]) for numbers in (queries, groups))
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -160,17 +166,18 @@ class SearchedDocuments(torch.utils.data.Dataset[dict[str, Any]]):
         """A row; or, as of a ``Dataset``, a column of the documents' windows."""
         if isinstance(row, str):
             return self.windows[row][: len(self)]
-        queries = [self.windows[number]["input_ids"] for number in self.queries[row]]
-        return {**self.windows[int(row)], "queries": queries, "group": int(self.groups[row])}
+        queries = [self.windows[number]["input_ids"] for number in self.queries[row].tolist()]
+        return {**self.windows[int(row)], "queries": queries, "groups": self.groups[row].tolist()}
 
 
 def judgments_of(documents: Dataset) -> Judgments:
-    """Which documents each query of a collection should find."""
+    """Which documents each query of a collection should find, the queries as of :func:`queries_of`."""
     groups = _groups(documents)
     if "label" in documents.column_names:
-        return Judgments(groups, groups, np.arange(len(groups)))
-    owners = np.repeat(groups, list(map(len, documents["queries"])))
-    return Judgments(groups, owners, np.full(len(owners), -1))
+        return Judgments.of_groups(groups, groups, np.arange(len(groups)))
+    queries = np.arange(groups.max(initial=-1) + 1)
+    owners = np.repeat(np.arange(len(documents)), [len(asked) for asked in documents["queries"]])
+    return Judgments(membership(owners, groups, (len(documents), len(queries))), queries, np.full(len(queries), -1))
 
 
 def numbered(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,15 +187,17 @@ def numbered(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queries_of(documents: Dataset) -> list[str]:
-    """The queries of all documents, in their order; none where documents have labels."""
-    return list(chain.from_iterable(documents["queries"])) if "queries" in documents.column_names else []
+    """The queries of all documents, each once, in the order of the documents; none where documents have labels."""
+    return list(dict.fromkeys(chain.from_iterable(documents["queries"]))) if "queries" in documents.column_names else []
 
 
 def _groups(documents: Dataset) -> np.ndarray:
-    """A number for each document, the same for those with the same label."""
+    """The number of each document's label; or, of each query of each document, its number in :func:`queries_of`."""
     if "label" in documents.column_names:
         return np.unique(documents["label"][:], return_inverse=True)[1]
-    return np.arange(len(documents))
+    numbers = {query: number for number, query in enumerate(queries_of(documents))}
+    pairs = [numbers[query] for query in chain.from_iterable(documents["queries"])]
+    return np.array(pairs, dtype=np.int64)
 
 
 def _circles(groups: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 DEPTH = 10  # places of the ranking that count
 _SIMILARITIES = 50_000_000  # at once
@@ -15,30 +16,40 @@ class Judgments:
     """Which documents each query should find: those of its group, without itself.
 
     Attributes:
-        documents: the group of each document.
-        queries: the group of each query.
-        itself: the number of the document that a query is, −1 for one that is none.
+        members: which documents are in which groups, sparse, bool, ``(D, groups)``; a document may be in several.
+        queries: the group of each query, ``(Q,)``.
+        itself: the number of the document that a query is, −1 for one that is none, ``(Q,)``.
     """
 
-    documents: np.ndarray
+    members: sparse.csr_matrix
     queries: np.ndarray
     itself: np.ndarray
+
+    @classmethod
+    def of_groups(cls, documents: np.ndarray, queries: np.ndarray, itself: np.ndarray) -> "Judgments":
+        """Those of documents that are each in one group, whose number ``documents`` has."""
+        groups = 1 + max(documents.max(initial=-1), queries.max(initial=-1))
+        return cls(membership(np.arange(len(documents)), documents, (len(documents), groups)), queries, itself)
 
     @property
     def wanted(self) -> np.ndarray:
         """How many documents each query should find."""
-        sizes = np.bincount(self.documents, minlength=int(self.queries.max(initial=-1)) + 1)
-        counted: np.ndarray = sizes[self.queries] - (self.itself >= 0)
+        counted: np.ndarray = self.members.getnnz(axis=0)[self.queries] - (self.itself >= 0)
         return counted
 
     def of(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which documents these queries should find, and which are candidates, bool ``(Q, D)``: it is none itself."""
-        candidates = self.itself[queries, None] != np.arange(len(self.documents))
-        return (self.queries[queries, None] == self.documents) & candidates, candidates
+        candidates = self.itself[queries, None] != np.arange(self.members.shape[0])
+        return self.members[:, self.queries[queries]].T.toarray() & candidates, candidates
 
     def among(self, number: int) -> "Judgments":
         """The same of the first documents only."""
-        return Judgments(self.documents[:number], self.queries, np.where(self.itself < number, self.itself, -1))
+        return Judgments(self.members[:number], self.queries, np.where(self.itself < number, self.itself, -1))
+
+
+def membership(documents: np.ndarray, groups: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
+    """Bool, ``(documents, groups)``: true at each pair of a document and a group."""
+    return sparse.csr_matrix((np.ones(len(documents), dtype=bool), (documents, groups)), shape=shape)
 
 
 def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgments) -> dict[str, Any]:
@@ -63,15 +74,14 @@ def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgme
     discounts = 1 / np.log2(np.arange(2, DEPTH + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discounts)])
     gains = np.zeros((len(judgments.queries), DEPTH))
-    step = max(1, _SIMILARITIES // max(1, len(judgments.documents)))
+    step = max(1, _SIMILARITIES // max(1, judgments.members.shape[0]))
     for begin in range(0, len(judgments.queries), step):
         end = min(begin + step, len(judgments.queries))
-        scores = np.array(similarities(begin, end), dtype=np.float32)
-        itself = judgments.itself[begin:end]
-        scores[np.flatnonzero(itself >= 0), itself[itself >= 0]] = -np.inf
+        relevant, candidates = judgments.of(np.arange(begin, end))
+        scores = np.where(candidates, np.asarray(similarities(begin, end), dtype=np.float32), -np.inf)
         ranking = np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]
-        relevant = judgments.documents[ranking] == judgments.queries[begin:end, None]
-        gains[begin:end, : ranking.shape[1]] = relevant & np.isfinite(np.take_along_axis(scores, ranking, axis=1))
+        ranked = np.isfinite(np.take_along_axis(scores, ranking, axis=1))
+        gains[begin:end, : ranking.shape[1]] = np.take_along_axis(relevant, ranking, axis=1) & ranked
     gains, wanted = gains[asked], wanted[asked]
     ndcg = gains @ discounts / ideal[np.minimum(wanted, DEPTH)]
     first = np.where(gains.any(axis=1), 1 / (1 + gains.argmax(axis=1)), 0.0)

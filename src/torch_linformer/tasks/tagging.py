@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from datasets import Dataset
 from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+from torch_linformer.data.labels import are_numbers
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.models import LinformerForTokenClassification
@@ -18,6 +20,10 @@ from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets
 
+NUMBERED = (
+    "warning: the tags are numbers, of which nothing says what belongs to an entity: only the accuracy of tags is "
+    "scored; train with --label-names O,B-PER,…, the names of the tags 0, 1, …, to score entities"
+)
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
 # Words of plain text, divided as in most corpora: each punctuation mark is one.
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -32,7 +38,8 @@ class Tagging(Task):
 
     record = TAGGED
     model_class = LinformerForTokenClassification
-    best_metric, headline = "f1", HEADLINES["token-classify"]
+    best_metric = "f1"
+    headline: ClassVar[tuple[str, ...]] = HEADLINES["token-classify"]
     offsets, least_labels, pipeline_tag = True, 2, "token-classification"
 
     @property
@@ -91,6 +98,20 @@ class Tagging(Task):
 
     def describe(self, answer: list[tuple[str, float]], text: str) -> dict[str, Any]:
         return {"entities": list(_entities(answer, _word_spans(text), text))}
+
+
+class NumberedTagging(Tagging):
+    """Tags that are bare numbers: nothing says which belong to entities, so only the share of right ones is scored."""
+
+    best_metric, headline = "accuracy", ("accuracy",)
+
+    def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
+        return self.heading(super().scores(answers, documents))
+
+
+def tagging_of(tokenizer: PreTrainedTokenizerFast, names: Sequence[str]) -> Tagging:
+    """The task of tags with these names, in the order of a model's outputs."""
+    return (NumberedTagging if are_numbers(names) else Tagging)(tokenizer, names)
 
 
 def _word_spans(text: str) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.packing import PackedText
+from torch_linformer.data.parts import GROUP
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
@@ -49,6 +50,7 @@ class Task(ABC):
         validated: the scores of the validation documents that are shown during training; the headline if empty.
         offsets: whether the windows must tell which characters a token stands for.
         least_labels: how many different labels the documents must have; 0 where they have none.
+        together: the column whose documents of equal value stay in one part of the data, where the user names none.
         pipeline_tag: what the hub calls the task.
         instead: what to do with a model of the task where ``linformer predict`` has no use for it.
         counted: what is scored, in words.
@@ -68,6 +70,7 @@ class Task(ABC):
     validated: ClassVar[tuple[str, ...]] = ()
     offsets: ClassVar[bool] = False
     least_labels: ClassVar[int] = 0
+    together: ClassVar[str] = GROUP
     pipeline_tag: ClassVar[str] = "text-classification"
     instead: ClassVar[str] = "train a model on another --task"
     counted: ClassVar[str] = "documents"
@@ -119,6 +122,9 @@ outputs = model(**inputs)"""
         windows = tokenize_documents(documents, encoder)
         _, first = np.unique(windows["document"][:], return_index=True)
         return Examples(documents, self.label(windows, documents), np.asarray(windows["num_tokens"][:])[first])
+
+    def learn(self, train: Examples) -> None:  # noqa: B027 - most tasks have nothing to learn of them
+        """What the task itself takes from the documents to train on, before a model is built."""
 
     def training_rows(self, examples: Examples) -> Any:
         """What the Trainer draws its batches from, a row each."""

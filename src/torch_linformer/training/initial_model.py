@@ -47,6 +47,7 @@ def build_model(
         "class_weights": _class_weights(settings, splits),
         "lexical_buckets": None,
         "threshold": 0.5,
+        "max_answer_length": None,
     }
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
@@ -228,4 +229,4 @@ def _class_weights(settings: TrainSettings, splits: Splits) -> list[float] | Non
     if settings.class_weights == "none":
         return None
     counts = Counter(splits.train["label"])
-    return [counts.total() / (len(counts) * counts[name]) for name in splits.names]
+    return [counts.total() / (len(counts) * max(1, counts[name])) for name in splits.names]

@@ -20,7 +20,7 @@ from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.verdict import CHANCE
-from torch_linformer.training.weighing import Weighing, weigh_parts
+from torch_linformer.training.weighing import ENOUGH, Weighing, weigh_parts
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
@@ -88,11 +88,11 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
     known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
     labels = torch.tensor(validation.windows["labels"][:])
 
-    (a, b), losses, helps = weigh_parts(
+    (a, b), losses, gained = weigh_parts(
         known, (1.0, 0.0), lambda logits: model.loss_of(logits, labels), partial(_gain, model, labels), len(labels)
     )
     both, unseen_both = (a * parts.lexical + b * parts.rest for parts in (known, unseen))
-    kept = always or (helps and not _is_worse(trainer, validation, both, known.rest))
+    kept = always or (gained > ENOUGH and not _is_worse(trainer, validation, both, known.rest))
     if kept:
         multiply(cast(LexicalHead, model.lexical), a)
         multiply(model.classifier, b)
@@ -104,7 +104,7 @@ def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, alw
         validated, tested = found[name]
         task.tune(trainer.answers_of_logits(validated, validation), validation.documents)
         scores[name] = task.scores(trainer.answers_of_logits(tested, test), test.documents)
-    return Weighing("lexical head", (a, b), losses, scores, helps, kept)
+    return Weighing("lexical head", (a, b), losses, scores, gained, task.best_metric, kept)
 
 
 def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: float, after: float) -> float:

@@ -19,7 +19,7 @@ from torch_linformer.tasks.task import Examples
 from torch_linformer.training.lexical import drawn_documents
 from torch_linformer.training.retrieval_trainer import RetrievalTrainer
 from torch_linformer.training.verdict import CHANCE
-from torch_linformer.training.weighing import Weighing, weigh_parts
+from torch_linformer.training.weighing import ENOUGH, Weighing, weigh_parts
 
 MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
 AT_ONCE = 16  # rows whose words are counted
@@ -69,7 +69,7 @@ def weigh_vectors(
     known_words, unseen_words = (sketches(lexical, examples) for examples in (validation, test))
     known, unseen = (np.asarray(trainer.answers_to(examples)) for examples in (validation, test))
     logits, relevant, candidates = _similarities(validation, known_words, known)
-    (a, b), losses, helps = weigh_parts(
+    (a, b), losses, gained = weigh_parts(
         logits,
         (SCALE, SCALE),
         partial(surprise, relevant=relevant, candidates=candidates),
@@ -85,10 +85,11 @@ def weigh_vectors(
 
     validated = scores(known_words, known, validation)
     gain, error = paired_difference(validated["both"]["tally"], validated["rest"]["tally"])
-    kept = always or (helps and gain >= -CHANCE * error)
+    kept = always or (gained > ENOUGH and gain >= -CHANCE * error)
     if kept:
         task.vectors.lexical = lexical.to(trainer.args.device)
-    return Weighing("lexical part", (a, b), losses, scores(unseen_words, unseen, test), helps, kept)
+    tested = scores(unseen_words, unseen, test)
+    return Weighing("lexical part", (a, b), losses, tested, gained, task.best_metric, kept)
 
 
 def sketches(lexical: LexicalVector, examples: Examples) -> np.ndarray:

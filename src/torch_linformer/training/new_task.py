@@ -13,6 +13,7 @@ from torch_linformer.tasks.next_token import CausalLanguageModeling
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
+from torch_linformer.tasks.tagging import Tagging, tagging_of
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Regression
 from torch_linformer.training.train_settings import TrainSettings
@@ -35,8 +36,11 @@ def new_task(
         return SequenceToSequence(tokenizer, settings.target_length)
     if kind is Answering:
         first = None if settings.from_model is None else reader_config(load_config(settings.from_model))
-        return Answering(tokenizer, typed=first is None or first.type_vocab_size != 1)
+        typed = first is None or first.type_vocab_size != 1
+        return Answering(tokenizer, typed=typed, max_answer_length=settings.max_answer_length)
     if kind is Regression:
         values = np.asarray(documents["label"][:])
         return Regression(tokenizer, float(values.mean()), float(values.std()) or 1.0)
+    if kind is Tagging:
+        return tagging_of(tokenizer, names)
     return kind(tokenizer, names)

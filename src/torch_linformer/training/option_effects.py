@@ -8,7 +8,9 @@ OF_SLOTS = ("sharing", "projection", "slot_mass")  # options of slots that are m
 OF_TASKS = {  # options that only some tasks have
     **dict.fromkeys(("text_column", "label_column"), tuple(task for task in TASKS if task != "seq2seq")),
     **dict.fromkeys(("query_column", "document_column", "documents"), ("embed",)),
+    "label_names": ("classify", "multilabel", "token-classify"),
     "question_column": ("qa",),
+    "max_answer_length": ("qa",),
     "source_column": ("seq2seq",),
     "target_column": ("seq2seq",),
     "max_target_length": ("seq2seq",),

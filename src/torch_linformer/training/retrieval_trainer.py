@@ -18,25 +18,26 @@ Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
 TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn, each part a second time for its gradients
 
 
-def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, group: Tensor) -> Tensor:
+def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, query_group: Tensor) -> Tensor:
     r"""How surprising it is that each query finds its document among those of the batch, in nats.
 
     .. math:: -\frac{1}{Q} \sum_i \ln \frac{e^{s\, q_i \cdot d_{p(i)}}}{\sum_j e^{s\, q_i \cdot d_j}}
 
-    with s = 20, over the documents j of other groups and the query's own. (van den Oord et al. 2018,
-    `InfoNCE <https://arxiv.org/abs/1807.03748>`_; Henderson et al. 2017, arXiv 1705.00652, for batches.)
+    with s = 20, over the query's own document and the documents j that no query of its group has. (van den Oord et al.
+    2018, `InfoNCE <https://arxiv.org/abs/1807.03748>`_; Henderson et al. 2017, arXiv 1705.00652, for batches.)
 
     Args:
         queries: ``(Q, C)`` of length 1.
         documents: ``(B, C)`` of length 1.
         query_of: ``(Q,)``, the number p of each query's document.
-        group: ``(B,)``; documents of a query's group other than its own are no negatives.
+        query_group: ``(Q,)``; queries of the same group, such as equal ones, find the same documents.
     """
     if not len(queries):
         return documents.sum() * 0.0
     scores = SCALE * queries @ documents.T
-    own = F.one_hot(query_of, len(documents)).bool()
-    return F.cross_entropy(scores.masked_fill((group[query_of, None] == group) & ~own, float("-inf")), query_of)
+    own = F.one_hot(query_of, len(documents))
+    relevant = (query_group[:, None] == query_group).to(scores.dtype) @ own.to(scores.dtype) > 0
+    return F.cross_entropy(scores.masked_fill(relevant & ~own.bool(), float("-inf")), query_of)
 
 
 def in_turn(embed: Embed, texts: Sequence[tuple[Tensor, Tensor]], tokens: int) -> list[Tensor]:
@@ -98,10 +99,10 @@ class RetrievalTrainer(DocumentTrainer):
         documents, queries = in_turn(embed, texts, TOKENS_AT_ONCE)
         # The documents of all processes are each other's negatives; each has a part of the same loss's gradient.
         before = sum(processes.gathered(len(documents))[: processes.rank()])
-        queries, documents, query_of, group = map(
-            processes.rows_of_all, (queries, documents, inputs["query_of"] + before, inputs["group"])
+        queries, documents, query_of, query_group = map(
+            processes.rows_of_all, (queries, documents, inputs["query_of"] + before, inputs["query_group"])
         )
-        return contrastive_loss(queries, documents, query_of, group)
+        return contrastive_loss(queries, documents, query_of, query_group)
 
     def share_gradients(self) -> None:
         # Torch's wrapper expects the model to be called once a step, and here it is called for each part, twice.

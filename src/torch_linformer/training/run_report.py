@@ -71,6 +71,17 @@ class Outcome:
         return reader_config(self.model.config).attention == "full"
 
     @property
+    def method(self) -> str:
+        """What the model is called in its report: it may have a lexical head, or be no more than that."""
+        model = "full attention" if self.full_attention else "Linformer"
+        return model if self.lexical is None else self.lexical.name(model)
+
+    @property
+    def is_head_only(self) -> bool:
+        """Whether the lexical head is all that has weight in the model."""
+        return self.lexical is not None and self.lexical.alone
+
+    @property
     def parts(self) -> dict[str, dict[str, float]]:
         """The headline scores of the lexical head, and of a model that has one without it."""
         found = self.lexical
@@ -83,7 +94,8 @@ class Outcome:
         """Whether the model is better than what it must beat."""
         floors = {FLOORS[floor]: found for floor, found in self.floors.items()}
         task = self.task
-        return verdict(task.headline, task.larger_is_better, self.scores, floors, _advice(self), task.counted)
+        method = self.method if self.is_head_only else ""
+        return verdict(task.headline, task.larger_is_better, self.scores, floors, _advice(self), task.counted, method)
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -97,6 +109,7 @@ class Outcome:
                 for other, scores in (*self.parts.items(), *self.floors.items())
                 for name, score in self.task.heading(scores).items()
             },
+            "method": self.method,
             "verdict": self.verdict,
             "train_seconds": self.spent.all_seconds,
             "training_tokens_per_second": self.spent.tokens_per_second,
@@ -114,6 +127,7 @@ class Outcome:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         kind = "Full-attention twin" if self.full_attention else "Linformer"
+        kind = self.method if self.is_head_only else kind
         return Report(
             title=f"{kind} on {name_in_title(self.settings.data)}",
             verdict="\n".join(filter(None, [self.verdict, *self.splits.warnings])),
@@ -163,13 +177,12 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
-    task = outcome.task
-    model = "full attention" if outcome.full_attention else "Linformer"
-    if outcome.lexical is not None and outcome.lexical.kept:
-        model += f" with its {outcome.lexical.part}"
-    scores = {model: outcome.scores}
+    task, parts = outcome.task, dict(outcome.parts)
+    if outcome.is_head_only:
+        parts.pop("lexical")  # the model itself
+    scores = {outcome.method: outcome.scores}
     if outcome.lexical is not None:
-        scores |= {PARTS[name].format(outcome.lexical.part): found for name, found in outcome.parts.items()}
+        scores |= {PARTS[name].format(outcome.lexical.part): found for name, found in parts.items()}
     scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
     rows = [
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))

@@ -6,30 +6,36 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from torch_linformer.data.overlap import find_overlap
-from torch_linformer.data.reading.documents import (
-    Documents,
+from torch_linformer.data.digest import content_digest
+from torch_linformer.data.labels import (
+    are_numbers,
     check_labels,
+    check_one_hot,
     check_repeated,
     label_names,
-    parse_part,
-    split_documents,
+    name_labels,
 )
+from torch_linformer.data.overlap import find_overlap
+from torch_linformer.data.parts import GROUP, parse_part, split_documents
+from torch_linformer.data.reading.documents import Documents
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.tasks.registry import TASKS
+from torch_linformer.tasks.tagging import NUMBERED
 from torch_linformer.training.train_settings import TrainSettings
 
 # The shares of the documents where nobody names parts.
 DEFAULTS = {
     item.name: item.default for item in dataclasses.fields(TrainSettings) if item.name in ("validation", "test")
 }
+OF_ONE_LABEL = ("classify", "embed")  # tasks whose documents have one label each
 
 
 @dataclass(frozen=True)
 class Splits:
     """Datasets with the columns of the task's record; the names of its labels, if any; notes for the screen.
 
-    ``warnings`` stand beside the scores too; ``repeats`` counts documents with the text of another one.
+    ``warnings`` stand beside the scores too; ``repeats`` counts documents with the text of another one; ``digest``
+    differs where the documents of any part do.
     """
 
     train: Dataset
@@ -40,6 +46,7 @@ class Splits:
     warnings: list[str] = field(default_factory=list)
     repeats: dict[str, int] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    digest: str = ""
 
 
 def load_splits(settings: TrainSettings) -> Splits:
@@ -52,22 +59,63 @@ def load_splits(settings: TrainSettings) -> Splits:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
-    least = TASKS[settings.task].least_labels
-    names = list(documents.names) or (label_names(documents.dataset, least) if least else [])
-    if settings.task == "classify":
-        check_repeated(names, documents.dataset, settings.data)
+    if settings.task in OF_ONE_LABEL and "label" in documents.dataset.column_names:
+        check_repeated(documents.dataset, settings.data, documents.columns.get("label"), settings.task)
+    names = _names(settings, documents)
     train, test = _part(settings, documents.dataset, "test", notes, documents.parts)
     train, validation = _part(settings, train, "validation", notes, documents.parts)
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
-    overlap = find_overlap({"to train on": train, "for validation": validation, "held out": test})
-    return Splits(train, validation, test, names, notes, overlap.warnings, overlap.repeats, documents.columns)
+    parts = {"to train on": train, "for validation": validation, "held out": test}
+    overlap = find_overlap(parts)
+    warnings = list(overlap.warnings)
+    if settings.task == "token-classify" and are_numbers(names):
+        warnings.append(NUMBERED)
+    train, validation, test = (_without_groups(part) for part in (train, validation, test))
+    return Splits(
+        train,
+        validation,
+        test,
+        names=names,
+        notes=notes,
+        warnings=warnings,
+        repeats=overlap.repeats,
+        digest=content_digest(parts),
+        columns=documents.columns,
+    )
+
+
+def _without_groups(part: Dataset) -> Dataset:
+    return part.remove_columns([GROUP]) if GROUP in part.column_names else part
+
+
+def _names(settings: TrainSettings, documents: Documents) -> list[str]:
+    """The names of the labels, in the order of the outputs: those that the user gives, or those that there are."""
+    least = TASKS[settings.task].least_labels
+    if not least:
+        return []
+    names = list(documents.names) or label_names(documents.dataset, least)
+    if settings.label_names is None:
+        return names
+    check_labels(settings.names, documents.dataset, settings.data, "which --label-names does not name")
+    return settings.names
 
 
 def _load(settings: TrainSettings, source: str, part: str = "train") -> Documents:
-    options = DataOptions.of(settings)
-    return TASKS[settings.task].load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
+    """The documents of a source, with the names that the user gives for their labels.
+
+    Raises:
+        InputError: also for lists of zeros and ones without names.
+    """
+    task, options = TASKS[settings.task], DataOptions.of(settings)
+    documents = task.load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
+    dataset, several = documents.dataset, settings.task == "multilabel"
+    if several:
+        check_one_hot(dataset, source, settings.names)
+    if settings.names:
+        dataset = name_labels(dataset, settings.names, several=several)
+    return dataclasses.replace(documents, dataset=dataset)
 
 
 def _part(
@@ -80,7 +128,9 @@ def _part(
         notes.extend(f"{name}: {note}" for note in documents.notes if note not in notes)
         return train, documents.dataset
     if isinstance(source, float):
-        return split_documents(train, source, settings.seed, stratified=settings.task in ("classify", "embed"))
+        together = GROUP if GROUP in train.column_names else TASKS[settings.task].together
+        stratified = settings.task in OF_ONE_LABEL
+        return split_documents(train, source, settings.seed, stratified=stratified, together=together)
     documents = _load(settings, source)
     notes.extend(f"{name}: {note}" for note in documents.notes)
     return train, documents.dataset

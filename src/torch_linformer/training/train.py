@@ -1,18 +1,12 @@
 """One training run, from documents to a model folder with its report."""
 
 import dataclasses
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import transformers
-from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
-from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
@@ -23,14 +17,13 @@ from torch_linformer.models import (
 from torch_linformer.opening import processes
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_config, load_tokenizer, reader_config
-from torch_linformer.opening.run_folder import RUN_FILE, identity, shared_run
-from torch_linformer.reporting.files import write_json
+from torch_linformer.opening.model_folder import load_config, reader_config
+from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.tasks.task import Examples, Task
+from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import MultiLabel, WholeDocuments
-from torch_linformer.training.describing import describe_data, describe_model
+from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
@@ -43,7 +36,7 @@ from torch_linformer.training.initial_model import (
 )
 from torch_linformer.training.lexical import add_lexical_head, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
-from torch_linformer.training.new_task import new_task
+from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
 from torch_linformer.training.retrieval_trainer import RetrievalTrainer, trainer_for
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
@@ -53,23 +46,6 @@ from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 from torch_linformer.training.weighing import Weighing
-
-EVALUATIONS = 10  # of the validation documents, over the whole training
-EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
-LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
-TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a run trains on and is scored on."""
-
-    splits: Splits
-    tokenizer: PreTrainedTokenizerFast
-    task: Task
-    train: Examples
-    validation: Examples
-    test: Examples
 
 
 def train(
@@ -123,7 +99,7 @@ def _trained(
     settings = _with_the_first_model(settings)
     if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
         settings = dataclasses.replace(settings, probe=False)
-    data = processes.on_main(lambda: _prepare(settings, checkpoint, screen))
+    data = processes.on_main(lambda: prepare(settings, _splits(settings, run, output, checkpoint), checkpoint, screen))
     model = build_model(settings, data.task, data.tokenizer, data.splits)
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
@@ -136,7 +112,6 @@ def _trained(
         after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe
         screen.say(f"--minutes {settings.minutes:g} is for the training; after it come {', '.join(after)}")
 
-    processes.on_main(lambda: write_json(output / RUN_FILE, run))
     trainer = _trainer(settings, output, data, model, device, precision)
     if settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
@@ -178,6 +153,13 @@ def _trained(
         device=device,
         precision=precision,
     )
+
+
+def _splits(settings: TrainSettings, run: dict[str, Any], output: Path, checkpoint: Path | None) -> Splits:
+    """The documents of a run, which are those that it began with where it goes on."""
+    splits = load_splits(settings)
+    begin_run(output, run, splits.digest, checkpoint)
+    return splits
 
 
 def _has_new_head(settings: TrainSettings, task: Task, model: LinformerPreTrainedModel) -> bool:
@@ -228,45 +210,6 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
         return settings
     peak_rate = FINE_TUNING * size_of_width(config.hidden_size).learning_rate
     return dataclasses.replace(settings, learning_rate=peak_rate)
-
-
-def _prepare(settings: TrainSettings, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:
-    """Read the documents, learn or load the tokenizer, and make the examples of the three parts."""
-    splits = load_splits(settings)
-    for note in (*splits.notes, *splits.warnings):
-        screen.say(note)
-    tokenizer = _tokenizer(settings, splits, checkpoint)
-    task = new_task(settings, tokenizer, splits.names, splits.train)
-    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
-    train = task.examples(splits.train, task.encoder(settings.length, **options))
-    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
-    trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
-    validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
-    validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
-    test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
-    describe_data(splits, train, settings, screen)
-    return Prepared(splits, tokenizer, task, train, validation, test)
-
-
-def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
-    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
-    if checkpoint is not None:
-        return build_tokenizer(str(checkpoint), (), **options)
-    if settings.from_model is not None:
-        load_tokenizer(settings.from_model)  # its errors name what is wrong with the model's folder
-    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
-
-
-def _texts(documents: Dataset, seed: int) -> Iterator[str]:
-    """Documents in random order, up to as much text as a tokenizer learns from."""
-    characters = 0
-    for number in np.random.default_rng(seed).permutation(len(documents)):
-        document = documents[int(number)]
-        for text in filter(None, (document["text"], document.get("target"))):
-            yield text
-            characters += len(text)
-        if characters > TOKENIZER_CHARACTERS:
-            return
 
 
 def _trainer(

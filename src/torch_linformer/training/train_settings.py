@@ -41,6 +41,9 @@ class TrainSettings:
     data: str = option("stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL, Parquet, a folder, or a dataset's name")
     text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
     label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
+    label_names: str | None = option(
+        None, "A,B,… for labels that are numbers: the names of 0, 1, …; multilabel: or of positions in lists of 0 and 1"
+    )
     question_column: str | None = option(None, "column that holds the question")
     source_column: str | None = option(None, "seq2seq: column that holds the source")
     target_column: str | None = option(None, "seq2seq: column that holds the target")
@@ -68,6 +71,9 @@ class TrainSettings:
     max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
     max_target_length: int | None = option(
         None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
+    )
+    max_answer_length: int | None = option(
+        None, "qa: tokens of an answer at most  [those of the longest answer of the training]"
     )
     overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
     stride: int | None = option(None, "tokens that neighboring windows share  [max-length/4]")
@@ -123,7 +129,7 @@ class TrainSettings:
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
 
     def __post_init__(self) -> None:
-        lengths = ("max_length", "max_target_length", "chunk_size", "batch_size", "lexical_width")
+        lengths = ("max_length", "max_target_length", "max_answer_length", "chunk_size", "batch_size", "lexical_width")
         check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
         for name, value, least in (
             ("stride", self.stride, 0),
@@ -161,6 +167,7 @@ class TrainSettings:
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
+        self.names  # noqa: B018 - its checks
         check_fsdp(self)
         if self.compile:
             self._check_compiled()
@@ -207,6 +214,19 @@ class TrainSettings:
         slots = self.attention == "linformer" or name not in OF_LINFORMER
         steps = not (self.freeze and name in OF_STEPS)
         return new and slots and steps and self.task in OF_TASKS.get(name, TASKS)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that the user gives to labels, in the order of the numbers that stand for them."""
+        if self.label_names is None:
+            return []
+        names = [name.strip() for name in self.label_names.split(",")]
+        if len(set(names)) < max(2, len(names)) or not all(names) or any(map(str.isdecimal, names)):
+            raise InputError(
+                f"--label-names must be two or more different names with commas between them, and no numbers, got "
+                f"{self.label_names!r}"
+            )
+        return names
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""

@@ -18,6 +18,7 @@ def verdict(
     floors: Mapping[str, Mapping[str, Any]],
     advice: str,
     counted: str = "documents",
+    method: str = "",
 ) -> str:
     """Whether a model is better than what it must beat, by how much, and whether that is more than chance.
 
@@ -28,6 +29,7 @@ def verdict(
         floors: the same by the name of each method; its tally has the number of each document first.
         advice: what to try where the model is not clearly better.
         counted: what a tally has a row of, in words.
+        method: what the model is called, where the sentence should begin with that.
     """
     score = next((name for name in headline if any(name in found for found in floors.values())), None)
     if score is None:
@@ -43,9 +45,10 @@ def verdict(
         certain = errors > CHANCE
         chance = "more than chance" if certain else "which may be chance"
         evidence = f" on {format_count(len(rows))} {counted}, {chance} ({errors:.1f} standard errors)"
-    title = score_title(score)
+    title, better = score_title(score), (gain > 0) == larger_is_better
+    comparison = f"{'better' if better else 'worse'} than" if gain else "as good as"
+    opening = f"{method}: {comparison}" if method else comparison.capitalize()
     if not gain:
-        return f"As good as {name} by {title}.{advice}"
-    better = (gain > 0) == larger_is_better
-    sentence = f"{'Better' if better else 'Worse'} than {name} by {abs(gain):.4f} of {title}{evidence}."
+        return f"{opening} {name} by {title}.{advice}"
+    sentence = f"{opening} {name} by {abs(gain):.4f} of {title}{evidence}."
     return sentence if better and certain else sentence + advice

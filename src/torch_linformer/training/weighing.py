@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_linformer.reporting.tables import score_title
+
+ENOUGH = 1.0  # nats of log-likelihood that one more weight has to gain (Akaike's criterion)
+
 
 @dataclass(frozen=True)
 class Weighing:
@@ -17,7 +21,8 @@ class Weighing:
         factors: of the logits of the head and of the rest, 0 or more.
         losses: of the validation documents, by ``lexical`` (the head alone), ``rest`` and ``both``.
         test: every score of the test documents, likewise.
-        helps: whether the head lowers the loss by enough.
+        gained: how much the log-likelihood of the validation documents gains by the head, in nats.
+        score: what picks the checkpoint, and must not be worse with the head.
         kept: whether the model has the head.
     """
 
@@ -25,22 +30,45 @@ class Weighing:
     factors: tuple[float, float]
     losses: dict[str, float]
     test: dict[str, dict[str, Any]]
-    helps: bool
+    gained: float
+    score: str
     kept: bool
+
+    @property
+    def helps(self) -> bool:
+        """Whether the head lowers the loss by enough."""
+        return self.gained > ENOUGH
+
+    @property
+    def alone(self) -> bool:
+        """Whether the head is kept and the rest of the model has no weight beside it."""
+        return self.kept and not self.factors[1]
 
     @property
     def scores(self) -> dict[str, Any]:
         """Those of the model on the test documents."""
         return self.test["both" if self.kept else "rest"]
 
+    def name(self, model: str) -> str:
+        """What a model is called that has gone through this, and was called ``model`` before."""
+        if self.alone:
+            return f"{self.part.replace('lexical head', 'TF-IDF head')} only"
+        return f"{model} with its {self.part}" if self.kept else model
+
     def describe(self) -> str:
         """The decision and its reason, as a line."""
         losses = self.losses
         fate = "kept" if self.kept else "left out"
-        if self.kept and not self.factors[1]:
-            fate += ", and nothing else, as the rest of the model adds too little"
-        if not self.kept and self.helps:
-            fate += ", as the score that picks the checkpoint is worse with it"
+        if self.alone:
+            fate += f", and nothing else, as the rest of the model adds too little ({self.name('')})"
+        elif not self.kept and self.helps:
+            worse = f"{score_title(self.score)} on validation, which picks the checkpoint, is worse with it"
+            fate += f", as {worse} by more than chance"
+        elif not self.kept:
+            fate += (
+                f", as it adds {self.gained:.2f} to the log-likelihood on validation and has to add more than "
+                f"{ENOUGH:g} (Akaike's criterion)"
+            )
         return (
             f"{self.part} {fate}: validation loss of the {self.part.split()[-1]} alone "
             f"{losses['lexical']:.4f}, of the model without it {losses['rest']:.4f}, of both {losses['both']:.4f} "
@@ -54,12 +82,12 @@ def weigh_parts(
     loss_of: Callable[[Tensor], Tensor],
     gain: Callable[[float, float], float],
     number: int,
-) -> tuple[tuple[float, float], dict[str, float], bool]:
-    """The factors of words and of the rest, their losses alone and together, and whether the words help.
+) -> tuple[tuple[float, float], dict[str, float], float]:
+    """The factors of words and of the rest, their losses alone and together, and the log-likelihood gained by words.
 
     Words alone, or none, are safer where the validation documents resemble those of the training more than others
-    will. So where the likelihood gains no more than a factor e by the rest (Akaike's criterion for one more weight),
-    its factor is 0; and words help where it gains more by them.
+    will. So where the log-likelihood gains no more than ``ENOUGH`` by the rest, its factor is 0; and words help where
+    it gains more by them.
 
     Args:
         parts: what words say and what the rest says, tensors of the same shape.
@@ -71,10 +99,10 @@ def weigh_parts(
     by_itself = [max(expected)]
     ((of_words,), alone), (_, without) = (fit_factors([part], by_itself, loss_of, number) for part in parts)
     (a, b), together = fit_factors(list(parts), list(expected), loss_of, number)
-    if gain(alone, together) <= 1 and alone < without:
+    if gain(alone, together) <= ENOUGH and alone < without:
         a, b, together = of_words, 0.0, alone
     losses = {"lexical": alone, "rest": without, "both": together}
-    return (a, b), losses, a > 0 and gain(without, together) > 1
+    return (a, b), losses, gain(without, together) if a > 0 else 0.0
 
 
 def fit_factors(

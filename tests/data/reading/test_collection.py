@@ -36,6 +36,14 @@ def test_two_tables_are_joined_by_the_names_of_documents(table):
     assert found.notes[1].startswith("documents: texts from column 'text'")
 
 
+def test_a_query_may_have_several_documents(table):
+    queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("a", 9))
+    documents = table("d.csv", ("_id", "text"), (7, "one"), (9, "two"))
+    pairs = table("p.csv", ("query", "document"), ("a", "one"), ("a", "two"))
+    for collection in (load_collection(queries, documents, named=NOT_NAMED), load_collection(pairs, named=NOT_NAMED)):
+        assert rows_of(collection) == [("one", ["a"]), ("two", ["a"])]
+
+
 def test_columns_may_be_named(table):
     queries = table("q.csv", ("asked", "meeting", "kind"), ("a", "m1", "x"), ("b", "m2", "y"))
     documents = table("d.csv", ("meeting", "said", "place"), ("m1", "one", "here"), ("m2", "two", "there"))

@@ -1,28 +1,17 @@
 import json
 import os
 import shutil
-from collections import Counter
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from torch_linformer.data.reading import documents as documents_module
 from torch_linformer.data.reading import readers
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.corpus import stdlib_documents
-from torch_linformer.data.reading.documents import (
-    check_labels,
-    label_names,
-    load_documents,
-    parse_part,
-    quiet,
-    split_documents,
-)
+from torch_linformer.data.reading.documents import load_documents, quiet
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 
@@ -183,103 +172,6 @@ def test_quiet_leaves_the_settings_as_they_were():
     assert (datasets.utils.are_progress_bars_disabled(), datasets.logging.get_verbosity()) == before
 
 
-@pytest.mark.parametrize(
-    ("value", "part"),
-    [("0.2", 0.2), (".5", 0.5), ("1e-3", 0.001), ("test.csv", "test.csv"), ("./0.2", "./0.2")],
-)
-def test_parts(value, part):
-    assert parse_part(value) == part
-
-
-@pytest.mark.parametrize("value", ["0", "1", "1.5", "-1", "-0.1", "nan", "inf"])
-def test_numbers_that_are_no_part(value):
-    with pytest.raises(InputError, match=f"^{value} is no part of the data: give a fraction above 0 and below 1"):
-        parse_part(value)
-
-
-@pytest.mark.parametrize("value", ["", " "])
-def test_no_part(value):
-    with pytest.raises(InputError, match="no part of the data is named"):
-        parse_part(value)
-
-
-def labeled(sizes):
-    labels = [label for label, size in sizes.items() for _ in range(size)]
-    return Dataset.from_dict({"text": [f"{number}" for number in range(len(labels))], "label": labels})
-
-
-def test_split_is_stratified_and_complete():
-    dataset = labeled({"a": 70, "b": 20, "c": 10})
-    rest, part = split_documents(dataset, 0.2, seed=0)
-    assert Counter(part["label"]) == {"a": 14, "b": 4, "c": 2}
-    assert sorted([*rest["text"], *part["text"]]) == sorted(dataset["text"])
-    for piece in (rest, part):
-        numbers = [int(text) for text in piece["text"]]
-        assert numbers == sorted(numbers)
-
-
-def test_split_follows_the_seed():
-    dataset = labeled({"a": 50, "b": 50})
-    first, again, other = (split_documents(dataset, 0.3, seed)[1]["text"][:] for seed in (1, 1, 2))
-    assert first == again != other
-
-
-def test_split_by_hand():
-    """Pinned, so that the parts of an earlier run can be made again."""
-    assert split_documents(labeled({"a": 6, "b": 4}), 0.3, seed=7)[1]["text"][:] == ["2", "5", "6"]
-
-
-@given(
-    st.lists(st.integers(1, 30), min_size=1, max_size=8),
-    st.floats(0.01, 0.99),
-    st.integers(0, 9),
-    st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_every_split(sizes, fraction, seed, stratified):
-    sizes = {f"l{number}": size for number, size in enumerate(sizes)}
-    dataset = labeled(sizes)
-    try:
-        rest, part = split_documents(dataset, fraction, seed, stratified)
-    except InputError:
-        assert max(sizes.values()) == 1 if stratified else len(dataset) == 1
-        return
-    assert len(rest) + len(part) == len(dataset) and len(part) >= 1
-    assert set(rest["text"]).isdisjoint(part["text"])
-    if stratified:
-        given_away = Counter(part["label"])
-        assert set(rest["label"]) == set(sizes)
-        for label, size in sizes.items():
-            assert given_away[label] == size - 1 or abs(given_away[label] - size * fraction) <= 1
-    else:
-        assert len(part) in (1, len(dataset) - 1, round(len(dataset) * fraction))
-
-
-def test_split_without_labels():
-    rest, part = split_documents(labeled({"a": 10}).remove_columns("label"), 0.3, seed=0)
-    assert (len(rest), len(part)) == (7, 3)
-
-
-@pytest.mark.parametrize("sizes", [{"a": 1}, {"a": 1, "b": 1}, {}])
-def test_too_few_documents_to_split(sizes):
-    with pytest.raises(InputError, match=r"cannot split \d documents?: give more, or a file for each part"):
-        split_documents(labeled(sizes), 0.5, seed=0)
-
-
-def test_label_names_are_sorted():
-    assert label_names(labeled({"b": 1, "10": 2, "a": 3, "9": 1})) == ["10", "9", "a", "b"]
-    assert label_names(labeled({"10": 1, "9": 1, "-1": 1})) == ["-1", "9", "10"]
-    with pytest.raises(InputError, match="every document has the label 'a': a classifier needs two labels"):
-        label_names(labeled({"a": 5}))
-
-
-def test_labels_that_training_did_not_see():
-    check_labels(["a", "b"], labeled({"b": 1}), "test.csv")
-    with pytest.raises(InputError) as raised:
-        check_labels(["a", "b"], labeled({"a": 3, "c": 2}), "test.csv")
-    assert str(raised.value) == "test.csv: 2 documents with label 'c', which no training document has (a, b)"
-
-
 def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
     for name in ("1.csv", "2.csv"):
         write(tmp_path / "shards" / name, f"text,label\n{name},a\n")
@@ -293,13 +185,3 @@ def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
     assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
     labeled = write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
     assert len(load_documents(str(tmp_path / "labeled")).dataset) == 1 and labeled
-
-
-def test_documents_with_an_unknown_label_are_counted_once():
-    tagged = Dataset.from_dict({"label": [["O", "B-X", "I-X", "B-X"], ["O"], ["B-X"]]})
-    with pytest.raises(InputError, match=r"^t\.conll: 2 documents with label 'B-X', which no training doc"):
-        check_labels(["O"], tagged, "t.conll")
-    assert label_names(tagged) == ["B-X", "I-X", "O"]
-    assert label_names(Dataset.from_dict({"label": [["a"], []]}), 1) == ["a"]
-    with pytest.raises(InputError, match=r"^no document has a label: a classifier needs one label at least"):
-        label_names(Dataset.from_dict({"label": [[], []]}), 1)

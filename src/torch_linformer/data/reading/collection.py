@@ -1,12 +1,18 @@
-"""Documents with the queries that should find them, from one table of pairs or from two tables."""
+"""Documents with the queries that should find them, from one table of pairs or from two tables.
+
+A query may have several documents: the same query, letter by letter, in several rows asks for all of them.
+"""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
+from torch_linformer.data.parts import GROUP
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.options import DataOptions
@@ -37,27 +43,33 @@ def load_collection(
     """
     if documents is not None and options.label_column is not None:
         raise InputError("--label-column is for one table of texts and labels: leave --documents out")
-    named = any(options.column(what) for what in ("text", "query", "document"))
-    if options.label_column is not None or (documents is None and not named and _has_labels(queries, options)):
-        return load_documents(queries, LABELED, options=options, part=part, max_errors=max_errors)
+    reading: dict[str, Any] = {"options": options, "part": part, "max_errors": max_errors}
+    if options.label_column is not None or (
+        documents is None and not _names_pairs(options) and _has_labels(queries, options)
+    ):
+        return load_documents(queries, LABELED, **reading)
     if documents is None:
-        pairs = load_documents(queries, SEARCHED, options=options, part=part, max_errors=max_errors)
-        found = defaultdict[str, dict[str, None]](dict)  # a query that stands there twice counts once
-        for row in pairs.dataset:
-            found[row["text"]][row["query"]] = None
-        return Documents(_collection(found), pairs.name, pairs.notes)
-    asked = load_documents(queries, JUDGED, options=replace(options, text_column=None), max_errors=max_errors)
-    there = load_documents(documents, NAMED, options=replace(options, query_column=None), max_errors=max_errors)
+        pairs = load_documents(queries, SEARCHED, **reading)
+        relevant = ((row["text"], row["query"]) for row in pairs.dataset)
+        return Documents(_collection(relevant, pairs.dataset), pairs.name, pairs.notes, parts=pairs.parts)
+    asked = load_documents(
+        queries, JUDGED, options=replace(options, text_column=None, group_column=None), max_errors=max_errors
+    )
+    searched = load_documents(documents, NAMED, options=replace(options, query_column=None), max_errors=max_errors)
     texts: dict[str, str] = {}
-    for row in there.dataset:
+    for row in searched.dataset:
         if texts.setdefault(row["id"], row["text"]) != row["text"]:
             raise InputError(f"{documents}: two documents are called {row['id']!r}; give each a name of its own")
-    found = defaultdict(dict)
     for row in asked.dataset:
         if row["id"] not in texts:
             raise InputError(f"{queries}: the query {row['text']!r:.60} asks for {row['id']!r}, not in {documents}")
-        found[texts[row["id"]]][row["text"]] = None
-    return Documents(_collection(found), asked.name, [*asked.notes, *(f"documents: {note}" for note in there.notes)])
+    relevant = ((texts[row["id"]], row["text"]) for row in asked.dataset)
+    notes = [*asked.notes, *(f"documents: {note}" for note in searched.notes)]
+    return Documents(_collection(relevant, searched.dataset), asked.name, notes)
+
+
+def _names_pairs(options: DataOptions) -> bool:
+    return not (options.query_column is None and options.document_column is None)
 
 
 def _has_labels(source: str, options: DataOptions) -> bool:
@@ -67,6 +79,16 @@ def _has_labels(source: str, options: DataOptions) -> bool:
     return bool(names & {*LABEL_COLUMNS}) and not names & {*QUERY_COLUMNS}
 
 
-def _collection(found: dict[str, dict[str, None]]) -> Dataset:
-    columns = {"text": list(found), "queries": [list(queries) for queries in found.values()]}
-    return Dataset.from_dict(columns, features=FEATURES)
+def _collection(relevant: Iterable[tuple[str, str]], table: Dataset) -> Dataset:
+    """Each document of pairs of a document and a query once, with its queries, and its group if the table has one."""
+    queries = defaultdict[str, dict[str, None]](dict)  # a pair that stands there twice counts once
+    for text, query in relevant:
+        queries[text][query] = None
+    columns = {"text": list(queries), "queries": [list(asked) for asked in queries.values()]}
+    if GROUP not in table.column_names:
+        return Dataset.from_dict(columns, features=FEATURES)
+    groups: dict[str, str] = {}
+    for row in table.select_columns(["text", GROUP]):
+        groups.setdefault(row["text"], row[GROUP])
+    columns[GROUP] = [groups[text] for text in queries]
+    return Dataset.from_dict(columns, features=Features({**FEATURES, GROUP: Value("string")}))

@@ -4,8 +4,6 @@ Every source is read row by row into an Arrow file in the cache of `datasets`, s
 memory. The file is used again while the source, the columns and the code that reads them stay the same.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,14 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from datasets.utils import logging as datasets_logging
 
-from torch_linformer.data.reading.cells import is_number
 from torch_linformer.data.reading.columns import USUAL, ChosenColumns, find_columns
 from torch_linformer.data.reading.one_word_rows import joined_sentences, sentence_column
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
@@ -33,10 +29,6 @@ from torch_linformer.errors import InputError
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
 _SHOWN = 3  # rows that cannot be read that an error message lists
-_FEW = 10  # with so few documents each may well have its own label
-_LISTED_LABELS = 20  # labels an error message lists
-
-_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -123,69 +115,6 @@ def load_documents(
         tuple(name for name in origin.parts if name != part),
         tuple(label.split(",")) if several else (),
     )
-
-
-def parse_part(value: str) -> float | str:
-    """PATH|FRACTION: a number between 0 and 1 is a share of the training data, anything else a path."""
-    try:
-        fraction = float(value)
-    except ValueError:
-        if value.strip():
-            return value
-        raise InputError("no part of the data is named: give a fraction above 0 and below 1, or a path") from None
-    if not 0 < fraction < 1:
-        raise InputError(f"{value} is no part of the data: give a fraction above 0 and below 1, or a path")
-    return fraction
-
-
-def split_documents(dataset: Dataset, fraction: float, seed: int, stratified: bool = True) -> tuple[Dataset, Dataset]:
-    """Split off about `fraction` of the documents: (the rest, the part split off), both in their old order.
-
-    Stratified, each label gives its share, rounded so that the total is right, and keeps at least one document. The
-    same arguments give the same split.
-    """
-    generator = np.random.default_rng(seed)
-    if stratified and "label" in dataset.column_names:
-        _, groups = np.unique(dataset.select_columns("label")[:]["label"], return_inverse=True)
-    else:
-        groups = np.zeros(len(dataset), dtype=np.int64)
-    members = [np.flatnonzero(groups == group) for group in range(groups.max(initial=-1) + 1)]
-    quotas = _quotas(np.array([len(indices) for indices in members]), fraction)
-    away = [generator.permutation(indices)[:quota] for indices, quota in zip(members, quotas, strict=True)]
-    held_out = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *away]))
-    if not len(held_out):
-        raise InputError(f"cannot split {_count(len(dataset))}: give more, or a file for each part")
-    return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)
-
-
-def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
-    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet."""
-    names = sorted({label for labels in _label_lists(dataset) for label in labels})
-    if len(names) < at_least:
-        found = f"every document has the label {names[0]!r}" if names else "no document has a label"
-        raise InputError(f"{found}: a classifier needs {('one label', 'two labels')[at_least - 1]} at least")
-    if all(re.fullmatch(r"-?\d+", name) for name in names):
-        names.sort(key=int)
-    return names
-
-
-def check_labels(names: list[str], dataset: Dataset, source: str) -> None:
-    """Raise an `InputError` if `dataset`, read from `source`, holds a label that is not in `names`."""
-    holding = Counter(label for labels in _label_lists(dataset) for label in set(labels))
-    for label, number in sorted(holding.items()):
-        if label not in names:
-            known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
-            what = f"{_count(number)} with label {label!r}, which no training document has"
-            raise InputError(f"{source}: {what} ({known})")
-
-
-def check_repeated(names: list[str], dataset: Dataset, source: str) -> None:
-    """Raise an `InputError` if most of the documents of `dataset` have a label of their own, and it is a number."""
-    if len(dataset) >= _FEW and 2 * len(names) > len(dataset) and all(map(is_number, names)):
-        raise InputError(
-            f"{source}: {len(names):,} different numbers as the labels of {_count(len(dataset))}: "
-            "--task regress learns numbers, --task classify needs several documents of each label"
-        )
 
 
 @contextmanager
@@ -286,22 +215,6 @@ def _check_errors(problems: list[str], documents: int, source: str, most: int) -
         f"{source}: {len(problems):,} of {documents + len(problems):,} rows cannot be read: "
         f"{'; '.join(problems[:_SHOWN])}{more}; --max-errors {len(problems)} leaves them out"
     )
-
-
-def _quotas(sizes: _Ints, fraction: float) -> _Ints:
-    """How many members each group gives, by largest remainder; no group gives its last member."""
-    shares = sizes * fraction
-    quotas = np.floor(shares).astype(np.int64)
-    missing = max(1, round(shares.sum())) - quotas.sum()
-    quotas[np.argsort(quotas - shares, kind="stable")[:missing]] += 1
-    limited: _Ints = np.minimum(quotas, sizes - 1)
-    return limited
-
-
-def _label_lists(dataset: Dataset) -> list[list[str]]:
-    """The labels of each document, one or several."""
-    labels = dataset.select_columns("label")[:]["label"]
-    return [each if isinstance(each, list) else [each] for each in labels]
 
 
 def _count(number: int) -> str:

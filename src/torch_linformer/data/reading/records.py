@@ -169,7 +169,10 @@ def _number(row: Row, column: str | None) -> float:
 
 
 def _labels(row: Row, column: str) -> list[str]:
-    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label."""
+    """A list as it is, or as a cell spells it; other text cut at commas, semicolons, bars; nothing has no label.
+
+    A list of zeros and ones keeps its order, as each may stand for the label at its position.
+    """
     value: Any = row.cell(column)
     if is_missing(value):
         return []
@@ -179,9 +182,12 @@ def _labels(row: Row, column: str) -> list[str]:
         value = _SEPARATORS.split(value)
     if isinstance(value, int):
         value = [value]
+    if isinstance(value, list):
+        value = [int(item) if isinstance(item, (bool, float)) and item in (0, 1) else item for item in value]
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
         raise bad_cell(row, column, value, ", no labels; expected a list of them")
-    return sorted({str(item).strip() for item in value} - {""})
+    labels = [str(item).strip() for item in value]
+    return labels if {"0", "1"}.issuperset(labels) else sorted({*labels} - {""})
 
 
 def _parsed(cell: str) -> Any:

@@ -1,0 +1,110 @@
+"""The labels that documents have: their names, and whether they are labels at all."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import Dataset
+
+from torch_linformer.data.reading.cells import is_number
+from torch_linformer.data.reading.documents import quiet
+from torch_linformer.errors import InputError
+
+_FEW = 10  # with so few documents each may well have its own label
+_LISTED_LABELS = 20  # labels an error message lists
+_WHOLE_NUMBER = re.compile(r"-?\d+")
+
+
+def label_names(dataset: Dataset, at_least: int = 2) -> list[str]:
+    """The distinct labels, one or several a document: by number if all are whole numbers, otherwise by alphabet."""
+    names = sorted({label for labels in _label_lists(dataset) for label in labels})
+    if len(names) < at_least:
+        problem = f"every document has the label {names[0]!r}" if names else "no document has a label"
+        raise InputError(f"{problem}: a classifier needs {('one label', 'two labels')[at_least - 1]} at least")
+    if are_numbers(names):
+        names.sort(key=int)
+    return names
+
+
+def are_numbers(labels: Sequence[str]) -> bool:
+    """Whether all labels are whole numbers, which may stand for names."""
+    return all(map(_WHOLE_NUMBER.fullmatch, labels))
+
+
+def name_labels(dataset: Dataset, names: Sequence[str], *, several: bool = False) -> Dataset:
+    """The documents with names for the labels that are positions among them: "0" becomes the first name.
+
+    With ``several`` labels a document, lists of zeros and ones, as many as there are names, become the names at the
+    ones. Other labels stay.
+    """
+    positions = {str(position): name for position, name in enumerate(names)}
+    one_hot = several and _one_hot_length(dataset) == len(names)
+
+    def named(labels: Any) -> Any:
+        if one_hot:
+            return [name for name, label in zip(names, labels, strict=True) if label == "1"]
+        if isinstance(labels, list):
+            return [positions.get(label, label) for label in labels]
+        return positions.get(labels, labels)
+
+    with quiet():
+        return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"])
+
+
+def check_labels(
+    names: Sequence[str], dataset: Dataset, source: str, problem: str = "which no training document has"
+) -> None:
+    """Raise an `InputError` if `dataset`, read from `source`, holds a label that is not in `names`."""
+    holding = Counter(label for labels in _label_lists(dataset) for label in set(labels))
+    for label, number in sorted(holding.items()):
+        if label not in names:
+            known = ", ".join(names[:_LISTED_LABELS]) + (", …" if len(names) > _LISTED_LABELS else "")
+            raise InputError(f"{source}: {_count(number)} with label {label!r}, {problem} ({known})")
+
+
+def check_repeated(dataset: Dataset, source: str, column: str | None, task: str) -> None:
+    """Raise an `InputError` if labels, one a document, have fewer than two documents on average.
+
+    Those of an address, an identifier or a title have one each.
+    """
+    labels = set(dataset["label"][:])
+    if len(dataset) < _FEW or 2 * len(labels) <= len(dataset):
+        return
+    needs = f"--task {task} needs several documents of each label"
+    if all(map(is_number, labels)):
+        raise InputError(
+            f"{source}: {len(labels):,} different numbers as the labels of {_count(len(dataset))}: "
+            f"--task regress learns numbers, {needs}"
+        )
+    doubt = "" if column is None else f"is {column!r} the label column? Name another with --label-column, as "
+    raise InputError(f"{source}: {len(labels):,} different labels of {_count(len(dataset))}: {doubt}{needs}")
+
+
+def check_one_hot(dataset: Dataset, source: str, names: Sequence[str] = ()) -> None:
+    """Raise an `InputError` if the labels of each document are as many zeros and ones, and not as many as ``names``."""
+    length = _one_hot_length(dataset)
+    if length and length != len(names):
+        known = f", not {len(names)}" if names else ""
+        raise InputError(
+            f"{source}: the labels of each document are {length} zeros and ones: give {length} names{known}, in their "
+            "order, with --label-names A,B,…"
+        )
+
+
+def _one_hot_length(dataset: Dataset) -> int:
+    """The length of the lists of labels if all have the same, above 1, and hold nothing but zeros and ones; else 0."""
+    lists = _label_lists(dataset)
+    lengths = {len(labels) for labels in lists}
+    one_hot = len(lengths) == 1 and max(lengths) > 1 and all({"0", "1"}.issuperset(labels) for labels in lists)
+    return max(lengths) if one_hot else 0
+
+
+def _label_lists(dataset: Dataset) -> list[list[str]]:
+    """The labels of each document, one or several."""
+    labels = dataset.select_columns("label")[:]["label"]
+    return [label if isinstance(label, list) else [label] for label in labels]
+
+
+def _count(number: int) -> str:
+    return f"{number:,} document{'' if number == 1 else 's'}"

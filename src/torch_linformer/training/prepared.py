@@ -1,0 +1,75 @@
+"""The documents of a training run, split, tokenized and ready for its model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.tasks.task import Examples, Task
+from torch_linformer.training.describing import describe_data
+from torch_linformer.training.new_task import new_task
+from torch_linformer.training.splits import Splits
+from torch_linformer.training.train_settings import TrainSettings
+from torch_linformer.training.training_screen import TrainingScreen
+
+EVALUATIONS = 10  # of the validation documents, over the whole training
+EVALUATED_TOKENS = 500_000  # of text, at most, that a language model is scored on
+LEAST_EVALUATED = 20_000  # tokens for validation; more only if all evaluations together read no more than the training
+TOKENIZER_CHARACTERS = 100_000_000  # that a tokenizer learns from, at most
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run trains on and is scored on."""
+
+    splits: Splits
+    tokenizer: PreTrainedTokenizerFast
+    task: Task
+    train: Examples
+    validation: Examples
+    test: Examples
+
+
+def prepare(settings: TrainSettings, splits: Splits, checkpoint: Path | None, screen: TrainingScreen) -> Prepared:
+    """Learn or load the tokenizer, and make the examples of the three parts of the documents."""
+    for note in (*splits.notes, *splits.warnings):
+        screen.say(note)
+    tokenizer = _tokenizer(settings, splits, checkpoint)
+    task = new_task(settings, tokenizer, splits.names, splits.train)
+    options: dict[str, Any] = {"overflow": settings.overflow, "stride": settings.stride}
+    train = task.examples(splits.train, task.encoder(settings.length, **options))
+    task.learn(train)
+    encoder = task.encoder(settings.length, **options, whole=settings.with_lexical_part)
+    trained = settings.steps(len(train.windows)) * settings.batch_size * settings.length
+    validated = min(EVALUATED_TOKENS, max(LEAST_EVALUATED, trained // EVALUATIONS))
+    validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
+    test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
+    describe_data(splits, train, settings, screen)
+    return Prepared(splits, tokenizer, task, train, validation, test)
+
+
+def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None) -> PreTrainedTokenizerFast:
+    options: dict[str, Any] = {"max_length": settings.length, "goes_on": settings.task in ("clm", "seq2seq")}
+    if checkpoint is not None:
+        return build_tokenizer(str(checkpoint), (), **options)
+    if settings.from_model is not None:
+        load_tokenizer(settings.from_model)  # its errors name what is wrong with the model's folder
+    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
+
+
+def _texts(documents: Dataset, seed: int) -> Iterator[str]:
+    """Documents in random order, up to as much text as a tokenizer learns from."""
+    characters = 0
+    for number in np.random.default_rng(seed).permutation(len(documents)):
+        document = documents[int(number)]
+        for text in filter(None, (document["text"], document.get("target"))):
+            yield text
+            characters += len(text)
+        if characters > TOKENIZER_CHARACTERS:
+            return

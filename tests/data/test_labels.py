@@ -1,0 +1,82 @@
+import pytest
+from datasets import Dataset
+
+from torch_linformer.data.labels import check_labels, check_one_hot, check_repeated, label_names, name_labels
+from torch_linformer.errors import InputError
+
+
+def labeled(sizes):
+    labels = [label for label, size in sizes.items() for _ in range(size)]
+    return Dataset.from_dict({"text": [f"{number}" for number in range(len(labels))], "label": labels})
+
+
+def test_label_names_are_sorted():
+    assert label_names(labeled({"b": 1, "10": 2, "a": 3, "9": 1})) == ["10", "9", "a", "b"]
+    assert label_names(labeled({"10": 1, "9": 1, "-1": 1})) == ["-1", "9", "10"]
+    with pytest.raises(InputError, match="every document has the label 'a': a classifier needs two labels"):
+        label_names(labeled({"a": 5}))
+
+
+def test_labels_that_training_did_not_see():
+    check_labels(["a", "b"], labeled({"b": 1}), "test.csv")
+    with pytest.raises(InputError) as raised:
+        check_labels(["a", "b"], labeled({"a": 3, "c": 2}), "test.csv")
+    assert str(raised.value) == "test.csv: 2 documents with label 'c', which no training document has (a, b)"
+
+
+def test_documents_with_an_unknown_label_are_counted_once():
+    tagged = Dataset.from_dict({"label": [["O", "B-X", "I-X", "B-X"], ["O"], ["B-X"]]})
+    with pytest.raises(InputError, match=r"^t\.conll: 2 documents with label 'B-X', which no training doc"):
+        check_labels(["O"], tagged, "t.conll")
+    assert label_names(tagged) == ["B-X", "I-X", "O"]
+    assert label_names(Dataset.from_dict({"label": [["a"], []]}), 1) == ["a"]
+    with pytest.raises(InputError, match=r"^no document has a label: a classifier needs one label at least"):
+        label_names(Dataset.from_dict({"label": [[], []]}), 1)
+
+
+def test_numbers_are_positions_among_names():
+    tagged = Dataset.from_dict({"label": [["0", "2", "1"], ["0"]]})
+    assert name_labels(tagged, ["O", "B-X", "I-X"])["label"][:] == [["O", "I-X", "B-X"], ["O"]]
+    classes = Dataset.from_dict({"label": ["1", "0", "spam", "2", "-1"]})
+    assert name_labels(classes, ["ham", "spam"])["label"][:] == ["spam", "ham", "spam", "2", "-1"]
+    assert name_labels(Dataset.from_dict({"label": [["0", "1"], ["1", "0"]]}), ["O", "B-X"])["label"][:] == [
+        ["O", "B-X"],
+        ["B-X", "O"],
+    ]
+
+
+def test_lists_of_zeros_and_ones_are_positions_of_several_labels():
+    one_hot = Dataset.from_dict({"label": [["1", "0", "1"], ["0", "1", "0"], ["0", "0", "0"]]})
+    assert name_labels(one_hot, ["a", "b", "c"], several=True)["label"][:] == [["a", "c"], ["b"], []]
+    numbers = Dataset.from_dict({"label": [["0", "2"], ["1"], []]})
+    assert name_labels(numbers, ["a", "b", "c"], several=True)["label"][:] == [["a", "c"], ["b"], []]
+
+
+def test_lists_of_zeros_and_ones_need_names():
+    one_hot = Dataset.from_dict({"label": [["1", "0", "1"], ["0", "1", "0"]]})
+    message = "t.json: the labels of each document are 3 zeros and ones: give 3 names{}, in their order, with --label-"
+    for names, known in (((), ""), (("a", "b"), ", not 2")):
+        with pytest.raises(InputError, match=f"^{message.format(known)}"):
+            check_one_hot(one_hot, "t.json", names)
+    check_one_hot(one_hot, "t.json", ("a", "b", "c"))
+    for labels in ([["1"], ["0"]], [["1", "0"], ["1"]], [["1", "0"], ["1", "2"]], [["a", "b"], ["b", "c"]]):
+        check_one_hot(Dataset.from_dict({"label": labels}), "t.json")
+
+
+def labels_of(*sizes):
+    return labeled({f"https://example.org/{number}": size for number, size in enumerate(sizes)})
+
+
+def test_a_column_whose_values_hardly_come_twice_is_none_of_labels():
+    for sizes in ([1] * 12, [2] * 3 + [1] * 7, [8, *[1] * 10]):
+        with pytest.raises(InputError) as raised:
+            check_repeated(labels_of(*sizes), "t.csv", "url", "classify")
+        assert str(raised.value) == (
+            f"t.csv: {len(sizes)} different labels of {sum(sizes)} documents: is 'url' the label column? "
+            "Name another with --label-column, as --task classify needs several documents of each label"
+        )
+    with pytest.raises(InputError, match=r"^t: 12 different labels of 12 documents: --task embed needs several docum"):
+        check_repeated(labels_of(*[1] * 12), "t", None, "embed")
+    check_repeated(labels_of(*[2] * 6), "t.csv", "url", "classify")
+    check_repeated(labels_of(*[20, 5, 1, 1, 1]), "t.csv", "url", "classify")
+    check_repeated(labels_of(1, 1, 1), "t.csv", "url", "classify")  # so few documents may well have
