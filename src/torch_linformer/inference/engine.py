@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -40,12 +40,17 @@ class GivenDocuments:
     batch_size: int
 
     def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
-        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``."""
+        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``.
+
+        Words that were given stand in the column of the texts, as lists.
+        """
         given = documents_of(self.files, self.record, self.named, report, self.question)
         for group in in_groups(islice(given, skipped, None), self.batch_size):
-            asked = {} if group[0].question is None else {"question": [document.question for document in group]}
-            places, texts = [document.where for document in group], [document.text for document in group]
-            yield {"document": places, **asked, "text": texts}
+            for in_words, part in groupby(group, lambda document: document.words is not None):
+                documents = list(part)
+                asked = {} if group[0].question is None else {"question": [document.question for document in documents]}
+                texts = [list(document.words or ()) if in_words else document.text for document in documents]
+                yield {"document": [document.where for document in documents], **asked, "text": texts}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, empty_cell, find_columns, read_text
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, bad_cell, empty_cell, find_columns, read_text
 from torch_linformer.data.reading.readers import SAMPLE_ROWS, ReadReport, iter_rows, iter_stream
-from torch_linformer.data.reading.records import TEXT, Record
+from torch_linformer.data.reading.records import TAGGED, TEXT, Record
 from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
@@ -19,11 +19,12 @@ _LIKE_A_FILE = re.compile(r"(\S*[/\\]\S*|\S+\.\w{1,7})")
 
 
 class Document(NamedTuple):
-    """A text, where it came from, and the question asked of it, if any."""
+    """A text, where it came from, the question asked of it, and the words that it was given as, if any."""
 
     where: str
     text: str
     question: str | None = None
+    words: tuple[str, ...] | None = None
 
 
 def given_rows(file: str, report: ReadReport) -> Iterator[Row]:
@@ -57,7 +58,8 @@ def documents(
         return
     for row in chain(sample, rows):
         try:
-            text = read_text(row, columns.text, usual.called[0])
+            words = _words(row, columns.text) if record is TAGGED else None
+            text = read_text(row, columns.text, usual.called[0]) if words is None else " ".join(words)
             asked = question if columns.question is None else read_text(row, columns.question)
             if asked == "":
                 raise empty_cell(row, "question", columns.question)
@@ -65,7 +67,7 @@ def documents(
             report.leave_out(row.where, problem)
             continue
         if text:
-            yield Document(row.where, text, asked)
+            yield Document(row.where, text, asked, words)
         else:
             report.empty += 1
 
@@ -114,6 +116,16 @@ def one_document(given: str) -> tuple[str, str]:
         problem = "holds more than one document" if found else "no document with any text"
         raise InputError(f"{name}: {problem}; give one")
     return found[0].text, name
+
+
+def _words(row: Row, column: str) -> tuple[str, ...] | None:
+    """The words that a row has in a list."""
+    value = row.cell(column)
+    if not isinstance(value, list):
+        return None
+    if not all(isinstance(word, (str, int)) and word != "" for word in value):
+        raise bad_cell(row, column, value, ", no list of words")
+    return tuple(map(str, value))
 
 
 def _exists(given: str) -> bool:
