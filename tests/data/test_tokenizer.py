@@ -54,6 +54,12 @@ def test_bpe_learns_the_texts():
     assert len(build_tokenizer("bpe:260", TEXTS, max_length=8)) == 260
 
 
+@pytest.mark.parametrize("word", ["दिल्ली", "తెలుగు", "cafe\u0301s"])
+def test_bpe_merges_letters_with_their_marks(word):
+    tokenizer = build_tokenizer("bpe:600", [f"{word} {word}."] * 9, max_length=8)
+    assert len(tokenizer.tokenize(f"{word} {word}.")) == 3
+
+
 @given(text=ANY_TEXT)
 @settings(max_examples=100, deadline=None)
 def test_any_text_round_trips(tokenizer, text):

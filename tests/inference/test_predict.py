@@ -32,7 +32,7 @@ def test_records(build, texts, quick):
     classifier = build(4)
     records = list(classifier.predict(texts))
     assert [record["document"] for record in records] == [where for where, *_ in texts]
-    for record, (_, text, _) in zip(records, texts, strict=True):
+    for record, (_, text, *_) in zip(records, texts, strict=True):
         assert list(record) == ["document", "label", "probabilities", "tokens", "cut"]
         probabilities = record["probabilities"]
         assert list(probabilities) == ["rain", "snow", "sun"]
@@ -49,7 +49,7 @@ def test_a_record_is_what_the_model_says(request, texts, kind):
     """A lexical head says it of all of a document, also where it is cut."""
     path = str(request.getfixturevalue(kind).folder)
     classifier = TaskPredictor(load_model(path), load_tokenizer(path), device="cpu", precision="fp32", batch_size=16)
-    for record, (_, text, _) in zip(classifier.predict(texts[:9]), texts, strict=False):
+    for record, (_, text, *_) in zip(classifier.predict(texts[:9]), texts, strict=False):
         inputs = classifier.task.tokenizer(text, truncation=True, return_tensors="pt")
         if kind == "lexical_run":
             inputs["whole_ids"] = classifier.task.tokenizer(text, return_tensors="pt").input_ids

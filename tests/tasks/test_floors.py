@@ -55,6 +55,11 @@ def test_the_floor_learns_what_words_tell():
     assert json.loads(json.dumps(floor)) == floor
 
 
+def test_the_floor_tells_words_apart_by_their_marks():
+    texts, labels = ["पानी की बात", "पानी का बात"] * 30, ["f", "m"] * 30
+    assert tfidf_floor((texts, labels), (texts[:2], labels[:2]), seed=0)["accuracy"] == 1.0
+
+
 def test_the_floor_hears_the_order_of_neighbours_in_short_documents():
     texts = ["not good but bad", "not bad but good"] * 60
     labels = ["neg", "pos"] * 60

@@ -330,6 +330,7 @@ def test_written_texts_by_hand():
     # The longest common subsequence of "a b c d" and "a c x" is "a c": recall 2/4, precision 2/3.
     assert target_metrics(["a b c d"], ["a c x"])["rouge_l"] == pytest.approx(4 / 7)
     assert target_metrics(["Он идёт домой"], ["он идёт"])["rouge_l"] == pytest.approx(4 / 5)
+    assert target_metrics(["की में"], ["का में"])["rouge_l"] == pytest.approx(1 / 2)
     assert target_metrics(["a"], [""]) == {"chrf": 0.0, "rouge_l": 0.0}
     # "ab" and "abc": unigrams 2 of 2 and 2 of 3, bigrams 1 of 1 and 1 of 2, the mean of the orders that both have.
     precision, recall = (2 / 3 + 1 / 2) / 2, 1.0

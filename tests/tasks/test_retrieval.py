@@ -114,6 +114,12 @@ def test_searches_by_words(search):
     assert found["tally"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
 
 
+@pytest.mark.parametrize("search", [tfidf_search, bm25_search])
+def test_words_are_told_apart_by_their_marks(search):
+    documents = Dataset.from_dict({"text": ["का", "की", "को"], "queries": [[], [], ["को"]]})
+    assert search(documents["text"][:], ["को"], judgments_of(documents))["ndcg_at_10"] == 1.0
+
+
 def test_floors_have_the_number_of_each_query(task):
     for found in task.floors(Dataset.from_dict(PAIRS), Dataset.from_dict(PAIRS), 0).values():
         assert [row[0] for row in found["tally"]] == [0, 1, 2, 3, 4]

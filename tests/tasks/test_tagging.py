@@ -6,6 +6,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import join_words
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.tasks.tagging import Tagging
@@ -136,11 +137,17 @@ def test_words_that_were_cut_off_belong_to_nothing():
     assert [tag for tag, _ in answers[0]] == ["B-PER", "B-PER", "O", "O", "O", "O"]
 
 
-def test_words_of_a_text_without_tags(tokenizer):
-    documents = Tagging(tokenizer, NAMES).documents(["Ann (Lee), naïve 中!"])
-    text = documents["text"][0]
-    words = [text[a:b] for a, b in zip(documents["word_starts"][0], documents["word_ends"][0], strict=True)]
-    assert words == ["Ann", "(", "Lee", ")", ",", "naïve", "中", "!"]
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (Document("", "Ann (Lee), naïve\n 中国!"), ["Ann", "(", "Lee", ")", ",", "naïve", "中", "国", "!"]),
+        (Document("", "U.S. 中国", None, ("U.S.", "中国")), ["U.S.", "中国"]),
+    ],
+    ids=["a text", "given words"],
+)
+def test_a_document_without_tags_is_read_as_words_with_a_space_between_them(tokenizer, document, words):
+    documents = Tagging(tokenizer, NAMES).documents([document])
+    assert {name: rows for name, (rows,) in documents.items()} == join_words(words)
 
 
 @pytest.mark.parametrize(
@@ -159,14 +166,14 @@ def test_tags_spell_out_entities(tokenizer, tags, entities):
     text = "Ann Lee, Rome" if "in" not in str(entities) else "Ann Lee in Rome"
     words = text.replace(",", " ,").split()
     assert len(words) == 4
-    described = Tagging(tokenizer, NAMES).describe([(tag, 0.5) for tag in tags], text)
+    described = Tagging(tokenizer, NAMES).describe([(tag, 0.5) for tag in tags], Document("", text))
     found = described["entities"]
     assert [(entity["label"], entity["text"]) for entity in found] == entities
     assert all(text[entity["start"] : entity["end"]] == entity["text"] for entity in found)
 
 
 def test_the_score_of_an_entity_is_the_mean_of_its_words(tokenizer):
-    described = Tagging(tokenizer, NAMES).describe([("B-PER", 0.5), ("I-PER", 1.0)], "Ann Lee")
+    described = Tagging(tokenizer, NAMES).describe([("B-PER", 0.5), ("I-PER", 1.0)], Document("", "Ann Lee"))
     assert described["entities"] == [{"label": "PER", "start": 0, "end": 7, "text": "Ann Lee", "score": 0.75}]
 
 

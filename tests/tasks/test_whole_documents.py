@@ -3,6 +3,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
@@ -79,7 +80,10 @@ def test_scores_of_a_classifier(tokenizer):
     assert scores["accuracy"] == pytest.approx(2 / 3)
     assert scores["confusion_matrix"] == [[1, 0], [1, 1]]
     assert task.larger_is_better and task.best_metric in scores and set(task.headline) <= set(scores)
-    assert task.describe(np.array([0.2, 0.8]), "") == {"label": "rat", "probabilities": {"cat": 0.2, "rat": 0.8}}
+    assert task.describe(np.array([0.2, 0.8]), Document("", "")) == {
+        "label": "rat",
+        "probabilities": {"cat": 0.2, "rat": 0.8},
+    }
 
 
 def test_scores_of_several_labels(tokenizer):
@@ -90,11 +94,11 @@ def test_scores_of_several_labels(tokenizer):
     assert task.best_metric in scores and set(task.headline) <= set(scores)
     probabilities = task.reduce(torch.tensor([[0.0, 2.0]]), None)
     assert probabilities.tolist() == [pytest.approx([0.5, 1 / (1 + np.exp(-2))])]
-    described = task.describe(np.array([0.5, 0.6]), "")
+    described = task.describe(np.array([0.5, 0.6]), Document("", ""))
     assert described == {"labels": ["b"], "probabilities": {"a": 0.5, "b": 0.6}}  # more than a half
     task.tune(np.array([[0.2, 0.1], [0.3, 0.2], [0.1, 0.2]]), documents)  # labels are those from 0.2 on
     assert task.threshold == pytest.approx(0.15)
-    assert task.describe(np.array([0.16, 0.14]), "")["labels"] == ["a"]
+    assert task.describe(np.array([0.16, 0.14]), Document("", ""))["labels"] == ["a"]
     assert task.scores(np.array([[0.2, 0.1], [0.3, 0.2], [0.1, 0.2]]), documents)["exact_match"] == 1.0
 
 
@@ -105,7 +109,7 @@ def test_scores_of_numbers_are_in_their_own_unit(tokenizer):
     assert answers.tolist() == [110.0, 80.0]
     scores = task.scores(answers, Dataset.from_dict({"label": [112.0, 81.0]}))
     assert scores["mse"] == pytest.approx((4 + 1) / 2) and not task.larger_is_better
-    assert task.describe(answers[0], "") == {"value": 110.0}
+    assert task.describe(answers[0], Document("", "")) == {"value": 110.0}
 
 
 def test_the_unit_ends_up_in_the_model(tokenizer):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import ask_hub
@@ -17,6 +17,8 @@ from torch_linformer.errors import InputError, first_line
 
 SPECIAL_TOKENS = {"pad_token": "<pad>", "cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
 _MIN_BPE_SIZE = len(SPECIAL_TOKENS) + 256
+# The words of GPT-2, in which combining marks are no letters, with those marks.
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 _LONGEST_WORD = 256  # characters; training takes quadratic time in the length of a word
 
 
@@ -40,11 +42,11 @@ def build_tokenizer(
     """
     kind, _, size = spec.partition(":")
     if spec == "bytes":
-        tokenizer = _wrap(_train_bpe((), _MIN_BPE_SIZE, use_regex=False), goes_on)  # no merges, so no words
+        tokenizer = _wrap(_train_bpe((), _MIN_BPE_SIZE), goes_on)  # no merges, so no words
     elif kind == "bpe":
         if not size.isdecimal() or int(size) < _MIN_BPE_SIZE:
             raise InputError(f"tokenizer {spec!r}: write bpe:SIZE with a whole number from {_MIN_BPE_SIZE}")
-        tokenizer = _wrap(_train_bpe(texts, int(size)), goes_on)
+        tokenizer = _wrap(_train_bpe(texts, int(size), pre_tokenizers.Split(Regex(_WORDS), "isolated")), goes_on)
     else:
         tokenizer = _load(spec)
     if goes_on:
@@ -55,11 +57,11 @@ def build_tokenizer(
     return tokenizer
 
 
-def _train_bpe(texts: Iterable[str], size: int, use_regex: bool = True) -> Tokenizer:
-    """Byte-level pair encoding; merges stay within the words that ``use_regex`` finds."""
+def _train_bpe(texts: Iterable[str], size: int, *words: pre_tokenizers.PreTokenizer) -> Tokenizer:
+    """Byte-level pair encoding; merges stay within the words into which a text is divided."""
     tokenizer = Tokenizer(models.BPE())
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(_LONGEST_WORD)])
+    parts = [*words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*parts, pre_tokenizers.FixedLength(_LONGEST_WORD)])
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(SPECIAL_TOKENS.values()),
@@ -67,7 +69,7 @@ def _train_bpe(texts: Iterable[str], size: int, use_regex: bool = True) -> Token
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.pre_tokenizer = words
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
     return tokenizer
 
 

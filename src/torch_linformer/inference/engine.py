@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.streamed import documents_of
+from torch_linformer.data.reading.streamed import Document, documents_of
 from torch_linformer.errors import InputError
 from torch_linformer.inference.predictor import Columns, Predictor
 from torch_linformer.inference.window_reader import in_groups
@@ -31,6 +31,7 @@ class GivenDocuments:
         options: what the user says of the files.
         question: asked of every document.
         batch_size: windows of a batch, for which documents of similar lengths are read ahead.
+        keep_empty: whether documents without text are among them.
     """
 
     files: tuple[str, ...]
@@ -38,14 +39,36 @@ class GivenDocuments:
     options: DataOptions
     question: str | None
     batch_size: int
+    keep_empty: bool = False
 
     def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
-        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``."""
-        given = documents_of(self.files, self.record, self.options, report, self.question)
-        for group in in_groups(islice(given, skipped, None), self.batch_size):
-            asked = {} if group[0].question is None else {"question": [document.question for document in group]}
-            places, texts = [document.where for document in group], [document.text for document in group]
-            yield {"document": places, **asked, "text": texts}
+        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``.
+
+        Words that were given stand in the column of the texts, as lists. ``id`` is there where rows have a name.
+        """
+        documents = documents_of(
+            self.files, self.record, self.options, report, self.question, keep_empty=self.keep_empty
+        )
+        for group in in_groups(islice(documents, skipped, None), self.batch_size):
+            for (in_words, has_id, is_asked), part in groupby(group, _kind):
+                columns: Columns = {"document": [], "text": []}
+                columns |= {"id": []} if has_id else {}
+                columns |= {"question": []} if is_asked else {}
+                for document in part:
+                    values = {
+                        "document": document.where,
+                        "text": list(document.words or ()) if in_words else document.text,
+                        "id": document.id,
+                        "question": document.question,
+                    }
+                    for name, column in columns.items():
+                        column.append(values[name])
+                yield columns
+
+
+def _kind(document: Document) -> tuple[bool, bool, bool]:
+    """What is there of a document, as the columns of a batch have it of all."""
+    return document.words is not None, document.id is not None, document.question is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_linformer.data.reading.records import TEXT, Record
+from torch_linformer.data.reading.records import TAGGED, TEXT, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embedder import Embedder
@@ -28,7 +28,7 @@ class Predictor:
     Args:
         model: folder of a trained model.
         vectors: make a vector of each document, as ``linformer embed``, instead of what the model's task predicts.
-        text_column: column of the texts.
+        text_column: column of the texts; for a model of ``token-classify`` also of words, a list or array a row.
         question_column: column of the questions, for a model that answers them; ``question`` if None.
         overflow: how long documents are read, ``cut`` or ``windows``, as for
         stride: tokens that neighboring windows share; a quarter of a window if None.
@@ -132,16 +132,16 @@ class Predictor:
             InputError: a column is missing, or a row has no text or no question.
         """
         columns = {name: values for name, values in batch.items() if name != self.text_column}
-        texts = self._texts(batch, self.text_column)
-        asked = self._texts(batch, self.question_column) if self.question_column else [None] * len(texts)
-        documents = [Document("", *each) for each in zip(texts, asked, strict=True)]
+        texts = self._cells(batch, self.text_column)
+        asked = self._cells(batch, self.question_column) if self.question_column else [None] * len(texts)
+        documents = [self._document(*cells) for cells in enumerate(zip(texts, asked, strict=True))]
         if not documents:
             return columns
         windows = self._answers.prepare(documents)
         if isinstance(self._answers, TaskPredictor):
             records = list(self._answers.answer(documents, windows))
-            names = [name for name in records[0] if name not in ("document", "question")]
-            return {**columns, **{name: [record[name] for record in records] for name in names}}
+            names = dict.fromkeys(name for record in records for name in record if name not in ("document", "question"))
+            return {**columns, **{name: [record.get(name) for record in records] for name in names}}
         found = list(self._answers.answer(documents, windows))
         return {
             **columns,
@@ -150,12 +150,20 @@ class Predictor:
             "cut": [row.cut for row in found],
         }
 
-    def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
+    def _cells(self, batch: Mapping[str, Any], column: str) -> list[Any]:
         if column not in batch:
-            there = ", ".join(map(repr, batch.keys()))
-            raise InputError(f"no column {column!r} in a batch with {there}; name it with text_column, question_column")
-        texts = list(batch[column])
-        for number, text in enumerate(texts):
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(f"row {number} of a batch: no text in column {column!r}, but {text!r:.40}; filter it")
-        return texts
+            names = ", ".join(map(repr, batch.keys()))
+            raise InputError(f"no column {column!r} in a batch with {names}; name it with text_column, question_column")
+        return list(batch[column])
+
+    def _document(self, number: int, cells: tuple[Any, Any]) -> Document:
+        text, question = cells
+        if self.record is TAGGED and isinstance(text, list | tuple | np.ndarray):
+            words = tuple(text)
+            text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
+        else:
+            words = None
+        for column, cell in ((self.text_column, text), (self.question_column, question)):
+            if column is not None and (not isinstance(cell, str) or not cell.strip()):
+                raise InputError(f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it")
+        return Document("", text, question, words)

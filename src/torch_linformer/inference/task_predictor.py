@@ -49,8 +49,7 @@ class TaskPredictor:
     @property
     def record(self) -> Record:
         """What is read of a row, without what the task needs only for training."""
-        usual = self.task.record.usual
-        return self.task.record if usual.question or usual.called != TEXT.usual.called else TEXT
+        return TEXT if self.task.record.usual.text == TEXT.usual.text else self.task.record
 
     def predict(self, documents: Iterable[Document]) -> Iterator[dict[str, Any]]:
         """A record for each document, in their order; batches hold documents of similar lengths."""
@@ -59,18 +58,18 @@ class TaskPredictor:
 
     def prepare(self, documents: Sequence[Document]) -> Windows:
         """The windows of some documents, all of which have a question or none of which has."""
-        return self.encode([document.text for document in documents], _questions(documents))
+        columns = self.task.documents(documents)
+        return self.encode(columns["text"], columns.get("question"))
 
     def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[dict[str, Any]]:
         """A record for each document, from the windows that :meth:`prepare` made of them."""
-        columns = self.task.documents([document.text for document in documents], _questions(documents))
-        answers = self.task.answers(self.windows.read(windows), windows, columns)
+        answers = self.task.answers(self.windows.read(windows), windows, self.task.documents(documents))
         sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
         tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
         for number, document in enumerate(documents):
             tokens, read = tokens_and_read[number]
             question = {} if document.question is None else {"question": document.question}
-            answer = self.task.describe(answers[number], document.text)
+            answer = self.task.describe(answers[number], document)
             cut = self.encode.overflow == "cut" and tokens > read
             yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
 
@@ -81,7 +80,3 @@ def predicting_task(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokeni
     if type(task).describe is Task.describe:
         raise InputError(f"{type(model).__name__} predicts nothing of a document: {task.instead}")
     return task
-
-
-def _questions(documents: Sequence[Document]) -> list[str] | None:
-    return [str(document.question) for document in documents] if documents[0].question is not None else None

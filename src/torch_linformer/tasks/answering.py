@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.records import ASKED
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.models import LinformerForQuestionAnswering, LinformerPreTrainedModel
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import answer_metrics
@@ -91,14 +92,15 @@ class Answering(Task):
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return answer_metrics(documents["answers"][:], [answer["answer"] for answer in answers])
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
-        assert questions is not None
-        return {"text": list(texts), "question": list(questions)}
+    def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
+        questions = [document.question for document in documents]
+        assert None not in questions
+        return {**super().documents(documents), "question": questions}
 
     def finish(self, model: LinformerPreTrainedModel) -> None:
         model.config.max_answer_length = self.max_answer_length
 
-    def describe(self, answer: dict[str, Any], text: str) -> dict[str, Any]:
+    def describe(self, answer: dict[str, Any], document: Document) -> dict[str, Any]:
         return answer
 
 

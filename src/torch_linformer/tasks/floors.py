@@ -15,6 +15,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score
 
+from torch_linformer.data.words import words_of
 from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
 from torch_linformer.tasks.tallies import tally
 from torch_linformer.tasks.threshold import best_threshold
@@ -34,14 +35,11 @@ FLOORS = {  # what they are called in a report
     "best_chunk": "its best chunk, a vector each",
 }
 
-# Words and the parts of snake_case names; a Chinese or Japanese character is a word, as nothing divides them.
-_CJK = "\u3040-\u30ff\u3400-\u9fff"
-WORD = rf"[{_CJK}]|[^\W_{_CJK}]+"
 MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
 MAX_COEFFICIENTS = 10_000_000  # features times labels: the optimizer keeps some twenty arrays of this size
 _BIGRAM_CHARACTERS = 4_000  # documents longer than this on average are classified by single words only
 _MAX_DOCUMENTS = 20_000  # of a split
-_MAX_CHARACTERS = 200_000_000  # of a split: some ten seconds of reading
+_MAX_CHARACTERS = 200_000_000  # of a split: some twenty seconds of reading
 _MAX_FEATURES = 200_000
 MAX_DECISIONS = 400_000  # documents times labels, each label with a model of its own: some minutes of learning
 
@@ -207,7 +205,8 @@ def _features(drawn: Drawn, outputs: int = 1) -> tuple[Any, Any]:
     """TF-IDF matrices of both splits, for one model with this many outputs; zeros if no word is left."""
     known, scored = drawn.texts, drawn.test_texts
     vectorizer = TfidfVectorizer(
-        token_pattern=WORD,
+        tokenizer=words_of,
+        token_pattern=None,
         ngram_range=(1, 2 if pairs_tell(known) else 1),
         min_df=2 if len(known) >= MANY_DOCUMENTS else 1,
         max_features=min(_MAX_FEATURES, MAX_COEFFICIENTS // outputs),

@@ -24,10 +24,11 @@ from sklearn.metrics import (
     r2_score,
 )
 
+from torch_linformer.data.words import words_of
+
 TAG_PREFIX = re.compile("[BIESLUM]-")  # of IOB, IOBES, BILOU and BMES
 _BARE_TAGS = frozenset("BIESLUMO")  # of entities without types
 _IOBES = str.maketrans("LUM", "ESI")  # the letters that BILOU and BMES use for the same things
-_WORDS = re.compile(r"[^\W_]+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -216,8 +217,8 @@ def target_metrics(true: Sequence[str], written: Sequence[str]) -> Scores:
     """Score written texts against the true ones.
 
     chrF (sacrebleu: F2 of the n-grams of 1 to 6 characters, over all texts together) and ROUGE-L (rouge-score: F1 of
-    the longest common subsequence of words in lower case, the mean over the texts; a word is what has letters and
-    digits of any script).
+    the longest common subsequence of words in lower case, the mean over the texts; words as in
+    :func:`~torch_linformer.data.words.words_of`).
 
     Returns:
         ``chrf`` and ``rouge_l``, from 0 to 1.
@@ -237,7 +238,7 @@ class _Words:
     """What rouge-score calls a tokenizer; its own knows only the letters a to z."""
 
     def tokenize(self, text: str) -> list[str]:
-        return _WORDS.findall(text.lower())
+        return words_of(text.lower())
 
 
 def _per_label(names: Sequence[str], scores: Sequence[np.ndarray]) -> list[Scores]:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.records import PAIRED
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
@@ -126,7 +127,7 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
         drawn = test.select(_drawn(len(test)))
         return {"beginning": target_metrics(drawn["target"][:], [text[:characters] for text in drawn["text"]])}
 
-    def describe(self, answer: Any, text: str) -> dict[str, Any]:
+    def describe(self, answer: Any, document: Document) -> dict[str, Any]:
         return {"target": self._text(answer)}
 
     def _text(self, ids: Any) -> str:

@@ -1,6 +1,5 @@
 """Token classification: a tag for every word, and the entities that tags spell."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.labels import are_numbers
 from torch_linformer.data.reading.documents import quiet
-from torch_linformer.data.reading.records import TAGGED
+from torch_linformer.data.reading.records import TAGGED, join_words
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.data.words import word_spans
 from torch_linformer.models import LinformerForTokenClassification
 from torch_linformer.tasks.floors import most_frequent_tag_floor
 from torch_linformer.tasks.headlines import HEADLINES
@@ -25,13 +26,12 @@ NUMBERED = (
     "scored; train with --label-names O,B-PER,…, the names of the tags 0, 1, …, to score entities"
 )
 OUTSIDE = "O"  # the tag of a word that belongs to nothing
-# Words of plain text, divided as in most corpora: each punctuation mark is one.
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Tagging(Task):
     """A tag for every word. The first token of a word carries its tag; the others take no part in the loss.
 
+    A model reads words with a space between them. A text without given words is divided by :func:`word_spans` first.
     A word in several windows gets the tag of the one with most context on both of its sides. Words that no window holds
     (what was cut off) are tagged "O".
     """
@@ -88,16 +88,20 @@ class Tagging(Task):
         known, wanted = ((_words(part), part["label"][:]) for part in (train, test))
         return {"frequent_tag": self.heading(most_frequent_tag_floor(known, wanted))}
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
-        places = [_word_spans(text) for text in texts]
-        return {
-            "text": list(texts),
-            "word_starts": [[start for start, _ in spans] for spans in places],
-            "word_ends": [[end for _, end in spans] for spans in places],
-        }
+    def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
+        rows = [
+            join_words(document.words or [document.text[start:end] for start, end in word_spans(document.text)])
+            for document in documents
+        ]
+        return {name: [row[name] for row in rows] for name in ("text", "word_starts", "word_ends")}
 
-    def describe(self, answer: list[tuple[str, float]], text: str) -> dict[str, Any]:
-        return {"entities": list(_entities(answer, _word_spans(text), text))}
+    def describe(self, answer: list[tuple[str, float]], document: Document) -> dict[str, Any]:
+        """Entities by their place in the text; of given words also the tag of each, and their text is joined."""
+        if document.words is None:
+            return {"entities": list(_entities(answer, word_spans(document.text), document.text))}
+        joined = join_words(document.words)
+        spans = list(zip(joined["word_starts"], joined["word_ends"], strict=True))
+        return {"tags": [tag for tag, _ in answer], "entities": list(_entities(answer, spans, joined["text"]))}
 
 
 class NumberedTagging(Tagging):
@@ -112,10 +116,6 @@ class NumberedTagging(Tagging):
 def tagging_of(tokenizer: PreTrainedTokenizerFast, names: Sequence[str]) -> Tagging:
     """The task of tags with these names, in the order of a model's outputs."""
     return (NumberedTagging if are_numbers(names) else Tagging)(tokenizer, names)
-
-
-def _word_spans(text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in _WORD.finditer(text)]
 
 
 def _first_tokens(window: dict[str, Any], word_starts: list[int], word_ends: list[int]) -> Iterator[tuple[int, int]]:

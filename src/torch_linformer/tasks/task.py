@@ -16,6 +16,7 @@ from torch_linformer.data.parts import GROUP
 from torch_linformer.data.reading.documents import Documents, load_documents
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
@@ -181,12 +182,12 @@ outputs = model(**inputs)"""
         """What a model must beat, by its name in the report, and its headline scores."""
         return {}
 
-    def documents(self, texts: Sequence[str], questions: Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """Texts without labels, as the columns that :meth:`answers` reads."""
-        return {"text": list(texts)}
+    def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
+        """Documents without labels, as the columns that :meth:`answers` reads; "text" is what the model reads."""
+        return {"text": [document.text for document in documents]}
 
-    def describe(self, answer: Any, text: str) -> dict[str, Any]:
-        """An answer as ``linformer predict`` writes it.
+    def describe(self, answer: Any, document: Document) -> dict[str, Any]:
+        """The answer to a document as ``linformer predict`` writes it.
 
         Raises:
             NotImplementedError: the task predicts nothing of a document.

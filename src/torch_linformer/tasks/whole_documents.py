@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
+from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.models.lexical_head import LexicalHead
@@ -70,7 +71,7 @@ class Classification(WholeDocuments):
         tfidf = floors.tfidf_floor((train["text"], known), (test["text"], wanted), seed=seed)
         return {"tfidf": self.with_tally(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
 
-    def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
+    def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         return {"label": self.names[int(np.argmax(answer))], "probabilities": _rounded(self.names, answer)}
 
 
@@ -114,7 +115,7 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
         splits = [(part["text"], np.asarray(self.known(part))) for part in (train, test)]
         return {"tfidf": self.with_tally(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
 
-    def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
+    def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
         return {"labels": labels, "probabilities": _rounded(self.names, answer)}
 
@@ -168,7 +169,7 @@ class Regression(WholeDocuments):
         ridge = floors.tfidf_regression_floor((train["text"], known), (test["text"], wanted), seed=seed)
         return {"tfidf_ridge": self.with_tally(ridge), "mean": self.heading(floors.mean_floor(known, wanted))}
 
-    def describe(self, answer: np.ndarray, text: str) -> dict[str, Any]:
+    def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         return {"value": float(answer)}
 
     @torch.no_grad()

@@ -8,8 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.cells import empty_cell, read_text
+from torch_linformer.data.reading.cells import bad_cell, empty_cell, read_text
 from torch_linformer.data.reading.columns import find_columns
+from torch_linformer.data.reading.one_word_rows import joined_sentences, sentence_column
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.readers import iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
@@ -21,11 +22,12 @@ _LIKE_A_FILE = re.compile(r"(\S*[/\\]\S*|\S+\.\w{1,7})")
 
 
 class Document(NamedTuple):
-    """A text, where it came from, the question asked of it, if any, and what its row calls it, if anything."""
+    """A text and where it came from; if there is any, a question, its words, and what its row calls it."""
 
     where: str
     text: str
     question: str | None = None
+    words: tuple[str, ...] | None = None
     id: str | None = None
 
 
@@ -36,10 +38,13 @@ def documents(
     options: DataOptions,
     report: ReadReport,
     question: str | None = None,
+    *,
+    keep_empty: bool = False,
 ) -> Iterator[Document]:
     """Every row that has text; the columns are recognized as in training. ``question`` is asked of every text.
 
-    Rows without text are counted in the report, and those that cannot be read are left to it.
+    Rows without text are counted in the report, unless they are to be kept, and those that cannot be read are left to
+    it.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
@@ -53,19 +58,24 @@ def documents(
     except InputError as problem:
         report.leave_out(source, problem)
         return
+    rows = chain(sample, rows)
     if sample[0].of_table:
         report.note(f"{source}: {columns.reason}")
-    for row in chain(sample, rows):
+        sentence = sentence_column(sample, columns, source) if record.of_words else None
+        if sentence is not None:
+            rows = joined_sentences(rows, columns, sentence)
+    for row in rows:
         try:
-            text = columns.read_text(row, usual.called[0])
+            words = _words(row, columns.text) if record.of_words else None
+            text = columns.read_text(row, usual.called[0]) if words is None else " ".join(words)
             asked = question if columns.question is None else read_text(row, columns.question)
             if asked == "":
                 raise empty_cell(row, "question", columns.question)
         except InputError as problem:
             report.leave_out(row.where, problem)
             continue
-        if text:
-            yield Document(row.where, text, asked, columns.id_of(row))
+        if text or keep_empty:
+            yield Document(row.where, text, asked, words, columns.id_of(row))
         else:
             report.empty += 1
 
@@ -95,13 +105,15 @@ def documents_of(
     options: DataOptions,
     report: ReadReport,
     question: str | None = None,
+    *,
+    keep_empty: bool = False,
 ) -> Iterator[Document]:
     """The documents of some files or folders, one after the other, "-" is standard input; see :func:`documents`."""
     for file in files:
         rows = (
             iter_stream(sys.stdin.buffer, report, options) if file == "-" else iter_rows(file, report, options=options)
         )
-        yield from documents(rows, file, record, options, report, question)
+        yield from documents(rows, file, record, options, report, question, keep_empty=keep_empty)
 
 
 def one_document(given: str) -> tuple[str, str]:
@@ -117,6 +129,16 @@ def one_document(given: str) -> tuple[str, str]:
         problem = "holds more than one document" if texts else "no document with any text"
         raise InputError(f"{name}: {problem}; give one")
     return texts[0], name
+
+
+def _words(row: Row, column: str) -> tuple[str, ...] | None:
+    """The words that a row has in a list."""
+    value = row.cell(column)
+    if not isinstance(value, list):
+        return None
+    if not all(isinstance(word, (str, int)) and word != "" for word in value):
+        raise bad_cell(row, column, value, ", no list of words")
+    return tuple(map(str, value))
 
 
 def _exists(given: str) -> bool:
