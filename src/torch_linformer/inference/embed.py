@@ -57,8 +57,9 @@ def embed_files(
 ) -> str:
     """Write the vectors of all documents of some files ("-" is standard input), in their order.
 
-    A Parquet file has the columns ``document`` (its place), ``embedding``, ``tokens`` and ``cut``; a file of NumPy has
-    the vectors as one array ``(documents, C)`` in float32. Vectors of a file lie in parts in a hidden folder beside it
+    A Parquet file has the columns ``document`` (its place), ``id`` (what its row calls it), ``embedding``, ``tokens``
+    and ``cut``; a file of NumPy has the vectors as one array ``(documents, C)`` in float32. The vector of a row without
+    text is NaN, so that rows stay in their places. Vectors of a file lie in parts in a hidden folder beside it
     until all are there, so that an interrupted run can go on. In a folder they stay in parts, files of Parquet beside a
     manifest.
 
@@ -84,6 +85,8 @@ def embed_files(
     """
     if output.suffix not in SUFFIXES and not is_folder_of_parts(output):
         raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}, or have no suffix")
+    if max_errors and output.suffix == ".npy":
+        raise InputError(f"--max-errors leaves rows out, and those of {output} have no names: write a .parquet file")
     settings = dataclasses.replace(settings, files=given_files(settings.files))
     engine = engine or Engine()
     engine.check(settings.files, device, compile)
@@ -93,6 +96,7 @@ def embed_files(
         overflow=settings.overflow,
         stride=settings.stride,
         normalize=settings.normalize,
+        keep_empty=True,
         device=device,
         precision=settings.precision,
         batch_size=batch_size,
@@ -104,9 +108,9 @@ def embed_files(
     run = AnswersOfFiles(
         settings=settings,
         predictor=predictor,
-        given=GivenDocuments(settings.files, predictor.record, options, None, batch_size),
+        given=GivenDocuments(settings.files, predictor.record, options, None, batch_size, keep_empty=True),
         engine=engine,
-        format=PartFormat(".parquet", _write, _join, "embedded"),
+        format=PartFormat(".parquet", _write, _join, "embedded", "without text, whose vectors are NaN"),
     )
     return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document, say=say)
 
@@ -116,6 +120,7 @@ def _write(rows: Sequence[Row], path: Path) -> None:
     lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
     columns: dict[str, Any] = {
         "document": [row["document"].encode("utf-8", "backslashreplace").decode() for row in rows],
+        "id": pyarrow.array([row.get("id") for row in rows], pyarrow.string()),
         "embedding": lists,
         "tokens": [row["tokens"] for row in rows],
         "cut": [row["cut"] for row in rows],

@@ -59,7 +59,9 @@ def on_ray(
         )
         for table in data.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield {name: table[name].to_pylist() for name in table.column_names}
-        report.replaced, report.empty, problems, end = ray.get(noticed.get.remote())
+        report.replaced, report.empty, notes, problems, end = ray.get(noticed.get.remote())
+        for note in notes:
+            report.note(note)
         for where, problem in problems:
             report.leave_out(where, InputError(problem))
         if end is not None:
@@ -91,7 +93,7 @@ class _Reading:
             pass
         except InputError as problem:  # told, as Ray would put its own sentences around it
             end = str(problem)
-        self.notice((report.replaced, report.empty, problems, end))
+        self.notice((report.replaced, report.empty, report.notes, problems, end))
 
 
 class _Noticed:

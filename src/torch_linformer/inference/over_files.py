@@ -24,12 +24,14 @@ class PartFormat:
         write: makes that file of some answers.
         join: makes one file, with the name it is given, of the parts.
         done: what was done with the documents, in a word.
+        empty: what became of those without text.
     """
 
     suffix: str
     write: Callable[[Sequence[Row], Path], object]
     join: Callable[[Sequence[Path], Path], object]
     done: str
+    empty: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class AnswersOfFiles:
 
     def said(self, number: int, cut: int, report: ReadReport) -> str:
         """A sentence: what was done with how many documents, and how many of them were cut, skipped or damaged."""
-        return what_was_read(number, self.format.done, cut, self.predictor.max_length, report)
+        return what_was_read(number, self.format.done, self.format.empty, cut, self.predictor.max_length, report)
 
     def nothing(self, report: ReadReport, output: Path | None = None) -> InputError:
         """The error for files without any text."""

@@ -104,7 +104,7 @@ def predict_files(
         predictor=predictor,
         given=GivenDocuments(settings.files, predictor.record, options, settings.question, batch_size),
         engine=engine,
-        format=PartFormat(".jsonl", _write, _join, "read"),
+        format=PartFormat(".jsonl", _write, _join, "read", "skipped, without text"),
     )
     if output is not None and not streamed:
         return run.write(output, resume=resume, max_errors=max_errors, on_document=on_document, say=say)

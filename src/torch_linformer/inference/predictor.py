@@ -1,6 +1,6 @@
 """A model folder as a function of columns, which can be sent to wherever it is to run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from torch_linformer.data.reading.records import TAGGED, TEXT, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import Embedder
+from torch_linformer.inference.embedder import Embedded, Embedder
 from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.opening.compiling import compile_backbone
 from torch_linformer.opening.devices import resolve_device, resolve_precision
@@ -33,6 +33,7 @@ class Predictor:
         overflow: how long documents are read, ``cut`` or ``windows``, as for
         stride: tokens that neighboring windows share; a quarter of a window if None.
         normalize: whether vectors have length 1.
+        keep_empty: whether a row without text is no error and gets a vector of NaN.
         device: ``auto`` takes a GPU if there is one.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
@@ -57,6 +58,7 @@ class Predictor:
         overflow: str = "cut",
         stride: int | None = None,
         normalize: bool = True,
+        keep_empty: bool = False,
         device: str = "auto",
         precision: str = "auto",
         batch_size: int = 16,
@@ -64,6 +66,8 @@ class Predictor:
     ) -> None:
         if not (vectors or normalize):
             raise InputError("normalize=False is for vectors=True: a prediction has no length")
+        if keep_empty and not vectors:
+            raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
         self.model = model
         self.options: dict[str, Any] = {
             "vectors": vectors,
@@ -72,6 +76,7 @@ class Predictor:
             "overflow": overflow,
             "stride": stride,
             "normalize": normalize,
+            "keep_empty": keep_empty,
             "device": device,
             "precision": precision,
             "batch_size": batch_size,
@@ -129,7 +134,7 @@ class Predictor:
             predict`` has, such as ``label`` and ``probabilities``. An answer takes the place of a column of its name.
 
         Raises:
-            InputError: a column is missing, or a row has no text or no question.
+            InputError: a column is missing, or a row has no text or no question, unless it is to be kept.
         """
         columns = {name: values for name, values in batch.items() if name != self.text_column}
         texts = self._cells(batch, self.text_column)
@@ -137,18 +142,12 @@ class Predictor:
         documents = [self._document(*cells) for cells in enumerate(zip(texts, asked, strict=True))]
         if not documents:
             return columns
-        windows = self._answers.prepare(documents)
         if isinstance(self._answers, TaskPredictor):
+            windows = self._answers.prepare(documents)
             records = list(self._answers.answer(documents, windows))
             names = dict.fromkeys(name for record in records for name in record if name not in ("document", "question"))
             return {**columns, **{name: [record.get(name) for record in records] for name in names}}
-        found = list(self._answers.answer(documents, windows))
-        return {
-            **columns,
-            "embedding": np.stack([row.embedding for row in found]),
-            "tokens": [row.tokens for row in found],
-            "cut": [row.cut for row in found],
-        }
+        return {**columns, **_vectors(self._answers, documents)}
 
     def _cells(self, batch: Mapping[str, Any], column: str) -> list[Any]:
         if column not in batch:
@@ -163,7 +162,22 @@ class Predictor:
             text = " ".join(words) if all(isinstance(word, str) and word for word in words) else None
         else:
             words = None
+        if self.options["keep_empty"] and (text is None or (isinstance(text, str) and not text.strip())):
+            return Document("", "")
         for column, cell in ((self.text_column, text), (self.question_column, question)):
             if column is not None and (not isinstance(cell, str) or not cell.strip()):
                 raise InputError(f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it")
         return Document("", text, question, words)
+
+
+def _vectors(embedder: Embedder, documents: Sequence[Document]) -> Columns:
+    """The vectors of some documents as columns; one without text has NaN."""
+    texts = [document for document in documents if document.text]
+    rows = iter(embedder.answer(texts, embedder.prepare(texts)) if texts else ())
+    nothing = Embedded("", np.full(embedder.width, np.nan, dtype=np.float32), 0, False)
+    answers = [next(rows) if document.text else nothing for document in documents]
+    return {
+        "embedding": np.stack([answer.embedding for answer in answers]),
+        "tokens": [answer.tokens for answer in answers],
+        "cut": [answer.cut for answer in answers],
+    }

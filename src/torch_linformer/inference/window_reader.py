@@ -17,11 +17,11 @@ BATCHES_AHEAD = 16  # batches of documents read ahead, to batch those of similar
 GROUP_CHARACTERS = 10_000_000  # read ahead at most, apart from the last document
 
 
-def what_was_read(number: int, done: str, cut: int, max_length: int, report: ReadReport) -> str:
+def what_was_read(number: int, done: str, empty: str, cut: int, max_length: int, report: ReadReport) -> str:
     """A sentence: what was done with how many documents, and how many of them were cut, skipped or damaged."""
     counts = (
         (f"cut at {max_length:,} tokens", cut),
-        ("skipped, without text", report.empty),
+        (empty, report.empty),
         ("with half a character replaced", report.replaced),
         ("left out, as they cannot be read", report.bad),
     )

@@ -43,8 +43,8 @@ def documents(
 ) -> Iterator[Document]:
     """Every row that has text; the columns are recognized as in training. ``question`` is asked of every text.
 
-    Rows without text are counted in the report, unless they are to be kept, and those that cannot be read are left to
-    it.
+    Rows without text are counted in the report, and left out unless they are to be kept; those that cannot be read are
+    left to it.
     """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE_ROWS))
@@ -74,10 +74,9 @@ def documents(
         except InputError as problem:
             report.leave_out(row.where, problem)
             continue
+        report.empty += not text
         if text or keep_empty:
             yield Document(row.where, text, asked, words, columns.id_of(row))
-        else:
-            report.empty += 1
 
 
 def given_files(names: Iterable[str]) -> tuple[str, ...]:
