@@ -28,7 +28,7 @@ from datasets import Dataset
 
 from learning import write_results
 from torch_linformer.cli.options import positive_numbers
-from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.sentence_pooling import document_vectors
@@ -58,7 +58,7 @@ def main(
         return
     folders, device = models.split(","), resolve_device(device)
     precision = resolve_precision("auto", device)
-    named = NamedColumns(document="meeting")
+    named = DataOptions(document_column="meeting")
     documents = Retrieval.load(str(output / "held_out.parquet"), str(output / "documents.parquet"), named).dataset
     kinds = kinds_of(documents, pd.read_parquet(output / "documents.parquet"))
     first = Retrieval(load_tokenizer(folders[0]))

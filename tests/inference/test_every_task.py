@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
-from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
@@ -122,8 +122,8 @@ def test_labels_are_judged_as_the_validation_documents_decide(run):
 
 
 def test_evaluation_gives_the_same_scores(run):
-    named = NamedColumns(label=run.options["label_column"])
-    task, scores = evaluate(str(run.folder), run.options["test"], named=named, batch_size=7, **SAME)
+    named = DataOptions(label_column=run.options["label_column"])
+    task, scores = evaluate(str(run.folder), run.options["test"], options=named, batch_size=7, **SAME)
     for name in task.headline:
         assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)
 

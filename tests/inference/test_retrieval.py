@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoTokenizer
 
 from torch_linformer.data.reading.collection import load_collection
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate
@@ -171,7 +171,7 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     texts = ["".join(pieces[number] for number in order) for order in orders]
     queries = ["storm then frost", "frost then beach", "beach then frost"]
     pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
-    found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, named=NOT_NAMED).dataset, **SAME)
+    found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, options=NO_OPTIONS).dataset, **SAME)
 
     chunks, wanted = vectors_of(run, pieces, tmp_path / "pieces"), vectors_of(run, queries, tmp_path / "queries")
     best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
@@ -206,7 +206,7 @@ def test_texts_with_labels(weather, write_csv, train_quickly, tmp_path):
     assert "labels from column 'label'" in shown and "on 18 queries" in shown
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["ndcg_at_10"] > 0.5  # by chance 0.35
-    _, scores = evaluate(str(tmp_path / "run"), data, named=NamedColumns(label="label"), **SAME)
+    _, scores = evaluate(str(tmp_path / "run"), data, options=DataOptions(label_column="label"), **SAME)
     assert scores["queries"] == 60
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
-from torch_linformer.data.reading.columns import NamedColumns
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError
@@ -127,7 +127,7 @@ def test_evaluation_gives_the_same_scores(run):
     for name in ("perplexity", "token_accuracy", "chrf", "rouge_l"):
         assert scores[name] == pytest.approx(run.metrics[name], rel=1e-4)
     with pytest.raises(InputError, match=r"^--label-column is for another task; this one reads a source column and "):
-        evaluate(str(run.folder), run.options["test"], named=NamedColumns(label="summary"), **SAME)
+        evaluate(str(run.folder), run.options["test"], options=DataOptions(label_column="summary"), **SAME)
 
 
 def test_predictions_are_what_was_scored(run):

@@ -83,7 +83,8 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
         "kept"
         if always
         else (
-            "left out, as it adds 0.00 to the log-likelihood on validation and has to add more than 1 (Akaike's criterion)"
+            "left out, as it adds 0.00 to the log-likelihood on validation and has to add more than 1 "
+            "(Akaike's criterion)"
         )
     )
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")

@@ -1,7 +1,7 @@
 import pytest
 
 from torch_linformer.data.reading.collection import load_collection
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 
 
@@ -23,7 +23,7 @@ def rows_of(documents):
 
 def test_pairs_become_documents_each_once_with_its_queries(table):
     pairs = table("p.csv", ("query", "document"), ("a", "one"), ("b", "two"), ("c", "one"), ("a", "one"))
-    found = load_collection(pairs, named=NOT_NAMED)
+    found = load_collection(pairs, options=NO_OPTIONS)
     assert rows_of(found) == [("one", ["a", "c"]), ("two", ["b"])] and found.name == "p"
     assert found.notes == ["documents from column 'document' (by its name), queries from column 'query' (by its name)"]
 
@@ -31,7 +31,7 @@ def test_pairs_become_documents_each_once_with_its_queries(table):
 def test_two_tables_are_joined_by_the_names_of_documents(table):
     queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("b", 9), ("c", 7))
     documents = table("d.csv", ("_id", "text"), (7, "one"), (8, "nobody asks for it"), (9, "two"))
-    found = load_collection(queries, documents, named=NOT_NAMED)
+    found = load_collection(queries, documents, options=NO_OPTIONS)
     assert rows_of(found) == [("one", ["a", "c"]), ("two", ["b"])]
     assert found.notes[1].startswith("documents: texts from column 'text'")
 
@@ -40,41 +40,44 @@ def test_a_query_may_have_several_documents(table):
     queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("a", 9))
     documents = table("d.csv", ("_id", "text"), (7, "one"), (9, "two"))
     pairs = table("p.csv", ("query", "document"), ("a", "one"), ("a", "two"))
-    for collection in (load_collection(queries, documents, named=NOT_NAMED), load_collection(pairs, named=NOT_NAMED)):
+    for collection in (
+        load_collection(queries, documents, options=NO_OPTIONS),
+        load_collection(pairs, options=NO_OPTIONS),
+    ):
         assert rows_of(collection) == [("one", ["a"]), ("two", ["a"])]
 
 
 def test_columns_may_be_named(table):
     queries = table("q.csv", ("asked", "meeting", "kind"), ("a", "m1", "x"), ("b", "m2", "y"))
     documents = table("d.csv", ("meeting", "said", "place"), ("m1", "one", "here"), ("m2", "two", "there"))
-    named = NamedColumns(query="asked", document="meeting", text="said")
-    assert rows_of(load_collection(queries, documents, named=named)) == [("one", ["a"]), ("two", ["b"])]
+    named = DataOptions(query_column="asked", document_column="meeting", text_column="said")
+    assert rows_of(load_collection(queries, documents, options=named)) == [("one", ["a"]), ("two", ["b"])]
 
 
 def test_texts_with_labels(table):
     texts = table("t.csv", ("text", "label"), ("one", "a"), ("two", "b"))
-    for named in (NOT_NAMED, NamedColumns(label="label")):
-        found = load_collection(texts, named=named).dataset
+    for named in (NO_OPTIONS, DataOptions(label_column="label")):
+        found = load_collection(texts, options=named).dataset
         assert found["label"][:] == ["a", "b"] and "queries" not in found.column_names
 
 
 def test_a_table_with_queries_and_labels_is_one_of_pairs(table):
     both = table("b.csv", ("query", "document", "label"), ("a", "one", "x"), ("b", "two", "x"))
-    assert rows_of(load_collection(both, named=NOT_NAMED)) == [("one", ["a"]), ("two", ["b"])]
+    assert rows_of(load_collection(both, options=NO_OPTIONS)) == [("one", ["a"]), ("two", ["b"])]
 
 
 def test_what_does_not_fit_is_refused(table):
     queries = table("q.csv", ("query", "doc_id"), ("a", 7), ("where is it", 9))
     documents = table("d.csv", ("doc_id", "text"), (7, "one"), (8, "two"))
     with pytest.raises(InputError, match=r"q\.csv: the query 'where is it' asks for '9', not in .*d\.csv"):
-        load_collection(queries, documents, named=NOT_NAMED)
+        load_collection(queries, documents, options=NO_OPTIONS)
     twice = table("e.csv", ("doc_id", "text"), (7, "one"), (7, "two"), (9, "three"))
     with pytest.raises(InputError, match="two documents are called '7'; give each a name of its own"):
-        load_collection(queries, twice, named=NOT_NAMED)
+        load_collection(queries, twice, options=NO_OPTIONS)
     with pytest.raises(InputError, match="--label-column is for one table"):
-        load_collection(queries, documents, named=NamedColumns(label="doc_id"))
+        load_collection(queries, documents, options=DataOptions(label_column="doc_id"))
     without = table("w.csv", ("query", "document"), ("", "one"))
     with pytest.raises(InputError, match="no query in column 'query'"):
-        load_collection(without, named=NOT_NAMED)
+        load_collection(without, options=NO_OPTIONS)
     with pytest.raises(InputError, match="--text-column is for another task"):
-        load_collection(without, named=NamedColumns(text="document"))
+        load_collection(without, options=DataOptions(text_column="document"))

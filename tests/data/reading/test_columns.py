@@ -2,15 +2,10 @@ import math
 
 import pytest
 
-from torch_linformer.data.reading.columns import (
-    NOT_NAMED,
-    NamedColumns,
-    UsualNames,
-    find_columns,
-    read_label,
-    read_text,
-)
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.cells import read_label, read_text
+from torch_linformer.data.reading.columns import UsualNames, find_columns
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 
@@ -19,7 +14,12 @@ def rows(*values):
 
 
 def find(row, *, needs_label=True, **named):
-    return find_columns(rows(row), "t.csv", NamedColumns(**named), needs_label=needs_label)
+    return find_columns(
+        rows(row),
+        "t.csv",
+        DataOptions(**{f"{what}_column": column for what, column in named.items()}),
+        needs_label=needs_label,
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,21 +65,21 @@ ASKED = UsualNames(("context", "text"), ("answers",), ("question", "query"))
 
 def test_the_column_of_the_questions():
     row = {"id": "1", "Query": "who?", "context": "a", "answers": "b"}
-    columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=ASKED, needs_label=True)
+    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, usual=ASKED, needs_label=True)
     assert columns[:3] == ("context", "answers", "Query")
     assert columns.reason.endswith(", questions from column 'Query' (by its name)")
     untitled = rows({"question": "?", "essay": "a"})
-    assert find_columns(untitled, "t.csv", NOT_NAMED, usual=ASKED, needs_label=False).text == "essay"
+    assert find_columns(untitled, "t.csv", NO_OPTIONS, usual=ASKED, needs_label=False).text == "essay"
     named = find_columns(
-        rows(row), "t.csv", NamedColumns(text="id", question="context"), usual=ASKED, needs_label=False
+        rows(row), "t.csv", DataOptions(text_column="id", question_column="context"), usual=ASKED, needs_label=False
     )
     assert named[:3] == ("id", None, "context")
     with pytest.raises(
         InputError, match="no question column found; name it with --question-column; columns: 'context'"
     ):
-        find_columns(rows({"context": "a"}), "t.csv", NOT_NAMED, usual=ASKED, needs_label=False)
+        find_columns(rows({"context": "a"}), "t.csv", NO_OPTIONS, usual=ASKED, needs_label=False)
     with pytest.raises(InputError, match="no column 'q', which --question-column names"):
-        find_columns(rows(row), "t.csv", NamedColumns(question="q"), usual=ASKED, needs_label=False)
+        find_columns(rows(row), "t.csv", DataOptions(question_column="q"), usual=ASKED, needs_label=False)
 
 
 PAIRS = UsualNames(("article", "text"), ("summary",), called=("source", "target"))
@@ -87,25 +87,25 @@ PAIRS = UsualNames(("article", "text"), ("summary",), called=("source", "target"
 
 def test_the_columns_of_a_source_and_its_target():
     row = {"article": "a", "summary": "b", "url": "c"}
-    columns = find_columns(rows(row), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
+    columns = find_columns(rows(row), "t.csv", NO_OPTIONS, usual=PAIRS, needs_label=True)
     assert columns[:3] == ("article", "summary", None)
     assert columns.reason == "sources from column 'article' (by its name), targets from column 'summary' (by its name)"
     named = find_columns(
-        rows(row), "t.csv", NamedColumns(source="url", target="article"), usual=PAIRS, needs_label=True
+        rows(row), "t.csv", DataOptions(source_column="url", target_column="article"), usual=PAIRS, needs_label=True
     )
     assert named[:2] == ("url", "article")
     for wrong, message in (
         (
-            NamedColumns(text="url"),
+            DataOptions(text_column="url"),
             "^--text-column is for another task; this one reads a source column and a target column$",
         ),
-        (NamedColumns(target="urls"), "no column 'urls', which --target-column names; columns: 'article'"),
-        (NamedColumns(source="url", target="url"), "column 'url' cannot be both source and target"),
+        (DataOptions(target_column="urls"), "no column 'urls', which --target-column names; columns: 'article'"),
+        (DataOptions(source_column="url", target_column="url"), "column 'url' cannot be both source and target"),
     ):
         with pytest.raises(InputError, match=message):
             find_columns(rows(row), "t.csv", wrong, usual=PAIRS, needs_label=True)
     with pytest.raises(InputError, match="no target column found; name it with --target-column"):
-        find_columns(rows({"article": "a"}), "t.csv", NOT_NAMED, usual=PAIRS, needs_label=True)
+        find_columns(rows({"article": "a"}), "t.csv", NO_OPTIONS, usual=PAIRS, needs_label=True)
     with pytest.raises(InputError, match=r"^--source-column is for another task; this one reads a text column and a"):
         find({"text": "a", "label": "b"}, source="text")
 
@@ -113,18 +113,18 @@ def test_the_columns_of_a_source_and_its_target():
 def test_a_column_for_each_label():
     row = {"text": "a", "rude": "1", "loud": "0"}
     options = {"needs_label": True, "several_labels": True}
-    assert find_columns(rows(row), "t.csv", NamedColumns(label="rude,loud"), **options).label == "rude,loud"
+    assert find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), **options).label == "rude,loud"
     with pytest.raises(InputError, match="no column 'late', which --label-column names"):
-        find_columns(rows(row), "t.csv", NamedColumns(label="rude,late"), **options)
+        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,late"), **options)
     with pytest.raises(InputError, match="no column 'rude,loud', which --label-column names"):
-        find_columns(rows(row), "t.csv", NamedColumns(label="rude,loud"), needs_label=True)
+        find_columns(rows(row), "t.csv", DataOptions(label_column="rude,loud"), needs_label=True)
 
 
 def test_columns_are_looked_for_in_all_rows():
     columns = find_columns(
         rows({"note": None}, {"note": "a", "label": None}, {"label": 1, "note": "b"}),
         "t.jsonl",
-        NOT_NAMED,
+        NO_OPTIONS,
         needs_label=True,
     )
     assert columns[:2] == ("note", "label")

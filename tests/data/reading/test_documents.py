@@ -9,9 +9,9 @@ import pytest
 
 from torch_linformer.data.reading import documents as documents_module
 from torch_linformer.data.reading import readers
-from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.documents import load_documents, quiet
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 
@@ -67,8 +67,8 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 def test_other_columns_of_the_same_file(tmp_path):
     path = write(tmp_path / "t.jsonl", json.dumps({"text": "a", "body": "b", "label": 1, "target": 2}))
-    one = load_documents(path, named=NamedColumns("text", "label"))
-    two = load_documents(path, named=NamedColumns("body", "target"))
+    one = load_documents(path, options=DataOptions(text_column="text", label_column="label"))
+    two = load_documents(path, options=DataOptions(text_column="body", label_column="target"))
     assert (one.dataset[0], two.dataset[0]) == ({"text": "a", "label": "1"}, {"text": "b", "label": "2"})
 
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_linformer.data.reading import readers
-from torch_linformer.data.reading.readers import ReadReport, iter_rows, iter_stream
+from torch_linformer.data.reading.readers import iter_rows, iter_stream
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 
 

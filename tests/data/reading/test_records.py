@@ -6,7 +6,7 @@ import pytest
 from torch_linformer.data.reading.columns import ChosenColumns
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import ASKED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
-from torch_linformer.data.reading.text_files import Row
+from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
 PLAIN = ChosenColumns("text", "label", None, "")

@@ -1,10 +1,9 @@
 import pytest
 
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
-from torch_linformer.data.reading.readers import ReadReport
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import ASKED, TEXT
+from torch_linformer.data.reading.rows import ReadReport, Row
 from torch_linformer.data.reading.streamed import Document, documents, given_files
-from torch_linformer.data.reading.text_files import Row
 from torch_linformer.errors import InputError
 
 
@@ -14,14 +13,14 @@ def rows(*values, column="text"):
 
 def test_documents_without_text_are_counted():
     report = ReadReport()
-    found = list(documents(rows("a", "", None, " \n", "b"), "x.csv", TEXT, NOT_NAMED, report))
+    found = list(documents(rows("a", "", None, " \n", "b"), "x.csv", TEXT, NO_OPTIONS, report))
     assert found == [Document("row 1", "a"), Document("row 5", "b")] and report.empty == 3
-    assert list(documents([], "x.csv", TEXT, NOT_NAMED, report)) == []
+    assert list(documents([], "x.csv", TEXT, NO_OPTIONS, report)) == []
 
 
 def test_the_text_column_is_recognised_or_named():
     def read(column, name=None):
-        return list(documents(rows("a", column=column), "x.csv", TEXT, NamedColumns(name), ReadReport()))
+        return list(documents(rows("a", column=column), "x.csv", TEXT, DataOptions(text_column=name), ReadReport()))
 
     assert read("review") == [Document("row 1", "a")] and read("text", "id") == [Document("row 1", "1")]
     with pytest.raises(
@@ -32,12 +31,12 @@ def test_the_text_column_is_recognised_or_named():
 
 def test_questions_come_from_their_column_or_are_the_same_for_all():
     asked = [Row({"context": "a", "question": "who?"}, "row 1"), Row({"context": "b", "question": "why?"}, "row 2")]
-    found = list(documents(asked, "x.csv", ASKED, NOT_NAMED, ReadReport()))
+    found = list(documents(asked, "x.csv", ASKED, NO_OPTIONS, ReadReport()))
     assert found == [Document("row 1", "a", "who?"), Document("row 2", "b", "why?")]
-    found = list(documents(rows("a", "b"), "x.csv", ASKED, NOT_NAMED, ReadReport(), "who?"))
+    found = list(documents(rows("a", "b"), "x.csv", ASKED, NO_OPTIONS, ReadReport(), "who?"))
     assert found == [Document("row 1", "a", "who?"), Document("row 2", "b", "who?")]
     with pytest.raises(InputError, match=r"^row 1: no question in column 'question'; fill it in or remove the row$"):
-        list(documents([Row({"context": "a", "question": ""}, "row 1")], "x.csv", ASKED, NOT_NAMED, ReadReport()))
+        list(documents([Row({"context": "a", "question": ""}, "row 1")], "x.csv", ASKED, NO_OPTIONS, ReadReport()))
 
 
 def test_a_pattern_stands_for_what_it_matches(tmp_path, monkeypatch):

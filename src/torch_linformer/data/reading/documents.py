@@ -94,7 +94,7 @@ def load_documents(
     _check_errors(stored.problems, len(stored.dataset), source, max_errors)
     if not len(stored.dataset):
         raise InputError(f"{source}: no row of the {stored.empty:,} has any text in column {columns.text!r}")
-    notes = [*stored.notes, columns.reason if is_table else str(origin.note)]
+    notes = [*stored.notes, *filter(None, [columns.reason if is_table else origin.note])]
     if sentence is not None:
         notes.append(f"one word a row: sentences by column {sentence!r}")
     if stored.empty:

@@ -2,15 +2,15 @@
 
 import codecs
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from charset_normalizer import CharsetMatch, from_bytes
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError, first_line
 
@@ -41,6 +41,8 @@ _ENCODINGS = [
 ]
 _EQUAL_CHAOS, _EQUAL_COHERENCE = 0.02, 0.06  # differences between two encodings that decide nothing
 _DETECTED_BYTES = 2**16  # of lines that are not UTF-8
+_SHOWN_LINES = 20  # of each file of a folder
+_SHOWN = 4  # encodings that fit equally
 _LINE_BYTES = 2**20  # read at once where there is no line
 
 
@@ -57,6 +59,11 @@ def file_suffix(path: Path) -> str:
     if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
+
+
+def file_stem(path: Path) -> str:
+    """The name without its suffixes of format and compression."""
+    return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).stem
 
 
 @contextmanager
@@ -85,7 +92,7 @@ def open_text(path: Path, options: DataOptions, report: ReadReport) -> Iterator[
     encoding = find_encoding(path, options)
     if encoding.note:
         report.note(f"{path}: {encoding.note}")
-    errors = "strict" if encoding.name.startswith(("utf-16", "utf-32", "utf_16", "utf_32")) else "surrogateescape"
+    errors = "strict" if _is_wide(encoding.name) else "surrogateescape"
     with open_bytes(path) as stream:
         try:
             yield io.TextIOWrapper(stream, encoding.name, errors, newline="")
@@ -113,10 +120,9 @@ def find_encoding(path: Path, options: DataOptions) -> Encoding:
     Raises:
         InputError: it is not text, or two encodings fit equally, or none does.
     """
-    suffix = file_suffix(path)
-    if suffix in _SHEETS:
+    if file_suffix(path) in _SHEETS:
         raise NotText(f"{path}: sheets are not read; save the one you want as CSV in UTF-8")
-    if suffix in _BINARY_SUFFIXES:
+    if file_suffix(path) in _BINARY_SUFFIXES:
         raise not_text(path)
     state = path.stat()
     return _find_encoding(path, options.encoding, state.st_size, state.st_mtime_ns)
@@ -129,14 +135,53 @@ def _find_encoding(path: Path, named: str | None, size: int, modified: int) -> E
         mark = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
         if mark is not None and named is None:
             return Encoding(mark, "" if mark == "utf-8-sig" else f"read as {mark.upper()}, by its byte order mark")
-        if b"\0" in head and not (named or "").lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+        if b"\0" in head and not _is_wide(named):
             raise not_text(path)
         if named is not None:
             return Encoding("utf-8-sig" if named.lower() in ("utf8", "utf-8") else named)
         utf8, damaged = _not_utf8(stream)
     if utf8 >= len(damaged):  # where there are damaged lines too, their rows are found when they are read
         return Encoding("utf-8")
-    return _detected(path, b"".join(damaged))
+    return _detected(str(path), b"".join(damaged))
+
+
+def is_readable(path: Path, options: DataOptions) -> bool:
+    """Whether a file is a table or a text, and none of the formats that are not read."""
+    if file_suffix(path) in _BINARY_SUFFIXES:
+        return False
+    try:
+        with open_bytes(path) as stream:
+            head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
+    except (OSError, InputError):  # which is told when the file is read
+        return True
+    is_text = b"\0" not in head or head.startswith(tuple(_MARKS)) or _is_wide(options.encoding)
+    return is_text or file_suffix(path) == ".parquet"
+
+
+def _is_wide(encoding: str | None) -> bool:
+    """Whether an encoding has several bytes for every character, so that NUL is in most texts."""
+    return (encoding or "").lower().replace("_", "-").startswith(("utf-16", "utf-32"))
+
+
+def detect_together(folder: Path, files: Iterable[Path]) -> tuple[set[Path], Encoding | None]:
+    """Those of the files of a folder that are text and not UTF-8, and the encoding of them all.
+
+    One alone may be too short to tell it by.
+
+    Raises:
+        InputError: two encodings fit them equally, or none does.
+    """
+    damaged: dict[Path, list[bytes]] = {}
+    for path in files:
+        if file_suffix(path) == ".parquet" or not is_readable(path, NO_OPTIONS):
+            continue
+        with suppress(OSError), open_bytes(path) as stream:  # which is told when the file is read
+            if not stream.peek(4).startswith(tuple(_MARKS)):
+                utf8, lines = _not_utf8(stream)
+                if len(lines) > utf8:
+                    damaged[path] = lines[:_SHOWN_LINES]
+    sample = b"".join(line for lines in damaged.values() for line in lines)
+    return set(damaged), _detected(f"{len(damaged):,} files of {folder}", sample) if damaged else None
 
 
 def _not_utf8(stream: "io.BufferedReader[Any]") -> tuple[int, list[bytes]]:
@@ -160,8 +205,8 @@ def _not_utf8(stream: "io.BufferedReader[Any]") -> tuple[int, list[bytes]]:
     return utf8, damaged
 
 
-def _detected(path: Path, sample: bytes) -> Encoding:
-    """The encoding in which lines of a file are text, if that can be told."""
+def _detected(path: str, sample: bytes) -> Encoding:
+    """The encoding in which lines of files are text, if that can be told."""
     matches = list(from_bytes(sample[:_DETECTED_BYTES], cp_isolation=_ENCODINGS))
     readings: dict[str, CharsetMatch] = {}
     for match in matches:
@@ -170,7 +215,7 @@ def _detected(path: Path, sample: bytes) -> Encoding:
             readings.setdefault(str(match), match)
     if not readings:
         raise InputError(f"{path}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")
-    shown = [(_name(match), _word(text)) for text, match in readings.items()]
+    shown = [(_name(match), _word(text)) for text, match in readings.items()][:_SHOWN]
     if len(shown) > 1:
         several = " as ".join(f"{name} ({word!r})" for name, word in shown)
         raise InputError(f"{path}: not UTF-8, and reads as well as {several}; name the right one with --encoding")

@@ -7,21 +7,24 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.data.reading.files import check_decoded, open_text
+from torch_linformer.data.reading.columns import TEXT_COLUMNS
+from torch_linformer.data.reading.files import check_decoded, file_suffix, open_text
 from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.data.reading.squad import is_squad, squad_rows
 from torch_linformer.errors import InputError
+
+_LINE_SUFFIXES = (".jsonl", ".ndjson")
 
 
 def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row | BadRow]:
     """A row for each object of a file. Unless there is one on each line, the file is read whole."""
     with open_text(path, options, report) as stream:
         head = _first_lines(stream)
-        if _are_objects(head):
+        if _are_objects(head) or file_suffix(path) in _LINE_SUFFIXES:
             yield from json_lines(chain(head, stream), str(path))
-        else:
-            yield from _whole(path, "".join(head) + stream.read())
+        elif head:
+            yield from _whole(path, "".join(head) + stream.read(), report)
 
 
 def json_lines(lines: Iterable[str], name: str) -> Iterator[Row | BadRow]:
@@ -67,16 +70,16 @@ def _looks_like_object(line: str) -> bool:
     return (line.startswith("{") and line.endswith("}")) or is_object(line)
 
 
-def _whole(path: Path, text: str) -> Iterator[Row | BadRow]:
+def _whole(path: Path, text: str, report: ReadReport) -> Iterator[Row | BadRow]:
     content = _parsed(text, str(path), "write an array of objects, or one object on each line")
     if is_squad(content):
         yield from squad_rows(content, str(path))
         return
-    for number, values in enumerate(_items(content, path), start=1):
+    for number, values in enumerate(_items(content, path, report), start=1):
         yield _object(values, f"{path}, item {number}")
 
 
-def _items(content: object, path: Path) -> Iterable[Any]:
+def _items(content: object, path: Path, report: ReadReport) -> Iterable[Any]:
     """The objects in a value: its items, those of the one array in it, or the rows of a table as pandas writes it."""
     if isinstance(content, list):
         return content
@@ -85,11 +88,15 @@ def _items(content: object, path: Path) -> Iterable[Any]:
     if {"columns", "data"} <= content.keys() and all(isinstance(row, list) for row in content["data"]):
         return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]  # orient="split"
     arrays = [name for name, value in content.items() if _holds_objects(value)]
+    if any(name.lower() in TEXT_COLUMNS and isinstance(value, str) for name, value in content.items()):
+        return [content]
     if len(arrays) > 1:
         raise InputError(f"{path}: holds several arrays of objects ({', '.join(arrays)}); save each as a file")
     if arrays:
+        report.note(f"{path}: a row is an object in {arrays[0]!r}")
         return list(content[arrays[0]])
     if len(content) > 1 and all(isinstance(value, dict) for value in content.values()):
+        report.note(f"{path}: an object of {len(content):,} objects, read as a table")
         return _table(content)
     return [content]
 

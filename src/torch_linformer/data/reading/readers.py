@@ -18,6 +18,7 @@ A file with .gz, .bz2 or .zst after its suffix is read as the one without.
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -28,10 +29,10 @@ from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.files import (
     CONLL_SUFFIXES,
     SNIFFED_BYTES,
-    NotText,
     check_decoded,
+    detect_together,
     file_suffix,
-    find_encoding,
+    is_readable,
     not_text,
     open_text,
     unreadable,
@@ -40,7 +41,7 @@ from torch_linformer.data.reading.folders import FolderFile, folder_files, shard
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.parquet import parquet_rows
-from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
 from torch_linformer.data.reading.texts import text_pieces, whole_text
 from torch_linformer.errors import InputError
 
@@ -172,10 +173,18 @@ def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, l
     # Files of one kind in folders may be tables; of several kinds they are the documents.
     are_texts = bool(in_folders) and shard_suffix([file.path for file in in_folders]) is None
     if labeled or not whole:
-        files = _without(files, [file for file in files if _is_no_text(file.path, options)], "that are no text", report)
+        files = _without(
+            files, [file for file in files if not is_readable(file.path, options)], "that are no text", report
+        )
+    others, encoding = set[Path](), None
+    if options.encoding is None:
+        others, encoding = detect_together(root, [file.path for file in files])
+    if encoding is not None:
+        report.note(f"{len(others):,} files of {root}: {encoding.note}")
     for file in files:
         as_text = are_texts and file.label is not None
-        for row in _file(file.path, options, report, whole, alone=len(files) == 1, as_text=as_text):
+        read_as = replace(options, encoding=encoding.name) if encoding and file.path in others else options
+        for row in _file(file.path, read_as, report, whole, alone=len(files) == 1, as_text=as_text):
             if isinstance(row, BadRow) or file.label is None or _has_label(row):
                 yield row
             else:
@@ -187,19 +196,8 @@ def _without(files: list[FolderFile], strays: list[FolderFile], which: str, repo
     if strays:
         names = ", ".join(str(file.path) for file in strays[:_SHOWN_FILES]) + (", …" if strays[_SHOWN_FILES:] else "")
         report.note(f"left out {len(strays):,} file{'' if len(strays) == 1 else 's'} {which}: {names}")
-    return [file for file in files if file not in strays]
-
-
-def _is_no_text(path: Path, options: DataOptions) -> bool:
-    if file_suffix(path) == ".parquet":
-        return False
-    try:
-        find_encoding(path, options)
-    except NotText:
-        return True
-    except (InputError, OSError):  # told when the file is read
-        pass
-    return False
+    left_out = set(strays)
+    return [file for file in files if file not in left_out]
 
 
 def _has_label(row: Row) -> bool:
@@ -222,4 +220,4 @@ def _stream(stream: BinaryIO, name: str, options: DataOptions) -> Iterator[Row |
     if "\0" in text[:SNIFFED_BYTES]:
         raise not_text(name)
     check_decoded(text, name, options.encoding)
-    yield Row({"text": text}, name, of_table=False)
+    yield TextRow({"text": text}, name)

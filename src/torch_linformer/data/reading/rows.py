@@ -10,18 +10,27 @@ SAMPLE_ROWS = 100  # rows looked at to recognize the columns
 
 
 class Row(NamedTuple):
-    """The values of one row, and where it stands, in words for a person: "reviews.csv, row 17".
-
-    A file of text is one row, "text", of no table.
-    """
+    """The values of one row, and where it stands, in words for a person: "reviews.csv, row 17"."""
 
     values: dict[str, object]
     where: str
-    of_table: bool = True
+
+    @property
+    def of_table(self) -> bool:
+        """Whether the row is of a table, whose columns somebody has named."""
+        return True
 
     def cell(self, column: str | None) -> object:
         """The value in a column; None where there is no such column."""
         return None if column is None else self.values.get(column)
+
+
+class TextRow(Row):
+    """A text that is of no table, under "text", perhaps with the "label" of its folder."""
+
+    @property
+    def of_table(self) -> bool:
+        return False
 
 
 class BadRow(NamedTuple):

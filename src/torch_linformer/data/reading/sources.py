@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, constants
 
 from torch_linformer.data.reading.class_names import ClassNames
 from torch_linformer.data.reading.corpus import stdlib_documents
-from torch_linformer.data.reading.files import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, unreadable
+from torch_linformer.data.reading.files import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, file_stem, unreadable
 from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.readers import iter_parts
@@ -93,8 +93,8 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
     if labeled and in_folders:
         described = f"{len(in_folders):,} files of {path}, labeled with the names of their folders"
     if path.is_file():
-        described = f"{path} as one document" if whole else f"{path} as text"
-    name = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
+        described = f"{path} as one document" if whole else ""
+    name = path.resolve().name if path.is_dir() else file_stem(path)
     return DocumentSource(name, rows, (version, Hasher.hash(options)), described, tuple(parts))
 
 

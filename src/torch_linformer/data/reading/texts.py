@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch_linformer.data.reading.files import check_decoded, open_text
 from torch_linformer.data.reading.options import DataOptions
-from torch_linformer.data.reading.rows import ReadReport, Row
+from torch_linformer.data.reading.rows import ReadReport, Row, TextRow
 
 _PIECE = 2**20  # characters of a text of which only parts are needed at once
 _SHORTEST_PIECE = 1000
@@ -20,7 +20,7 @@ def whole_text(path: Path, options: DataOptions, report: ReadReport) -> Row:
     with open_text(path, options, report) as stream:
         text = stream.read()
     check_decoded(text, str(path), options.encoding)
-    return Row({"text": text}, str(path), of_table=False)
+    return TextRow({"text": text}, str(path))
 
 
 def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: bool) -> Iterator[Row]:
@@ -42,10 +42,10 @@ def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: 
             length += len(line)
             is_end = length >= most and (not line.strip() or length >= _OVERLONG * most or most == _PIECE)
             if by_lines or is_end:
-                yield Row({"text": "".join(piece)}, str(path), of_table=False)
+                yield TextRow({"text": "".join(piece)}, str(path))
                 piece, length = [], 0
         if piece:
-            yield Row({"text": "".join(piece)}, str(path), of_table=False)
+            yield TextRow({"text": "".join(piece)}, str(path))
 
 
 def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
