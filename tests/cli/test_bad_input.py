@@ -56,7 +56,10 @@ def test_a_missing_part(refused, part):
 def test_an_unknown_format(refused, workplace, name, content):
     (workplace / name).write_bytes(content)
     message = of_training(refused, name)
-    assert message.startswith(f"{name}: not a text file in UTF-8, nor another known format; known are .csv, .tsv, ")
+    said = (
+        "sheets are not read; save" if name.endswith("xlsx") else "not text, nor another known format; known are .csv"
+    )
+    assert message.startswith(f"{name}: {said}")
 
 
 def test_a_missing_column_lists_the_columns(refused):
@@ -75,7 +78,10 @@ def test_an_ambiguous_column_lists_the_columns(refused, write_csv):
     )
     write_csv("none.csv", [(*row, "x") for row in ROWS], header=("a", "b", "c"))
     message = of_training(refused, "none.csv")
-    assert "could each be the text column; name it with --text-column; columns: 'a', 'b', 'c'" in message
+    assert "'b', 'c' could each be the label column; name it with --label-column; columns: 'a', 'b', 'c'" in message
+    write_csv("texts.csv", [(row[0], row[0], "x") for row in ROWS], header=("a", "b", "c"))
+    message = of_training(refused, "texts.csv")
+    assert "'a', 'b' could each be the text column; name it with --text-column; columns: 'a', 'b', 'c'" in message
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.csv", "text,label\n"), ("a.jsonl", "\n\n")])
@@ -122,7 +128,10 @@ def test_too_few_documents_to_split(refused, write_csv):
         ({"data": "pairs.csv", "documents": "gone.csv"}, "gone.csv: no such file or folder"),
         ({"data": "pairs.csv", "documents": "pairs.csv", "label_column": "a"}, "--label-column is for one table of"),
         ({"data": "good.csv", "task": "classify", "documents": "good.csv"}, "--documents goes with --task embed, not"),
-        ({"data": "once.csv"}, "cannot split 10 documents: give more, or a file for each part"),
+        (
+            {"data": "once.csv"},
+            "once.csv: 10 different labels of 10 documents: is 'label' the label column? Name another",
+        ),
     ],
     ids=str,
 )
@@ -147,8 +156,10 @@ def test_a_ragged_csv_row(refused, workplace):
     assert of_training(refused, "a.csv").startswith(
         "a.csv, row 31 (line 32): expected 2 cells as in the header, found 4"
     )
-    (workplace / "a.csv").write_text("\n".join(["text,label", *lines, '"never closed,rain']))
-    assert of_training(refused, "a.csv").startswith("a.csv, line 32: ")
+    (workplace / "a.csv").write_text("\n".join(["text,label", *lines, '"a, b",rain', '"never closed,rain']))
+    assert of_training(refused, "a.csv").startswith(
+        "a.csv, row 32 (line 33): unexpected end of data; check the quotes there"
+    )
 
 
 def test_a_damaged_parquet_file(refused, workplace):
@@ -453,9 +464,9 @@ def test_questions_and_models_that_do_not_fit(refused, classifier_run, workplace
 
 @pytest.mark.usefixtures("no_fresh_process")
 def test_bytes_that_are_not_utf8_empty_documents_and_short_ones(workplace, capfd):
-    """K is 30; a document of 3 tokens is no error, nor is one cut at 32. What was replaced or skipped is counted."""
+    """K is 30; a document of 3 tokens is no error, nor is one cut at 32. What was detected or skipped is told."""
     lines = [f"{text},{label}".encode() for text, label in ROWS]
-    lines += [b"caf\xe9,sun", b"na\xefve,rain", b" ,sun", b"x,sun", b"mud " * 200 + b",rain"]
+    lines += ["für,sun".encode("cp1252"), "schön,rain".encode("cp1252"), b" ,sun", b"x,sun", b"mud " * 200 + b",rain"]
     (workplace / "mixed.csv").write_bytes(b"\n".join([b"text,label", *lines]))
     arguments = "train --data mixed.csv --k 30 --max-length 32 --max-steps 1 --tokenizer bytes --device cpu --test 0.3"
     with pytest.raises(SystemExit) as exit_:
@@ -463,7 +474,7 @@ def test_bytes_that_are_not_utf8_empty_documents_and_short_ones(workplace, capfd
     shown, error = capfd.readouterr()
     assert (exit_.value.code, error) == (0, "")
     assert "skipped 1 document without text\n" in shown
-    assert "2 documents with bytes that are not UTF-8; U+FFFD stands in for each such byte\n" in shown
+    assert "mixed.csv: read as cp1252, as detected ('für,sun'); --encoding names another\n" in shown
 
 
 # How it is said

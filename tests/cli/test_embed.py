@@ -3,6 +3,9 @@ import pytest
 
 from torch_linformer.cli.app import run
 
+NAMED = ("--text-column", "body")
+COLUMNS = "texts from column 'body' (as asked)\n"  # what is said of the table
+
 
 @pytest.fixture
 def embed(classifier_run, capsys, tmp_path, monkeypatch, write_csv):
@@ -19,9 +22,11 @@ def embed(classifier_run, capsys, tmp_path, monkeypatch, write_csv):
 
 
 def test_a_table_becomes_vectors(embed):
-    assert embed("t.csv", "--output", "v.npy") == (0, "3 documents embedded, 1 cut at 24 tokens\n")
-    named = ("--text-column", "body", "--overflow", "windows", "--stride", "4", "--no-normalize", "--batch-size", "2")
-    assert embed("t.csv", "--output", "w.npy", *named) == (0, "3 documents embedded\n")
+    status, error = embed("t.csv", "--output", "v.npy")
+    assert status == 2 and "no column 'text', which the model was trained with; name the text column with" in error
+    assert embed("t.csv", "--output", "v.npy", *NAMED) == (0, f"{COLUMNS}3 documents embedded, 1 cut at 24 tokens\n")
+    named = (*NAMED, "--overflow", "windows", "--stride", "4", "--no-normalize", "--batch-size", "2")
+    assert embed("t.csv", "--output", "w.npy", *named) == (0, f"{COLUMNS}3 documents embedded\n")
     unit, plain = np.load("v.npy"), np.load("w.npy")
     np.testing.assert_allclose(unit[:2] * np.linalg.norm(plain[:2], axis=1, keepdims=True), plain[:2], atol=1e-5)
 

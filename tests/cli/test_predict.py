@@ -12,6 +12,8 @@ from torch_linformer.cli.app import run
 
 TEXTS = ["wet grey mud", "naïve sand and sea", "ice " * 60]
 
+COLUMNS = "texts from column 'text' (as the model was trained)\n"  # what is said of a table
+
 
 @pytest.fixture
 def predict(classifier_run, capsys):
@@ -51,12 +53,13 @@ def files(tmp_path, monkeypatch, write_csv):
 )
 def test_tables(predict, files, name, place):
     status, records, error = predict(name)
-    assert (status, error) == (0, "3 documents read, 1 cut at 24 tokens\n")
+    assert (status, error) == (0, f"{COLUMNS}3 documents read, 1 cut at 24 tokens\n")
     assert [record["document"] for record in records] == [place.format(number) for number in (1, 2, 3)]
     assert [record["label"] for record in records] == ["rain", "sun", "snow"]
     assert [record["cut"] for record in records] == [False, False, True]
+    ids = [] if name == "t.parquet" else ["id"]
     for record in records:
-        assert list(record) == ["document", "label", "probabilities", "tokens", "cut"]
+        assert list(record) == ["document", *ids, "label", "probabilities", "tokens", "cut"]
         assert sum(record["probabilities"].values()) == pytest.approx(1, abs=3e-6)
         assert record["tokens"] > 24 or not record["cut"]
 
@@ -64,13 +67,14 @@ def test_tables(predict, files, name, place):
 def test_every_kind_gives_the_same_and_in_the_order_asked_for(predict, files):
     names = ["2.txt", "t.parquet", "0.txt", "t.csv", "1.txt", "t.jsonl"]
     status, records, error = predict(*names, "--batch-size", "2")
-    assert (status, error) == (0, "12 documents read, 4 cut at 24 tokens\n")
+    assert (status, error) == (0, f"{COLUMNS}12 documents read, 4 cut at 24 tokens\n")
     assert [record.pop("document").partition(",")[0] for record in records] == [
         name for name in names for _ in range(1 if name.endswith("txt") else 3)
     ]
     by_text = [records[i] for i in (4, 8, 0)]  # the text files
     for table in (records[1:4], records[5:8], records[9:12]):
         for record, expected in zip(table, by_text, strict=True):
+            record.pop("id", None)
             assert record.pop("probabilities") == pytest.approx(expected["probabilities"], abs=5e-6)
             assert record == {name: value for name, value in expected.items() if name != "probabilities"}
 
@@ -97,12 +101,17 @@ def test_a_folder_of_files(predict, files):
     assert [record["document"] for record in records] == [f"folder{os.sep}{number}.txt" for number in range(3)]
 
 
-def test_what_is_skipped_and_replaced_is_counted(predict, tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_bytes(b"text,id\nwet mud,1\n,2\n  ,3\ncaf\xe9,4\n")
+def test_what_is_skipped_and_replaced_is_counted_and_rows_keep_their_names(predict, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(["a", "", " ", "\ud83d"]))
+    )
     status, records, error = predict(path)
-    assert status == 0 and [record["document"] for record in records] == [f"{path}, row 1", f"{path}, row 4"]
-    assert error == "2 documents read, 2 skipped, without text, 1 with bytes that are not UTF-8\n"
+    assert status == 0 and [record["document"] for record in records] == [f"{path}, line 1", f"{path}, line 4"]
+    assert [record["id"] for record in records] == ["0", "3"]
+    assert error == f"{COLUMNS}2 documents read, 2 skipped, without text, 1 with half a character replaced\n"
+    status, records, error = predict(path, "--id-column", "text")
+    assert [record["id"] for record in records] == ["a", "\ufffd"]
 
 
 def test_a_column_that_is_named(predict, tmp_path, write_csv):
@@ -121,9 +130,9 @@ def test_output_is_written_as_a_whole(predict, files):
 
 def test_a_folder_of_parts(predict, files):
     status, records, error = predict("t.*", "--output", "parts")
-    assert (status, records, error) == (0, [], "9 documents read, 3 cut at 24 tokens\n")
+    assert (status, records, error) == (0, [], f"{COLUMNS}9 documents read, 3 cut at 24 tokens\n")
     assert sorted(os.listdir("parts")) == ["_manifest.json", "part-00000.jsonl"]
-    assert predict("t.*", "--output", "parts", "--resume")[2] == error
+    assert COLUMNS + predict("t.*", "--output", "parts", "--resume")[2] == error
     status, _, error = predict("t.*", "--output", "parts")
     assert (status, error) == (
         2,
@@ -150,7 +159,8 @@ def test_a_failure_in_the_middle_leaves_no_output(predict, files, before):
         (folder / "out.jsonl").write_text(before)
     status, _, error = predict("t.csv", "ragged.csv", "--output", "out/out.jsonl", "--batch-size", "2")
     assert status == 2
-    assert error.startswith("linformer: ragged.csv, row 201 (line 202): expected 2 cells") and error.count("\n") == 1
+    assert error.startswith(f"{COLUMNS}linformer: ragged.csv, row 201 (line 202): expected 2 cells as in the header")
+    assert error.count("\n") == 2
     assert os.listdir(folder) == (["out.jsonl"] if before else [])
     assert not before or (folder / "out.jsonl").read_text() == before
 
@@ -186,7 +196,7 @@ def test_it_streams(start_command, classifier_run):
         process.stdin.write(line)
         process.stdin.close()
         records = [json.loads(line) for line in process.stdout]  # through the same buffer as the first line
-        assert process.stderr.read() == "301 documents read\n"
+        assert process.stderr.read() == f"{COLUMNS}301 documents read\n"
         assert process.wait() == 0
     assert [record["document"] for record in records] == [f"standard input, line {n}" for n in range(2, 302)]
 

@@ -60,7 +60,7 @@ def test_a_classifier_gives_what_its_head_reads(classifier_run, vectors):
 @pytest.mark.parametrize("run", ["masked_run", "clm_run", "seq2seq_run"])
 def test_any_other_model_gives_what_its_states_pool_to(run, request, vectors):
     folder = request.getfixturevalue(run).folder
-    found, _ = vectors(folder, normalize=False)
+    found, _ = vectors(folder, normalize=False, text_column="text")  # whatever it was trained with
     model = load_model(str(folder))
     pooling = (model.encoder if hasattr(model, "decoder") else model).config.pooling
     for number in (0, 1):
@@ -87,7 +87,7 @@ def test_windows_of_a_document_are_averaged_by_their_tokens(classifier_run, vect
 def test_a_parquet_file_says_where_each_document_is(classifier_run, vectors, texts):
     table, _ = vectors(classifier_run.folder, "out.parquet")
     array, _ = vectors(classifier_run.folder)
-    assert table.column_names == ["document", "embedding", "tokens", "cut"]
+    assert table.column_names == ["document", "id", "embedding", "tokens", "cut"]
     assert table["document"].to_pylist() == [f"{texts}, row {number}" for number in range(1, 16)]
     assert np.array_equal(np.stack(table["embedding"].to_numpy()), array)
     assert table["cut"].to_pylist() == [text.startswith("ice") for text in TEXTS]
@@ -121,8 +121,21 @@ def test_an_interrupted_run_goes_on(classifier_run, vectors, tmp_path, monkeypat
 def test_what_cannot_be_done_is_said_before_the_work(classifier_run, vectors, tmp_path):
     with pytest.raises(InputError, match=r"out\.txt: the name must end with \.parquet or \.npy, or have"):
         vectors(classifier_run.folder, "out.txt")
-    for files, problem in (((str(tmp_path / "none.csv"),), "no such file"), ((str(tmp_path / "e.txt"),), "any text")):
-        (tmp_path / "e.txt").write_text(" ")
-        with pytest.raises(InputError, match=problem):
-            embed_files(EmbedSettings(model=str(classifier_run.folder), files=files), tmp_path / "x.npy", device="cpu")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.txt"]
+    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(tmp_path / "none.csv"),))
+    with pytest.raises(InputError, match="no such file"):
+        embed_files(settings, tmp_path / "x.npy", device="cpu")
+    with pytest.raises(InputError, match=r"--max-errors leaves rows out, and those of .*x\.npy have no names: write a"):
+        embed_files(settings, tmp_path / "x.npy", device="cpu", max_errors=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_row_without_text_has_a_row_of_nan(classifier_run, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("key,text\nk0,wet mud\nk1,\nk2,warm sand\n")
+    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(table),), id_column="key")
+    said = embed_files(settings, tmp_path / "v.npy", device="cpu")
+    embed_files(settings, tmp_path / "v.parquet", device="cpu")
+    vectors, rows = np.load(tmp_path / "v.npy"), parquet.read_table(tmp_path / "v.parquet")
+    assert np.isnan(vectors).all(axis=1).tolist() == np.isnan(vectors).any(axis=1).tolist() == [False, True, False]
+    assert rows["id"].to_pylist() == ["k0", "k1", "k2"] and rows["tokens"].to_pylist()[1] == 0
+    assert said == "3 documents embedded, 1 without text, whose vectors are NaN"

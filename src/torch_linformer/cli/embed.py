@@ -69,6 +69,6 @@ def embed(
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             compile=compiled,
             on_document=show,
-            say=partial(console.print, highlight=False),
+            say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
         )
     console.print(sentence, highlight=False)

@@ -14,7 +14,7 @@ from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import reader_config
-from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.run_folder import write_columns, write_model
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
@@ -149,6 +149,7 @@ def write_outcome(outcome: Outcome, output: Path) -> None:
         write_sentence_modules(outcome.model.config, output, outcome.task.vectors)
     write_text(output / "README.md", _model_card(outcome))
     write_text(output / "report.html", render_html(outcome.report))
+    write_columns(outcome.splits.columns, output)
     write_json(output / "metrics.json", outcome.metrics)
 
 

@@ -27,8 +27,9 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
                     raise InputError(f"{where} (line {line}): {cells}; check the quotes there, or try --quoting none")
                 if len(cells) != len(dialect.names):
                     raise InputError(
-                        f"{where} (line {line}): expected {len(dialect.names)} cells, found {len(cells)}; put quotes "
-                        "around cells that hold the delimiter"
+                        f"{where} (line {line}): expected {len(dialect.names)} cells"
+                        f"{' as in the header' if dialect.header else ''}, found {len(cells)}; put quotes around cells "
+                        "that hold the delimiter"
                     )
                 for cell in cells:
                     check_decoded(cell, where, options.encoding)

@@ -24,7 +24,7 @@ _LONGEST_CELL = 2**31 - 1  # the csv module refuses cells over 128 KiB unless to
 _SAMPLE_CHARACTERS = 2**20  # on which a delimiter is chosen
 _MOST_LOST = 0.5  # of the rows, if the delimiter is to be one
 _LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name
-_OPENED = 0.3  # share of rows with quotes around cells, from which on they may be meant to hold them together
+_OPENED = 0.3  # share of rows with quotes around cells, from which on they hold them together
 _SWALLOWED_LINES = 3  # lines inside a quoted cell that would each be a row
 
 Record = list[str] | csv.Error
@@ -111,7 +111,7 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
         for quoting in {Quoting(False), Quoting(True), best.quoting}:
             with open_text(path, options, report) as stream:
                 tallies.append(_tally(stream, best.delimiter, quoting))
-        best = _best_quoting(path, tallies)
+        best = _best_quoting(tallies)
     rows = [cells for _, cells in divide(lines, best.delimiter, best.quoting) if isinstance(cells, list)]
     return _described(path, options, best, rows[: SAMPLE_ROWS + 1])
 
@@ -121,10 +121,8 @@ def _best(path: Path, options: DataOptions, lines: Sequence[str]) -> Tally:
     first = next((line for line in lines if line.strip()), "")
     usual = "\t" if file_suffix(path) == ".tsv" else ","
     if options.separator is not None:
-        return _divided(path, lines, options.separator, options)
-    tallies = [
-        _divided(path, lines, mark, options) for mark in dict.fromkeys((usual, *DELIMITERS.values())) if mark in first
-    ]
+        return _divided(lines, options.separator, options)
+    tallies = [_divided(lines, mark, options) for mark in dict.fromkeys((usual, *DELIMITERS.values())) if mark in first]
     tallies = [tally for tally in tallies if tally.width > 1]
     fitting = [tally for tally in tallies if not tally.lost]
     if len(fitting) > 1 and fitting[0].delimiter != usual:
@@ -133,31 +131,27 @@ def _best(path: Path, options: DataOptions, lines: Sequence[str]) -> Tally:
     divided = min(fitting or tallies, key=lambda tally: tally.lost / tally.rows, default=None)
     if divided is not None and divided.lost <= _MOST_LOST * divided.rows:
         return divided
-    return _divided(path, lines, NO_DELIMITER, options)
+    return _divided(lines, NO_DELIMITER, options)
 
 
-def _divided(path: Path, lines: Sequence[str], delimiter: str, options: DataOptions) -> Tally:
+def _divided(lines: Sequence[str], delimiter: str, options: DataOptions) -> Tally:
     """The better quoting of lines with a delimiter."""
     quotings = [Quoting(True), Quoting(False)]
     if any('\\"' in line for line in lines):
         quotings.append(Quoting(True, escaped=True))
     if options.quoting != "auto":
         quotings = [quoting for quoting in quotings if quoting.quoted == (options.quoting == "quotes")]
-    return _best_quoting(path, [_tally(lines, delimiter, quoting) for quoting in quotings])
+    return _best_quoting([_tally(lines, delimiter, quoting) for quoting in quotings])
 
 
-def _best_quoting(path: Path, tallies: Sequence[Tally]) -> Tally:
+def _best_quoting(tallies: Sequence[Tally]) -> Tally:
     """Without quotes where that makes more rows whole, or all of them and there are more; with quotes otherwise."""
     best = min(tallies, key=lambda tally: (tally.lost, not tally.quoting.quoted, tally.quoting.escaped))
     plain = next((tally for tally in tallies if not tally.quoting.quoted), best)
-    if plain.lost or plain.width < 2 or plain.rows <= best.rows:
-        return best
-    if not best.lost and plain.opened > _OPENED * plain.rows:
-        raise InputError(
-            f"{path}: all rows are whole with quotes that hold cells together ({best.rows:,} rows) and with quotes as "
-            f"text ({plain.rows:,} rows): say --quoting quotes or --quoting none"
-        )
-    return plain
+    misled = not plain.lost and plain.width > 1 and plain.rows > best.rows
+    # Where many rows have quotes around cells, and all of these end where they should, lines may be whole by chance.
+    meant = not best.lost and plain.opened > _OPENED * plain.rows
+    return plain if misled and not meant else best
 
 
 def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:

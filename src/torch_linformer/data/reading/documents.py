@@ -4,15 +4,17 @@ Every source is read row by row into an Arrow file in the cache of `datasets`, s
 memory. The file is used again while the source, the columns and the code that reads them stay the same.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset, Features, Value
+from datasets import Sequence as ListOf
 from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -28,6 +30,8 @@ from torch_linformer.errors import InputError
 
 READING = Path(__file__).parent  # the code that reads documents: this file and all beside it
 _WRITER_BATCH = 64  # rows in memory at once while writing; a row may be a book
+_WHOLE = re.compile(r"-?\d+(\.0+)?")
+_LABELS = (Value("string"), ListOf(Value("string")))  # the features of labels that are no numbers
 _SHOWN = 3  # rows that cannot be read that an error message lists
 
 
@@ -102,18 +106,22 @@ def load_documents(
     if stored.replaced:
         notes.append(f"{_count(stored.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
     if stored.problems:
-        notes.append(
-            f"left out {len(stored.problems):,} rows that cannot be read: {'; '.join(stored.problems[:_SHOWN])}"
-        )
+        rows = f"{len(stored.problems):,} row{'' if len(stored.problems) == 1 else 's'}"
+        notes.append(f"left out {rows} that cannot be read: {'; '.join(stored.problems[:_SHOWN])}")
     label = columns.label or ""
     several = record.several_labels and "," in label and label not in sample[0].values
+    names = tuple(label.split(",")) if several else ()
+    dataset = _without_fractions(stored.dataset) if record.features.get("label") in _LABELS else stored.dataset
+    for name in names:
+        if not any(name in labels for labels in dataset["label"][:]):
+            notes.append(f"no document has the label {name!r}, whose column holds only zeros: it is learned as such")
     return Documents(
-        stored.dataset,
+        dataset,
         origin.name,
         notes,
         columns.used if is_table else {},
         tuple(name for name in origin.parts if name != part),
-        tuple(label.split(",")) if several else (),
+        names,
     )
 
 
@@ -215,6 +223,19 @@ def _check_errors(problems: list[str], documents: int, source: str, most: int) -
         f"{source}: {len(problems):,} of {documents + len(problems):,} rows cannot be read: "
         f"{'; '.join(problems[:_SHOWN])}{more}; --max-errors {len(problems)} leaves them out"
     )
+
+
+def _without_fractions(dataset: Dataset) -> Dataset:
+    """Labels that are all whole numbers, some of them with a fraction of 0 as pandas writes them, without it."""
+    labels = {label for labels in dataset["label"][:] for label in (labels if isinstance(labels, list) else [labels])}
+    if not any("." in label for label in labels) or not all(map(_WHOLE.fullmatch, labels)):
+        return dataset
+
+    def whole(label: Any) -> Any:
+        return [whole(item) for item in label] if isinstance(label, list) else label.partition(".")[0]
+
+    with quiet():
+        return dataset.map(lambda label: {"label": whole(label)}, input_columns=["label"])
 
 
 def _count(number: int) -> str:

@@ -110,7 +110,7 @@ def check_decoded(text: str, where: str, encoding: str | None = None) -> None:
     around = text[max(0, place - 10) : place + 10].encode("utf-8", "surrogateescape")
     raise InputError(
         f"{where}: holds bytes that are not {encoding or 'UTF-8'} ({str(around)[1:]}); "
-        "name the encoding with --encoding, or leave such rows out with --max-errors"
+        "save the file as UTF-8, or name its encoding with --encoding"
     )
 
 
@@ -215,12 +215,16 @@ def _detected(path: str, sample: bytes) -> Encoding:
             readings.setdefault(str(match), match)
     if not readings:
         raise InputError(f"{path}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")
-    shown = [(_name(match), _word(text)) for text, match in readings.items()][:_SHOWN]
-    if len(shown) > 1:
-        several = " as ".join(f"{name} ({word!r})" for name, word in shown)
+    names = {_name(match): text for text, match in readings.items()}
+    if len(names) > 1:
+        shown = sorted(names, key=_ENCODINGS.index)[:_SHOWN]
+        words = [[word for word in names[name].split() if not word.isascii()] for name in shown]
+        # The word that tells the first two, or else most of them, apart.
+        example = max(zip(*words, strict=False), key=lambda word: (word[0] != word[1], len({*word})))
+        several = " as ".join(f"{name} ({word[:40]!r})" for name, word in zip(shown, example, strict=True))
         raise InputError(f"{path}: not UTF-8, and reads as well as {several}; name the right one with --encoding")
-    name, word = shown[0]
-    return Encoding(name, f"read as {name}, as detected ({word!r}); --encoding names another")
+    name, text = names.popitem()
+    return Encoding(name, f"read as {name}, as detected ({_word(text)!r}); --encoding names another")
 
 
 def _name(match: CharsetMatch) -> str:

@@ -36,7 +36,7 @@ def parts_of(root: Path) -> dict[str, list[Path]]:
         part = next((part for part, names in PARTS.items() if name and name["name"].lower() in names), None)
         if part is not None and (entry.is_dir() or file_suffix(entry) in TABLE_SUFFIXES):
             parts.setdefault(part, []).append(entry)
-    return parts if "train" in parts and len(parts) > 1 else {}
+    return {part: parts[part] for part in PARTS if part in parts} if "train" in parts and len(parts) > 1 else {}
 
 
 def folder_files(root: Path) -> Iterator[FolderFile]:

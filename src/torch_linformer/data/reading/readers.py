@@ -173,9 +173,7 @@ def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, l
     # Files of one kind in folders may be tables; of several kinds they are the documents.
     are_texts = bool(in_folders) and shard_suffix([file.path for file in in_folders]) is None
     if labeled or not whole:
-        files = _without(
-            files, [file for file in files if not is_readable(file.path, options)], "that are no text", report
-        )
+        files = _without(files, [file for file in files if not is_readable(file.path, options)], "without text", report)
     others, encoding = set[Path](), None
     if options.encoding is None:
         others, encoding = detect_together(root, [file.path for file in files])

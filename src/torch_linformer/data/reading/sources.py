@@ -88,10 +88,9 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
             report.note(note)
         return iter_parts(chosen, report, options=options, whole=whole, labeled=labeled)
 
-    in_folders = [file for file in files if file.label is not None]
     described = f"{len(files):,} files of {path}"
-    if labeled and in_folders:
-        described = f"{len(in_folders):,} files of {path}, labeled with the names of their folders"
+    if labeled:
+        described = f"files of {path}, labeled with the names of their folders"
     if path.is_file():
         described = f"{path} as one document" if whole else ""
     name = path.resolve().name if path.is_dir() else file_stem(path)

@@ -60,7 +60,7 @@ def documents(
         return
     rows = chain(sample, rows)
     if sample[0].of_table:
-        report.note(f"{source}: {columns.reason}")
+        report.note(columns.reason)  # once, however many files are alike
         sentence = sentence_column(sample, columns, source) if record.of_words else None
         if sentence is not None:
             rows = joined_sentences(rows, columns, sentence)
@@ -112,7 +112,8 @@ def documents_of(
         rows = (
             iter_stream(sys.stdin.buffer, report, options) if file == "-" else iter_rows(file, report, options=options)
         )
-        yield from documents(rows, file, record, options, report, question, keep_empty=keep_empty)
+        name = "standard input" if file == "-" else file
+        yield from documents(rows, name, record, options, report, question, keep_empty=keep_empty)
 
 
 def one_document(given: str) -> tuple[str, str]:
