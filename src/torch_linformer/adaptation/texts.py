@@ -1,6 +1,6 @@
 """Texts to learn from, for validation and held out: read, split, tokenized, and some of them cut short."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from datasets.fingerprint import Hasher
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.data.labels import check_labels
+from torch_linformer.data.labels import check_labels, name_labels
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.reading.columns import NamedColumns
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
@@ -67,8 +67,9 @@ def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bo
     if not (labeled and label and isinstance(objective, Labels)):
         return load_documents(path, TEXT, named=NamedColumns(text))
     documents = load_documents(path, objective.task.record, named=NamedColumns(text, label))
-    check_labels(objective.task.names, documents.dataset, path)
-    return documents
+    dataset = name_labels(documents.dataset, objective.task.names, several=objective.several)
+    check_labels(objective.task.names, dataset, path)
+    return replace(documents, dataset=dataset)
 
 
 def prepare_texts(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.labels import check_labels, name_labels
-from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns, is_number
+from torch_linformer.data.reading.columns import NOT_NAMED, NamedColumns
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
@@ -52,8 +52,7 @@ def evaluate(
         screen.say(note)
     scored = read.dataset
     if task.names:
-        if not any(map(is_number, task.names)):
-            scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
+        scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
         check_labels(task.names, scored, data)
     if isinstance(task, NumberedTagging):
         screen.say(NUMBERED)
