@@ -51,7 +51,7 @@ def name_labels(dataset: Dataset, names: Sequence[str], *, several: bool = False
         return positions.get(labels, labels)
 
     with quiet():
-        return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"])
+        return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"], features=dataset.features)
 
 
 def check_labels(
