@@ -193,6 +193,19 @@ def test_a_killed_adaptation_ends_as_if_it_had_not_been(finished, adapt, tmp_pat
 
 
 @pytest.mark.usefixtures("no_fresh_process")
+def test_it_goes_on_only_with_the_texts_that_it_began_with(options, adapt, tmp_path):
+    data = shutil.copy(options["data"], tmp_path / "texts.csv")
+    adapt(tmp_path / "run", moments=tmp_path / "moments", data=str(data), steps=8)
+    os.utime(data, (1, 1))
+    output = shutil.copytree(tmp_path / "moments" / "8", tmp_path / "killed")
+    assert "going on from" in adapt(output, resume=True, data=str(data), steps=8)
+    output = shutil.copytree(tmp_path / "moments" / "8", tmp_path / "changed")
+    data.write_text(data.read_text() + "wet mud,rain\n")
+    with pytest.raises(InputError, match=rf"^--resume: the documents of {data} are not those that the run in {output}"):
+        adapt(output, resume=True, data=str(data), steps=8)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
 def test_a_run_from_before_the_option_goes_on_compiled(finished, adapt, tmp_path, graph_counter):
     """Its losses are those without it; texts of all lengths share a graph, of the student and of the teacher each."""
     output = shutil.copytree(finished.moments / "20", tmp_path / "run")

@@ -43,6 +43,7 @@ def test_numbers_are_positions_among_names():
         ["O", "B-X"],
         ["B-X", "O"],
     ]
+    assert name_labels(classes, ["0", "3"])["label"][:] == classes["label"][:]
 
 
 def test_lists_of_zeros_and_ones_are_positions_of_several_labels():

@@ -88,7 +88,8 @@ def test_split_without_labels():
 
 @pytest.mark.parametrize("sizes", [{"a": 1}, {"a": 1, "b": 1}, {}])
 def test_too_few_documents_to_split(sizes):
-    with pytest.raises(InputError, match=r"cannot split \d documents?: give more, or a file for each part"):
+    short = ", no two of which have the same label: give several of each" if len(sizes) > 1 else ": give more"
+    with pytest.raises(InputError, match=rf"^cannot split \d documents?{short}, or a file for each part$"):
         split_documents(labeled(sizes), 0.5, seed=0)
 
 

@@ -1,3 +1,4 @@
+import csv
 import json
 
 import pytest
@@ -26,6 +27,19 @@ def test_the_same_scores_of_masked_language_modeling(masked_run, quick):
     assert scores["bits_per_byte"] == pytest.approx(metrics["bits_per_byte"], rel=1e-5)
     _, other_masks = evaluate(str(folder), quick["test"], seed=quick["seed"] + 1, **SAME)
     assert other_masks["perplexity"] != pytest.approx(metrics["perplexity"], rel=1e-3)
+
+
+def test_numbers_are_the_positions_of_the_labels(classifier_run, quick, tmp_path, write_csv):
+    with open(quick["test"], encoding="utf-8", newline="") as file:
+        rows = [(row["text"], ["rain", "snow", "sun"].index(row["label"])) for row in csv.DictReader(file)]
+    (_, named), (_, numbered) = (
+        evaluate(str(classifier_run.folder), data, **SAME)
+        for data in (quick["test"], write_csv(tmp_path / "a.csv", rows))
+    )
+    assert named == numbered
+    data = write_csv(tmp_path / "b.csv", [("wet", 3), ("wet", 0)])
+    with pytest.raises(InputError, match=r"b\.csv: 1 document with label '3', which .* \(rain, snow, sun\)"):
+        evaluate(str(classifier_run.folder), data, **SAME)
 
 
 def test_a_label_the_model_does_not_know(classifier_run, tmp_path, write_csv):

@@ -5,7 +5,9 @@ from datasets import Dataset
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.models import LinformerConfig, LinformerForQuestionAnswering
 from torch_linformer.tasks.answering import Answering
+from torch_linformer.tasks.registry import task_of
 
 TEXT = "the dog is red, the naïve cat is blue"
 
@@ -112,8 +114,47 @@ def test_nothing_is_an_answer_where_every_window_says_so(tokenizer):
     assert task.answers(scores_for(windows, 0, start, start + 3, 1.0, 1.0), windows, documents)[0]["answer"] == "red"
 
 
-def test_an_answer_does_not_end_before_it_begins_nor_run_on(tokenizer):
+def perfect(windows):
+    """Scores of each window's tokens that are highest at the true answer."""
+    reduced = []
+    for window in windows:
+        scores = np.full((window["length"], 2), -9.0)
+        scores[window["start_positions"], 0] = scores[window["end_positions"], 1] = 9.0
+        reduced.append(scores)
+    return reduced
+
+
+@pytest.mark.parametrize("words", [3, 40, 180])
+def test_answers_of_any_length_are_given(tokenizer, words):
     task = Answering(tokenizer)
+    documents = asked("word " * words + "end", text="red " + "word " * words + "end of it")
+    made = examples(task, tokenizer, documents, 1200)
+    for max_answer_length in (None, int(np.ptp([made.windows["end_positions"], made.windows["start_positions"]])) + 1):
+        task.max_answer_length = max_answer_length
+        answers = task.answers(perfect(made.windows), made.windows, documents)
+        assert task.scores(answers, documents)["exact_match"] == 1.0
+
+
+def test_answers_are_as_long_as_the_longest_of_the_training(tokenizer):
+    documents = asked("red", "naïve cat", None)
+    task, told = Answering(tokenizer), Answering(tokenizer, max_answer_length=1)
+    train = examples(task, tokenizer, documents)
+    task.learn(train), told.learn(train)
+    start, end = (np.asarray(train.windows[name][:]) for name in ("start_positions", "end_positions"))
+    assert task.max_answer_length == end[1] - start[1] + 1 > 1 == told.max_answer_length
+    config = LinformerConfig(
+        max_position_embeddings=96, num_hidden_layers=1, hidden_size=12, num_attention_heads=2, k=4
+    )
+    model = LinformerForQuestionAnswering(config)
+    task.finish(model)
+    assert task_of(model, tokenizer).max_answer_length == task.max_answer_length
+    unanswered = Answering(tokenizer)
+    unanswered.learn(examples(unanswered, tokenizer, asked(None)))
+    assert unanswered.max_answer_length == 1
+
+
+def test_an_answer_does_not_end_before_it_begins_nor_run_on(tokenizer):
+    task = Answering(tokenizer, max_answer_length=50)
     text = "red " + "word " * 200 + "blue"
     documents = asked("red", text=text)
     windows = examples(task, tokenizer, documents, 1200).windows
@@ -121,9 +162,10 @@ def test_an_answer_does_not_end_before_it_begins_nor_run_on(tokenizer):
     first, last = window["text_from"], window["text_from"] + len(window["starts"]) - 1
     whole = np.full((1200, 2), -9.0)
     whole[first] = (3.0, 1.0)
-    whole[last] = (-9.0, 3.5)  # from first to last it would be a thousand characters
+    whole[first + 49], whole[first + 50] = (-9.0, 2.0), (-9.0, 2.5)  # of 50 and of 51 tokens
+    whole[last] = (-9.0, 3.5)  # from first to last it would be hundreds
     (answer,) = task.answers(whole[None], windows, documents)
-    assert (answer["start"], answer["end"]) == (window["starts"][0], window["ends"][0])
+    assert (answer["start"], answer["end"]) == (window["starts"][0], window["ends"][49])
     backwards = np.full((1200, 2), -9.0)
     backwards[last] = (5.0, -1.0)
     backwards[first] = (-9.0, 5.0)

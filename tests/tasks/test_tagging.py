@@ -9,7 +9,7 @@ from torch_linformer.data.reading.records import join_words
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.tasks.tagging import Tagging
+from torch_linformer.tasks.tagging import Tagging, tagging_of
 from torch_linformer.tasks.task import pad_targets
 
 NAMES = ["B-LOC", "B-PER", "I-PER", "O"]
@@ -113,6 +113,18 @@ def test_what_the_model_says_of_first_tokens_is_the_answer(tokenizer):
     scores = task.scores(answers, documents)
     assert (scores["f1"], scores["accuracy"]) == (1.0, 1.0) and set(task.headline) <= set(scores)
     assert task.scores([[("O", 0.0)] * 6, [("O", 0.0)] * 2], documents)["f1"] == 0.0
+
+
+def test_tags_that_are_bare_numbers_are_scored_by_accuracy_alone(tokenizer):
+    """A tagger that finds nothing is right about most words, and has found nothing."""
+    documents = tagged((["a", "b", "c", "d"], ["0", "0", "0", "3"]))
+    nothing = [[("0", 1.0)] * 4]
+    numbered = tagging_of(tokenizer, ["0", "3"])
+    assert numbered.scores(nothing, documents) == {"accuracy": 0.75}
+    assert (numbered.best_metric, numbered.headline) == ("accuracy", ("accuracy",))
+    assert numbered.floors(documents, documents, 0) == {"frequent_tag": {"accuracy": 1.0}}
+    named = tagging_of(tokenizer, ["O", "B-LOC"])
+    assert (named.best_metric, named.headline) == ("f1", ("f1", "accuracy"))
 
 
 def test_of_several_windows_the_one_with_most_text_around_a_word_counts():

@@ -79,14 +79,8 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     left_out = model.lexical is None, model.config.lexical_buckets is None, not trainer.task.lexical
     assert left_out == (not always,) * 3
     assert_same_scores(trainer.scores_of(test), found.scores)
-    fate = (
-        "kept"
-        if always
-        else (
-            "left out, as it adds 0.00 to the log-likelihood on validation and has to add more than 1 "
-            "(Akaike's criterion)"
-        )
-    )
+    reason = ", as it adds 0.00 to the log-likelihood on validation and has to add more than 1 (Akaike's criterion)"
+    fate = "kept" if always else f"left out{reason}"
     assert found.describe().startswith(f"lexical head {fate}: validation loss of the head alone ")
     assert found.name("Linformer") == ("Linformer with its lexical head" if always else "Linformer")
 

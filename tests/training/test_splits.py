@@ -86,7 +86,8 @@ def test_one_label_only(numbered):
     ("labels", "task"), [(["x", "y"], "classify"), (["x", "x", "y"], "classify"), (["x", "y"], "mlm")]
 )
 def test_too_few_documents_to_split(numbered, labels, task):
-    with pytest.raises(InputError, match=r"^cannot split \d documents?: give more, or a file for each part$"):
+    short = ": give more" if task == "mlm" else ", no two of which have the same label: give several of each"
+    with pytest.raises(InputError, match=rf"^cannot split \d documents?{short}, or a file for each part$"):
         load_splits(TrainSettings(data=numbered("a.csv", labels), task=task))
 
 

@@ -251,6 +251,36 @@ def test_checkpoints_of_a_run_that_was_killed_while_they_were_removed(model_copy
     assert sorted(os.listdir(model_copy)) == FILES
 
 
+def test_a_run_goes_on_only_with_the_documents_that_it_began_with(train_quickly, quick, tmp_path):
+    """Of others another part would be held out, some of which the checkpoint has been trained on."""
+    data, held_out = (shutil.copy(quick[name], tmp_path / f"{name}.csv") for name in ("data", "test"))
+    options = {"data": str(data), "test": str(held_out), "max_steps": 12}
+    train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
+    for number, (path, change) in enumerate(
+        [(data, "warm sea,sun\n"), (data, None), (held_out, "wet,rain\n"), (held_out, None)]
+    ):
+        output = shutil.copytree(tmp_path / "moments" / "12", tmp_path / str(number))
+        before, content = state_of_files(output), path.read_bytes()
+        if change is None:  # touched, and as it was
+            path.write_bytes(content)
+            os.utime(path, (1, 1))
+            assert "going on from" in train_quickly(output, resume=True, **options)
+            continue
+        path.write_bytes(content + change.encode())
+        assert refusal(output, train_quickly, resume=True, **options) == (
+            f"--resume: the documents of {data} are not those that the run in {output} began with; name another "
+            "--output, or give it the same documents again"
+        )
+        assert state_of_files(output) == before
+        path.write_bytes(content)
+
+
+def state_of_files(folder):
+    """Content and time of every file in a folder and those below, but for its lock."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
 # Runs that come to nothing
 
 

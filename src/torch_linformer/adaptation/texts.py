@@ -9,7 +9,7 @@ from datasets.fingerprint import Hasher
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
-from torch_linformer.data.labels import check_labels
+from torch_linformer.data.labels import check_labels, name_labels
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
 from torch_linformer.data.reading.options import DataOptions
@@ -68,8 +68,9 @@ def _load(path: str, objective: Embeddings, settings: AdaptSettings, labeled: bo
     if not (labeled and label and isinstance(objective, Labels)):
         return load_documents(path, TEXT, options=replace(options, label_column=None))
     documents = load_documents(path, objective.task.record, options=options)
-    check_labels(objective.task.names, documents.dataset, path)
-    return documents
+    dataset = name_labels(documents.dataset, objective.task.names, several=objective.several)
+    check_labels(objective.task.names, dataset, path)
+    return replace(documents, dataset=dataset)
 
 
 def prepare_texts(

@@ -36,8 +36,10 @@ def name_labels(dataset: Dataset, names: Sequence[str], *, several: bool = False
     """The documents with names for the labels that are positions among them: "0" becomes the first name.
 
     With ``several`` labels a document, lists of zeros and ones, as many as there are names, become the names at the
-    ones. Other labels stay.
+    ones. Other labels stay, and so do all where a name is a number itself.
     """
+    if any(map(_WHOLE_NUMBER.fullmatch, names)):
+        return dataset
     positions = {str(position): name for position, name in enumerate(names)}
     one_hot = several and _one_hot_length(dataset) == len(names)
 
@@ -49,7 +51,7 @@ def name_labels(dataset: Dataset, names: Sequence[str], *, several: bool = False
         return positions.get(labels, labels)
 
     with quiet():
-        return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"])
+        return dataset.map(lambda label: {"label": named(label)}, input_columns=["label"], features=dataset.features)
 
 
 def check_labels(

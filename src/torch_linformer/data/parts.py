@@ -52,7 +52,9 @@ def split_documents(
         held_out = _draw_groups(groups, labels, fraction, seed)
         short = f", whose column {together!r} makes {_count(len(np.unique(groups)), 'group')}: give more groups"
     else:
-        held_out, short = _draw_documents(labels, fraction, seed), ": give more"
+        distinct = by_label and len(dataset) > 1
+        short = ", no two of which have the same label: give several of each" if distinct else ": give more"
+        held_out = _draw_documents(labels, fraction, seed)
     if not len(held_out):
         raise InputError(f"cannot split {_count(len(dataset))}{short}, or a file for each part")
     return dataset.select(np.setdiff1d(np.arange(len(dataset)), held_out)), dataset.select(held_out)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.labels import check_labels, name_labels
-from torch_linformer.data.reading.cells import is_number
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
@@ -57,8 +56,7 @@ def evaluate(
         screen.say(note)
     scored = read.dataset
     if task.names:
-        if not any(map(is_number, task.names)):
-            scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
+        scored = name_labels(scored, task.names, several=isinstance(task, MultiLabel))
         check_labels(task.names, scored, data)
     if isinstance(task, NumberedTagging):
         screen.say(NUMBERED)

@@ -1,6 +1,7 @@
 import pytest
+from datasets import Dataset
 
-from torch_linformer.data.reading.collection import load_collection
+from torch_linformer.data.reading.collection import _collection, load_collection
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 
@@ -81,3 +82,9 @@ def test_what_does_not_fit_is_refused(table):
         load_collection(without, options=NO_OPTIONS)
     with pytest.raises(InputError, match="--text-column is for another task"):
         load_collection(without, options=DataOptions(text_column="document"))
+
+
+def test_a_document_keeps_its_group():
+    table = Dataset.from_dict({"text": ["one", "two", "one"], "group": ["ann", "bo", "cy"]})
+    dataset = _collection([("one", "a"), ("two", "b"), ("one", "c")], table)
+    assert dataset[:] == {"text": ["one", "two"], "queries": [["a", "c"], ["b"]], "group": ["ann", "bo"]}
