@@ -68,7 +68,7 @@ def _source_files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 def _distinct(files: Sequence[tuple[str, bytes]]) -> list[Row]:
     """All but the later ones of the files with the same bytes, labeled with the first part of their path."""
-    seen, rows = set[bytes](), []
+    seen, rows = set[bytes](), list[Row]()
     for path, content in files:
         if content not in seen:
             seen.add(content)

@@ -102,9 +102,8 @@ def load_documents(
     if stored.replaced:
         notes.append(f"{_count(stored.replaced)} with half a character, a lone surrogate; U+FFFD stands in for it")
     if stored.problems:
-        notes.append(
-            f"left out {len(stored.problems):,} rows that cannot be read: {'; '.join(stored.problems[:_SHOWN])}"
-        )
+        rows = f"{len(stored.problems):,} row{'' if len(stored.problems) == 1 else 's'}"
+        notes.append(f"left out {rows} that cannot be read: {'; '.join(stored.problems[:_SHOWN])}")
     label = columns.label or ""
     several = record.several_labels and "," in label and label not in sample[0].values
     return Documents(

@@ -23,7 +23,7 @@ def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[
         head = _first_lines(stream)
         if _are_objects(head) or file_suffix(path) in _LINE_SUFFIXES:
             yield from json_lines(chain(head, stream), str(path), options.encoding)
-        elif head:
+        elif any(line.strip() for line in head):
             yield from _whole(path, "".join(head) + stream.read(), options.encoding, report)
 
 
