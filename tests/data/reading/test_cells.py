@@ -40,7 +40,7 @@ def test_texts(value, text):
 def test_values_that_are_no_text(value):
     with pytest.raises(InputError, match=r"t, row 9: column 'x' holds .*, not text; name the texts with --text-c"):
         read_text(Row({"x": value}, "t, row 9"), "x")
-    with pytest.raises(InputError, match="name the queries with --query-column$"):
+    with pytest.raises(InputError, match=r"name the queries with --query-column$"):
         read_text(Row({"x": value}, "t, row 9"), "x", "query")
 
 

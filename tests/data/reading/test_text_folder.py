@@ -49,7 +49,7 @@ def test_what_lies_outside_the_folder_is_not_read(table, outside):
     (table.parent / "link.txt").symlink_to(table.parent.parent / "outside.txt")
     folder = TextFolder(table.parent, NO_OPTIONS)
     assert not folder.holds(outside)
-    with pytest.raises(InputError, match="^t, row 1: no file "):
+    with pytest.raises(InputError, match=r"^t, row 1: no file "):
         folder.read(outside, "t, row 1")
     table.write_text(f"file,label\n{outside},x\n")
     assert load_documents(str(table)).dataset["text"][:] == [outside]
