@@ -1,11 +1,8 @@
-import math
-
 import pytest
 
-from torch_linformer.data.reading.cells import read_label, read_text
-from torch_linformer.data.reading.columns import UsualNames, find_columns
+from torch_linformer.data.reading.columns import ChosenColumns, UsualNames, find_columns
 from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import Row, TextRow
 from torch_linformer.errors import InputError
 
 
@@ -44,19 +41,15 @@ def test_columns_are_recognised(row, expected):
 def test_named_columns_are_taken():
     row = {"text": "a", "content": "b", "label": "c", "author": "d"}
     columns = find(row, text="content", label="author")
-    assert columns == (
-        "content",
-        "author",
-        None,
-        "texts from column 'content' (as asked), labels from column 'author' (as asked)",
-    )
+    reason = "texts from column 'content' (as asked), labels from column 'author' (as asked)"
+    assert columns == ChosenColumns("content", "author", None, reason)
     assert find({"text": "a", "content": "b"}, label="text")[:2] == ("content", "text")
     assert find({"label": "a", "target": "b"}, text="label")[:2] == ("label", "target")
 
 
 def test_labels_that_are_not_needed_are_not_read():
     row = {"text": "a", "label": "b"}
-    assert find(row, needs_label=False)[1:] == (None, None, "texts from column 'text' (by its name)")
+    assert find(row, needs_label=False) == ChosenColumns("text", reason="texts from column 'text' (by its name)")
     assert find(row, needs_label=False, label="label").label == "label"
 
 
@@ -171,35 +164,93 @@ def test_columns_that_cannot_be_told_apart(row, options, message):
     assert ", ".join(map(repr, row)) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "label"),
-    [(" pos ", "pos"), (3, "3"), (-1, "-1"), (2.0, "2"), (True, "True"), ("1.0", "1.0"), (2**60, str(2**60))],
-)
-def test_labels_become_text(value, label):
-    assert read_label(Row({"label": value}, "t, row 1"), "label") == label
+# Of several
 
 
-@pytest.mark.parametrize("value", [None, "", " \t", math.nan, "NaN", "nan "])
-def test_missing_labels(value):
-    with pytest.raises(InputError, match=r"t, row 9: no label in column 'label'; fill it in or remove the row"):
-        read_label(Row({"label": value}, "t, row 9"), "label")
-    with pytest.raises(InputError, match="t, row 9: no label"):
-        read_label(Row({}, "t, row 9"), "label")
+def test_texts_differ_and_labels_come_again():
+    table = [{"note": f"note {number}", "kind": "ab"[number % 2]} for number in range(6)]
+    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True)[:2] == ("note", "kind")
+    table = [{**row, "title": f"title {number}"} for number, row in enumerate(table)]
+    with pytest.raises(InputError, match="'note', 'title' could each be the text column"):
+        find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True)
 
 
-@pytest.mark.parametrize("value", [0.5, math.inf, ["a"], b"a", {"a": 1}])
-def test_values_that_are_no_labels(value):
-    with pytest.raises(InputError, match=r"t, row 9: column 'y' holds .*, no label; expected text or a whole"):
-        read_label(Row({"y": value}, "t, row 9"), "y")
+def test_a_column_that_counts_the_rows_holds_no_labels():
+    table = [{"number": str(number), "text": "a", "stars": str(number % 2)} for number in range(4)]
+    assert find_columns(rows(*table), "t.csv", NO_OPTIONS, needs_label=True).label == "stars"
 
 
-@pytest.mark.parametrize(("value", "text"), [("a ", "a "), ("", ""), (" \n\t", ""), (None, "")])
-def test_texts(value, text):
-    assert read_text(Row({"text": value}, "t, row 1"), "text") == text
-    assert read_text(Row({}, "t, row 1"), "text") == ""
+def test_of_usual_names_those_of_numbers_are_none_of_texts():
+    """A column "sentence" may hold the number of each."""
+    words = UsualNames(("word", "sentence"), ("tag",))
+    table = rows({"sentence": "1", "word": "a", "tag": "O"}, {"sentence": "2", "word": "3", "tag": "O"})
+    assert find_columns(table, "t.csv", NO_OPTIONS, usual=words, needs_label=True)[:2] == ("word", "tag")
+    numbers = rows({"text": "1", "content": "2", "label": "a"})
+    with pytest.raises(InputError, match="'text', 'content' could each be the text column"):
+        find_columns(numbers, "t.csv", NO_OPTIONS, needs_label=True)
 
 
-@pytest.mark.parametrize("value", [3, 1.5, True, ["a"], b"a"])
-def test_values_that_are_no_text(value):
-    with pytest.raises(InputError, match=r"t, row 9: column 'x' holds .*, not text; name the texts with --text-c"):
-        read_text(Row({"x": value}, "t, row 9"), "x")
+# Names and groups
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "_id", "doc_id", "document_id"])
+def test_a_column_of_names_is_kept_unasked(name):
+    columns = find({name: 7, "text": "a", "label": "b"})
+    assert columns.id == name and columns.id_of(Row({name: 7}, "")) == "7"
+    assert columns.id_of(Row({name: None}, "")) == columns.id_of(Row({}, "")) == ""
+
+
+def test_columns_of_names_and_groups_are_named():
+    row = {"id": 7, "key": "k", "author": "Ann", "text": "a", "label": "b"}
+    columns = find(row, id="key", group="author")
+    assert (columns.id, columns.group) == ("key", "author") and columns.id_of(Row(row, "")) == "k"
+    assert find({"text": "a", "label": "b"}).id_of(Row(row, "")) is None
+    for what in ("id", "group"):
+        with pytest.raises(InputError, match=f"no column 'nowhere', which --{what}-column names; columns: 'id', 'key'"):
+            find(row, **{what: "nowhere"})
+
+
+# What a model was trained with
+
+
+TRAINED = (("text", "body"), ("label", "kind"), ("question", "asked"))
+
+
+def test_columns_that_the_model_was_trained_with():
+    row = {"text": "a", "body": "b", "kind": "c", "label": "d"}
+    columns = find_columns(rows(row), "t.csv", DataOptions(trained=TRAINED), needs_label=True)
+    assert columns[:3] == ("body", "kind", None)
+    assert columns.used == {"text": "body", "label": "kind"}
+    assert columns.reason == (
+        "texts from column 'body' (as the model was trained), labels from column 'kind' (as the model was trained)"
+    )
+    named = DataOptions(trained=TRAINED, text_column="text", label_column="label")
+    assert find_columns(rows(row), "t.csv", named, needs_label=True)[:2] == ("text", "label")
+    asked = rows({"context": "a", "body": "b", "asked": "c", "question": "d"})
+    columns = find_columns(asked, "t.csv", DataOptions(trained=TRAINED), usual=ASKED, needs_label=False)
+    assert columns[:3] == ("body", None, "asked")
+
+
+def test_a_column_that_the_model_was_trained_with_is_missed():
+    options = DataOptions(trained=TRAINED)
+    with pytest.raises(InputError) as raised:
+        find_columns(rows({"text": "a"}), "t.csv", options, needs_label=False)
+    assert str(raised.value) == (
+        "t.csv: no column 'body', which the model was trained with; name the text column with --text-column; "
+        "columns: 'text'"
+    )
+    table = rows({"body": "a", "label": "b"})
+    assert find_columns(table, "t.csv", options, needs_label=False).text == "body"  # its labels are not read
+    with pytest.raises(InputError, match=r"no column 'kind', .* name the label column with --label-column"):
+        find_columns(table, "t.csv", options, needs_label=True)
+    text = [TextRow({"text": "a"}, "t.txt")]
+    assert find_columns(text, "t.txt", options, needs_label=False).text == "text"  # of no table
+
+
+def test_columns_of_several_labels_that_the_model_was_trained_with():
+    options = DataOptions(trained=(("text", "text"), ("label", "rude,loud")))
+    several = {"needs_label": True, "several_labels": True}
+    row = {"text": "a", "rude": "1", "loud": "0"}
+    assert find_columns(rows(row), "t.csv", options, **several).label == "rude,loud"
+    with pytest.raises(InputError, match="no column 'rude,loud', which the model was trained with"):
+        find_columns(rows({"text": "a", "rude": "1"}), "t.csv", options, **several)

@@ -8,13 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_linformer.data.reading import documents as documents_module
-from torch_linformer.data.reading import readers
+from torch_linformer.data.reading import texts
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.documents import load_documents, quiet
 from torch_linformer.data.reading.options import DataOptions
-from torch_linformer.data.reading.records import TEXT
+from torch_linformer.data.reading.records import PAIRED, SEVERAL, TEXT
 from torch_linformer.errors import InputError
 
+PIECES = (
+    "each piece of about 1,000 characters, cut between paragraphs or lines, is a document; for others give a folder of "
+    "files, or JSON lines"
+)
 TABLE = "review,stars\nfirst,5\n,1\nsecond,1\n"
 
 
@@ -81,16 +85,15 @@ def test_labels_that_are_not_needed(tmp_path):
 
 
 def test_a_folder(tmp_path):
-    write(tmp_path / "a.b" / "neg" / "1.txt", b"b\xe4d")
+    write(tmp_path / "a.b" / "neg" / "1.txt", "bäd")
     write(tmp_path / "a.b" / "neg" / "2.txt", " \n")
     write(tmp_path / "a.b" / "pos" / "1.txt", "good")
     documents = load_documents(str(tmp_path / "a.b"))
-    assert documents.dataset[:] == {"text": ["b\ufffdd", "good"], "label": ["neg", "pos"]}
-    assert documents.name == "a.b"
+    assert documents.dataset[:] == {"text": ["bäd", "good"], "label": ["neg", "pos"]}
+    assert documents.name == "a.b" and documents.columns == {} and documents.parts == ()
     notes = [
         f"3 files of {tmp_path / 'a.b'}, labeled with the names of their folders",
         "skipped 1 document without text",
-        "1 document with bytes that are not UTF-8; U+FFFD stands in for each such byte",
     ]
     assert documents.notes == notes == load_documents(str(tmp_path / "a.b")).notes  # the latter from the cache
 
@@ -99,13 +102,10 @@ def test_files_without_labels(tmp_path):
     write(tmp_path / "flat" / "1.txt", "one")
     book = write(tmp_path / "flat" / "book.txt", "two")
     assert load_documents(str(tmp_path / "flat"), TEXT).dataset["text"][:] == ["one", "two"]
-    assert load_documents(book, TEXT).notes == [f"{book} as text"]
+    assert load_documents(book, TEXT).notes == [f"{book}: {PIECES}"]
     for source in (str(tmp_path / "flat"), book):
         with pytest.raises(InputError, match="no labels; put the files of each label into a folder named after"):
             load_documents(source)
-    write(tmp_path / "flat" / "pos" / "3.txt", "three")
-    with pytest.raises(InputError, match=r"1\.txt: no label in column 'label'"):
-        load_documents(str(tmp_path / "flat"))
 
 
 def test_parquet(tmp_path):
@@ -141,7 +141,7 @@ def test_the_standard_library():
             "t.jsonl, line 2: column 'text' holds 3, not text",
         ),
         ("t.jsonl", '{"text": "x", "label": 0.5}', "t.jsonl, line 1: column 'label' holds 0.5, no label"),
-        ("t.pdf", "%PDF", "t.pdf: not a text file in UTF-8, nor another known format; known are .csv"),
+        ("t.pdf", "%PDF", "t.pdf: not text, nor another known format; known are .csv"),
     ],
 )
 def test_what_cannot_be_used(tmp_path, name, content, message):
@@ -172,16 +172,116 @@ def test_quiet_leaves_the_settings_as_they_were():
     assert (datasets.utils.are_progress_bars_disabled(), datasets.logging.get_verbosity()) == before
 
 
-def test_shards_and_pieces_of_text_alone(tmp_path, monkeypatch):
+def test_shards(tmp_path):
     for name in ("1.csv", "2.csv"):
-        write(tmp_path / "shards" / name, f"text,label\n{name},a\n")
+        write(tmp_path / "shards" / name, f"text,label\nof {name},a\n")
     documents = load_documents(str(tmp_path / "shards"))
-    assert documents.dataset["text"][:] == ["1.csv", "2.csv"]
+    assert documents.dataset["text"][:] == ["of 1.csv", "of 2.csv"]
     assert documents.notes == ["texts from column 'text' (by its name), labels from column 'label' (by its name)"]
-    monkeypatch.setattr(readers, "_PIECE_BYTES", 8)
-    book = write(tmp_path / "book.txt", "one line\nanother line\nthe end")
-    assert len(load_documents(book, TEXT).dataset) == 3
-    assert load_documents(book, TEXT).notes == [f"{book} as text"]
-    assert load_documents(str(tmp_path), TEXT).notes == [f"3 files of {tmp_path}"]
-    labeled = write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
-    assert len(load_documents(str(tmp_path / "labeled")).dataset) == 1 and labeled
+    assert documents.columns == {"text": "text", "label": "label"}
+
+
+def test_texts_with_labels_are_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_PIECE", 9)
+    write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
+    write(tmp_path / "labeled" / "b" / "book.txt", "short")
+    assert len(load_documents(str(tmp_path / "labeled")).dataset) == 2
+    assert load_documents(str(tmp_path / "labeled"), TEXT).dataset["text"][:] == [
+        "one line\n",
+        "another line\n",
+        "the end",
+        "short",
+    ]
+
+
+# Rows that cannot be read
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """A table with three good rows, and bad ones of each kind among them."""
+    lines = [
+        '{"text": "a", "label": 1}',
+        "broken",
+        '{"text": "b", "label": null}',
+        '{"text": "c", "label": 1}',
+        '{"text": 3, "label": 1}',
+        '{"text": "d", "label": 2}',
+        "3",
+    ]
+    return write(tmp_path / "t.jsonl", "\n".join(lines))
+
+
+def test_bad_rows_are_left_out_up_to_as_many(damaged):
+    documents = load_documents(damaged, max_errors=4)
+    assert documents.dataset["text"][:] == ["a", "c", "d"]
+    problems = (
+        f"{damaged}, line 2: not valid JSON (",
+        f"{damaged}, line 3: no label in column 'label'",
+        "holds 3, not",
+    )
+    assert documents.notes[-1].startswith("left out 4 rows that cannot be read: ")
+    assert all(problem in documents.notes[-1] for problem in problems) and "line 7" not in documents.notes[-1]
+    assert documents.notes == load_documents(damaged, max_errors=9).notes  # the latter from the cache
+    with pytest.raises(InputError) as raised:
+        load_documents(damaged, max_errors=3)
+    message = str(raised.value)
+    assert message.startswith(f"{damaged}: 4 of 7 rows cannot be read: {damaged}, line 2: not valid JSON (")
+    assert message.endswith("; and 1 more; --max-errors 4 leaves them out") and "\n" not in message
+
+
+def test_one_bad_row_is_told_by_itself(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\na,x\nb,\n")
+    with pytest.raises(InputError) as raised:
+        load_documents(path)
+    assert str(raised.value) == f"{path}, row 2: no label in column 'label'; fill it in or remove the row"
+
+
+def test_a_file_without_a_row_that_can_be_read(tmp_path):
+    path = write(tmp_path / "t.jsonl", "broken\nbroken\n")
+    with pytest.raises(InputError, match=r"t\.jsonl, line 1: not valid JSON"):
+        load_documents(path, max_errors=2)
+
+
+def test_bad_rows_at_the_beginning_do_not_hide_the_columns(tmp_path):
+    path = write(tmp_path / "t.jsonl", "broken\n" * 150 + '{"text": "a", "label": 1}\n')
+    assert load_documents(path, max_errors=150).dataset[:] == {"text": ["a"], "label": ["1"]}
+
+
+def test_replaced_characters_are_counted(tmp_path):
+    path = write(tmp_path / "t.jsonl", '{"text": "\\ud83d!"}\n{"text": "fine"}\n')
+    documents = load_documents(path, TEXT)
+    assert documents.dataset["text"][0] == "\ufffd!"
+    assert documents.notes[-1] == "1 document with half a character, a lone surrogate; U+FFFD stands in for it"
+
+
+# Columns
+
+
+def test_groups_are_kept_beside_the_documents(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label,author\na,x,Ann\nb,y,7\n")
+    grouped = load_documents(path, options=DataOptions(group_column="author"))
+    assert grouped.dataset["group"][:] == ["Ann", "7"]
+    assert "group" not in load_documents(path).dataset.column_names
+
+
+def test_several_label_columns_of_which_one_is_never_set(tmp_path):
+    path = write(tmp_path / "t.csv", "text,rude,loud,late\na,1,0,0\nb,1,1,0\n")
+    documents = load_documents(path, SEVERAL, options=DataOptions(label_column="rude,loud,late"))
+    assert documents.dataset["label"][:] == [["rude"], ["rude", "loud"]]
+    assert documents.names == ("rude", "loud", "late")
+    assert load_documents(path, SEVERAL, options=DataOptions(label_column="rude")).names == ()
+
+
+def test_columns_that_the_model_was_trained_with(tmp_path):
+    path = write(tmp_path / "t.csv", "text,body,kind,label\na,b,c,d\n")
+    trained = DataOptions(trained=(("text", "body"), ("label", "kind")))
+    documents = load_documents(path, options=trained)
+    assert documents.dataset[:] == {"text": ["b"], "label": ["c"]}
+    assert documents.columns == {"text": "body", "label": "kind"}
+
+
+def test_a_task_of_two_texts_needs_a_table(tmp_path):
+    path = write(tmp_path / "t.txt", "a text")
+    with pytest.raises(InputError, match=r"t\.txt: holds only texts; give a table with a source and a target column$"):
+        load_documents(path, PAIRED)

@@ -2,10 +2,14 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from datasets import ClassLabel, Features, Value
 from pyarrow import parquet
 
+from torch_linformer.data.reading import files
 from torch_linformer.data.reading import parquet as parquet_module
+from torch_linformer.data.reading.options import NO_OPTIONS
 from torch_linformer.data.reading.parquet import parquet_rows
+from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 
 
@@ -26,6 +30,32 @@ def written(tmp_path):
     return write
 
 
+def test_rows(written, read):
+    path = written(text=[f"row {number}" for number in range(130)], label=[1] * 130, extra=[None] * 130)
+    outcome = read(path)
+    assert outcome.rows == [{"text": f"row {number}", "label": 1, "extra": None} for number in range(130)]
+    assert outcome.places[129] == f"{path}, row 130" and outcome.notes == outcome.problems == []
+
+
+def test_names_of_classes_are_taken_from_the_file(tmp_path, read):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
+    table = pyarrow.table({"text": ["a", "b", "c"], "label": [1, 2, 0]}, schema=features.arrow_schema)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path)
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a", "label": "pos"}, {"text": "c", "label": "neg"}]
+    assert outcome.notes == [f"{path}: names of the classes of label from the file itself"]
+    assert outcome.problems == [
+        f"{path}, row 2: column 'label' holds 2, the number of no class; there are 2, from 0 on"
+    ]
+
+
+def test_what_is_no_parquet(write, read):
+    path = write("a.parquet", "text,label\n")
+    (problem,) = read(path).problems
+    assert problem.startswith(f"{path}: not a readable Parquet file (") and problem.endswith("; write it again")
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_small_file_that_unfolds_to_more_than_the_memory(written, nested):
     text = repeated("a" * 1_000_000, 1_000_000)
@@ -34,7 +64,7 @@ def test_a_small_file_that_unfolds_to_more_than_the_memory(written, nested):
     path = written(text=text)
     assert path.stat().st_size < 50_000
     with pytest.raises(InputError) as raised:
-        next(parquet_rows(path))
+        next(parquet_rows(path, NO_OPTIONS, ReadReport()))
     rows = "1" if nested else "1,000,000"
     assert str(raised.value).startswith(f"{path}: its {rows} rows unfold to more than ")
     assert str(raised.value).endswith("; take repeated rows out")
@@ -44,7 +74,7 @@ def test_many_numbers_of_one_value(written, monkeypatch):
     monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: 1_000_000)
     path = written(text=repeated("a", 1_000_000), label=pyarrow.array([7] * 1_000_000))
     with pytest.raises(InputError, match="its 1,000,000 rows unfold to more than "):
-        next(parquet_rows(path))
+        next(parquet_rows(path, NO_OPTIONS, ReadReport()))
 
 
 def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypatch):
@@ -57,13 +87,13 @@ def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypat
         nested=pyarrow.array([{"x": "a", "y": ["b", "c"]}, None] * 2000),
         raw=[b"ab"] * 4000,
     )
-    monkeypatch.setattr(parquet_module, "MOST_UNFOLDED", 0)
+    monkeypatch.setattr(files, "MOST_UNFOLDED", 0)
     metadata = parquet.ParquetFile(path).metadata
     text_bytes = sum(map(len, texts)) + 2000 + 2000 * 3 + 4000 * 2
     values = sum(metadata.row_group(0).column(number).num_values for number in range(metadata.num_columns))
     assert sum(parquet_module._sizes(Path(path), metadata)) == text_bytes + 8 * values
     assert parquet_module._at_most(metadata) > 10 * text_bytes
     with pytest.raises(InputError):
-        next(parquet_rows(path))
+        next(parquet_rows(path, NO_OPTIONS, ReadReport()))
     monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: text_bytes + 8 * values)
-    assert len(list(parquet_rows(path))) == 4000
+    assert len(list(parquet_rows(path, NO_OPTIONS, ReadReport()))) == 4000

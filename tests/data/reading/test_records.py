@@ -79,7 +79,37 @@ def test_a_column_for_each_label():
     assert read(SEVERAL, columns, **{"text": "x", "rude,loud,late": "a"})["label"] == ["a"]  # a column of that name
 
 
-@pytest.mark.parametrize("value", [1.5, [["a"]], {"a": 1}])
+@pytest.mark.parametrize(
+    ("cell", "labels"),
+    [
+        ('["b", "a"]', ["a", "b"]),
+        ("['b', 'a']", ["a", "b"]),
+        ("('b', 'a')", ["a", "b"]),
+        ("{'b', 'a'}", ["a", "b"]),
+        ("['b' 'a']", ["a", "b"]),  # as NumPy prints strings
+        ("['b'\n 'it\\'s']", ["b", "it's"]),
+        ("[3, 10]", ["10", "3"]),
+        ("[3 10]", ["10", "3"]),
+        ("[7]", ["7"]),
+        ("[1 0 1]", ["1", "0", "1"]),  # each may stand for the label at its position
+        ("[0, 1, 1]", ["0", "1", "1"]),
+        ("[]", []),
+        ("set()", []),
+        ("[sic]", ["[sic]"]),
+        ("[draft] a, b", ["[draft] a", "b"]),
+        ("['a'", ["['a'"]),
+    ],
+)
+def test_a_list_that_a_cell_spells(cell, labels):
+    assert read(SEVERAL, text="x", label=cell)["label"] == labels
+
+
+@pytest.mark.parametrize("ones", [[1, 0, 1], [True, False, True], [1.0, 0.0, 1.0]])
+def test_zeros_and_ones_keep_their_order(ones):
+    assert read(SEVERAL, text="x", label=ones)["label"] == ["1", "0", "1"]
+
+
+@pytest.mark.parametrize("value", [1.5, [["a"]], {"a": 1}, [0.5], "{'a': 1}", "[[1], [2]]"])
 def test_what_is_no_list_of_labels(value):
     assert "no labels; expected a list of them" in refusal(SEVERAL, text="x", label=value)
 
@@ -97,6 +127,21 @@ def test_words_become_a_text():
 def test_words_and_their_tags(words, tags):
     record = read(TAGGED, text=words, label=tags)
     assert record == {"text": "Ann met", "word_starts": [0, 4], "word_ends": [3, 7], "label": ["B", "O"]}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    ['["Ann", "\'s"]', """['Ann', "'s"]""", """['Ann' "'s"]""", "Ann 's"],
+    ids=["json", "python", "numpy", "words"],
+)
+def test_words_that_a_cell_spells(cell):
+    assert read(TAGGED, text=cell, label="['B' 'O']")["text"] == "Ann 's"
+    assert read(TAGGED, text=cell, label="[1 0]")["label"] == ["1", "0"]
+
+
+def test_words_in_brackets():
+    assert read(TAGGED, text="[ 3 ]", label="O O O")["text"] == "[ 3 ]"  # three words
+    assert read(TAGGED, text="[sic]", label="O")["text"] == "[sic]"
 
 
 def test_words_that_do_not_fit_their_tags():

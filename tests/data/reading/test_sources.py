@@ -1,10 +1,12 @@
 import os
 
 import datasets
+import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetInfo, Features, Sequence, SplitDict, SplitInfo, Value
 
 from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.errors import InputError
@@ -66,7 +68,7 @@ def downloaded(datasets_cache, name, rows):
 
 
 def test_a_data_set_of_the_hub(hub_dataset):
-    documents = load_documents(f"{hub_dataset}:english", split="test")
+    documents = load_documents(f"{hub_dataset}:english", part="test")
     assert documents.dataset[:] == {"text": ["bad", "good"], "label": ["neg", "pos"]}
     assert documents.name == "movies" and documents.notes == [
         "texts from column 'content' (by its name), labels from column 'label' (by its name)",
@@ -80,6 +82,23 @@ def test_tags_of_the_hub_are_numbers_with_names(datasets_cache):
     features = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(ClassLabel(names=["O", "B-PER"]))})
     rows = Dataset.from_dict({"tokens": [["Ann", "met"], ["Bo"]], "ner_tags": [[1, 0], [1]]}, features=features)
     name = downloaded(datasets_cache, "names", rows)
-    documents = load_documents(f"{name}:english", TAGGED, split="test")
+    documents = load_documents(f"{name}:english", TAGGED, part="test")
     assert documents.dataset["label"][:] == [["B-PER", "O"], ["B-PER"]]
     assert documents.dataset["text"][:] == ["Ann met", "Bo"]
+
+
+def test_a_class_number_of_the_hub_without_a_name_is_a_bad_row(datasets_cache):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"])})
+    table = pyarrow.table({"text": ["bad", "none"], "label": [0, 2]}, schema=features.arrow_schema)
+    name = downloaded(datasets_cache, "numbers", Dataset(table))
+    message = r"^owner/numbers:english, row 2: column 'label' holds 2, the number of no class; there are 2, from 0 on$"
+    with pytest.raises(InputError, match=message):
+        load_documents(f"{name}:english", part="test")
+    assert load_documents(f"{name}:english", part="test", max_errors=1).dataset["label"][:] == ["neg"]
+
+
+def test_other_options_are_another_version(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    path = str(tmp_path / "t.csv")
+    assert find_source(path).version == find_source(path, options=DataOptions()).version
+    assert find_source(path).version != find_source(path, options=DataOptions(encoding="cp1252")).version

@@ -6,6 +6,9 @@ from typing import Any, Self
 
 from datasets import ClassLabel, Features
 
+from torch_linformer.data.reading.cells import bad_cell
+from torch_linformer.data.reading.rows import Row
+
 
 @dataclass(frozen=True)
 class ClassNames:
@@ -26,12 +29,22 @@ class ClassNames:
             return cls({})
         return cls.of_features(Features.from_arrow_schema(schema))
 
-    def named(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A row with names in place of the numbers."""
-        return {**values, **{name: _name(kind, values[name]) for name, kind in self.columns.items()}}
+    def named(self, values: dict[str, Any], where: str) -> Row:
+        """A row with names in place of the numbers.
+
+        Raises:
+            InputError: a number is that of no class.
+        """
+        row = Row(values, where)
+        names = {column: _name(classes, values[column], row, column) for column, classes in self.columns.items()}
+        return row._replace(values={**values, **names})
 
 
-def _name(classes: ClassLabel, number: Any) -> Any:
+def _name(classes: ClassLabel, number: Any, row: Row, column: str) -> Any:
     if isinstance(number, list):
-        return [_name(classes, item) for item in number]
-    return None if number is None or number < 0 else classes.int2str(number)  # -1 marks a missing label
+        return [_name(classes, item, row, column) for item in number]
+    if number is None or number < 0:  # -1 marks a missing label
+        return None
+    if number >= classes.num_classes:
+        raise bad_cell(row, column, number, f", the number of no class; there are {classes.num_classes}, from 0 on")
+    return classes.int2str(number)

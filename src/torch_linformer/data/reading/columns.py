@@ -45,7 +45,10 @@ class ChosenColumns(NamedTuple):
 
     def id_of(self, row: Row) -> str | None:
         """The name of a row, if there is a column of them."""
-        return None if self.id is None else str(row.values.get(self.id, ""))
+        if self.id is None:
+            return None
+        name = row.cell(self.id)
+        return "" if name is None else str(name)
 
     @property
     def used(self) -> dict[str, str]:
@@ -101,7 +104,9 @@ def find_columns(
         strings = [name for name in others if _is_text(rows, name)]
         if needs_label and len(strings) > 1:  # texts differ, labels come again
             strings = [name for name in strings if _differs(rows, name)] or strings
-        text, reasons[0] = _choose(names, usual.text, strings, (label, question), source, one, trained.get("text"))
+        text, reasons[0] = _choose(
+            names, _usual_texts(rows, names, usual), strings, (label, question), source, one, trained.get("text")
+        )
     if label is None and needs_label:
         candidates = [name for name in names if not _counts(rows, name)]
         label, reasons[1] = _choose(names, usual.label, candidates, (text, question), source, two, trained.get("label"))
@@ -196,6 +201,13 @@ def _differs(rows: Sequence[Row], name: str) -> bool:
 
 def _known(names: list[str], known: tuple[str, ...]) -> list[str]:
     return [name for name in names if name.strip().lower() in known]
+
+
+def _usual_texts(rows: Sequence[Row], names: list[str], usual: UsualNames) -> tuple[str, ...]:
+    """What the texts are usually called, without the names of columns of numbers if others are called so too."""
+    fitting = _known(names, usual.text)
+    texts = [name for name in fitting if not all(is_number(row.cell(name)) for row in rows)]
+    return tuple(name.strip().lower() for name in texts or fitting)
 
 
 def _is_text(rows: Sequence[Row], name: str) -> bool:

@@ -34,7 +34,7 @@ _SAMPLE_LINES = 500
 _LEAST_LINES = 2  # with a token
 
 
-class Line(NamedTuple):
+class TokenLine(NamedTuple):
     """A line with a token: its number and its cells."""
 
     number: int
@@ -76,7 +76,7 @@ def conll_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator
             yield Row({name: values for name, values in columns.items() if width > 2 or name != names[-1]}, where)
 
 
-def _check(line: Line, width: int, path: Path) -> None:
+def _check(line: TokenLine, width: int, path: Path) -> None:
     """Raise an `InputError` for a line with too few or too many cells."""
     where = f"{path}, line {line.number}"
     if len(line.cells) < 2 or "" in (line.cells[0], line.cells[-1]):
@@ -98,9 +98,9 @@ def is_conll(text: str) -> bool:
     return any(_are_tags(_column(sample, at)) for at in range(1, widths.pop()))
 
 
-def _sentences(lines: Iterable[str], by_document: bool) -> Iterator[list[Line]]:
+def _sentences(lines: Iterable[str], by_document: bool) -> Iterator[list[TokenLine]]:
     """The lines with the tokens of each sentence or document."""
-    rows: list[Line] = []
+    rows: list[TokenLine] = []
     in_sentence = False
     for number, line in enumerate(lines, start=1):
         is_boundary = line.startswith(_DOCUMENT)
@@ -113,7 +113,7 @@ def _sentences(lines: Iterable[str], by_document: bool) -> Iterator[list[Line]]:
         cells = _cells(line)
         if not _is_left_out(line, cells, in_sentence):
             in_sentence = True
-            rows.append(Line(number, cells))
+            rows.append(TokenLine(number, cells))
     if rows:
         yield rows
 
@@ -127,30 +127,30 @@ def _cells(line: str) -> list[str]:
 def _is_left_out(line: str, cells: list[str], in_sentence: bool) -> bool:
     """Whether a line is a comment (and not the token "#" with its tag), or a token that CoNLL-U adds to others."""
     if line.startswith("#") and not in_sentence:
-        return len(cells) < 2 or " = " in line or not _TAG.fullmatch(cells[-1])
+        return len(cells) < 2 or " = " in line or (line.startswith("# ") and not _TAG.fullmatch(cells[-1]))
     return len(cells) == len(_UNIVERSAL) and re.fullmatch(r"\d+[-.]\d+", cells[0]) is not None
 
 
-def _column(sample: list[list[Line]], at: int) -> list[str]:
+def _column(sample: list[list[TokenLine]], at: int) -> list[str]:
     return [line.cells[at] for lines in sample for line in lines]
 
 
-def _names(sample: list[list[Line]], width: int) -> tuple[str, ...]:
+def _names(sample: list[list[TokenLine]], width: int) -> tuple[str, ...]:
     is_universal = width == len(_UNIVERSAL) and _is_counted(sample)
     return _UNIVERSAL if is_universal else tuple(str(number) for number in range(1, width + 1))
 
 
-def _is_counted(sample: list[list[Line]]) -> bool:
+def _is_counted(sample: list[list[TokenLine]]) -> bool:
     """Whether the first column numbers the tokens of each sentence."""
     counted = [counts_rows([line.cells[0] for line in lines]) for lines in sample if len(lines) > 1]
     return bool(counted) and all(counted)
 
 
-def _token_column(sample: list[list[Line]], names: tuple[str, ...]) -> int:
+def _token_column(sample: list[list[TokenLine]], names: tuple[str, ...]) -> int:
     return 1 if _is_counted(sample) and len(names) > 2 else 0
 
 
-def _tag_column(sample: list[list[Line]], names: tuple[str, ...]) -> int | None:
+def _tag_column(sample: list[list[TokenLine]], names: tuple[str, ...]) -> int | None:
     """The column of entities, if there is one; otherwise the only one there is beside the tokens."""
     if names == _UNIVERSAL:
         return _UNIVERSAL.index("UPOS")

@@ -202,9 +202,9 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
     word = {mark: name for name, mark in DELIMITERS.items()}.get(tally.delimiter, repr(tally.delimiter))
     if tally.delimiter == NO_DELIMITER:
         notes.append(f"{path}: no delimiter found: one column")
-    elif tally.delimiter != usual:
+    elif tally.delimiter != usual and options.delimiter is None:
         notes.append(f"{path}: cells are divided by a {word} ({tally.delimiter!r}); --delimiter names another")
-    if not tally.quoting.quoted and any('"' in cell for row in rows for cell in row):
+    if options.quoting == "auto" and not tally.quoting.quoted and any('"' in cell for row in rows for cell in row):
         notes.append(f'{path}: quotes (") are read as text, which makes more rows whole; --quoting names what they are')
     return Dialect(tally.delimiter, tally.quoting, header, tuple(names), tuple(notes))
 

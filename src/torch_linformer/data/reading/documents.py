@@ -168,13 +168,13 @@ def _store(source: DocumentSource, record: Record, columns: ChosenColumns, sente
     features = {"text": Value("string"), **record.features, **marks}
     if columns.group is not None:
         features["group"] = Value("string")
-    code = [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]
+    key = [sentence, str(features), [file.read_text(encoding="utf-8") for file in sorted(READING.rglob("*.py"))]]
     try:
         with quiet():
             dataset = Dataset.from_generator(
                 lambda: _records(source, record, columns, sentence, list(features)),
                 features=Features(features),
-                fingerprint=Hasher.hash([source.version, tuple(columns), sentence, str(features), code]),
+                fingerprint=Hasher.hash([source.version, tuple(columns), _file_states(source, columns), *key]),
                 writer_batch_size=_WRITER_BATCH,
             )
     except DatasetGenerationError as error:
@@ -186,6 +186,14 @@ def _store(source: DocumentSource, record: Record, columns: ChosenColumns, sente
     if (empty | unread).any():
         dataset = dataset.select(np.flatnonzero(~(empty | unread)))
     return _Stored(dataset, int(empty.sum()), int(replaced.sum()), told["problem"], told["note"])
+
+
+def _file_states(source: DocumentSource, columns: ChosenColumns) -> list[object]:
+    """What tells whether a file has changed of which the text column has the name."""
+    if columns.files is None:
+        return []
+    rows = source.rows(ReadReport(on_bad=lambda where, problem: None))
+    return [columns.files.state(row.cell(columns.text)) for row in rows]
 
 
 def _records(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from charset_normalizer import CharsetMatch, from_bytes
 
@@ -92,12 +92,19 @@ def open_text(path: Path, options: DataOptions, report: ReadReport) -> Iterator[
     encoding = find_encoding(path, options)
     if encoding.note:
         report.note(f"{path}: {encoding.note}")
-    errors = "strict" if _is_wide(encoding.name) else "surrogateescape"
-    with open_bytes(path) as stream:
-        try:
-            yield io.TextIOWrapper(stream, encoding.name, errors, newline="")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not {encoding.name} ({error.reason}); name another with --encoding") from None
+    with open_bytes(path) as stream, decoded(stream, path, encoding.name) as text:
+        yield text
+
+
+@contextmanager
+def decoded(stream: BinaryIO, name: str | Path, encoding: str) -> Iterator[TextIO]:
+    """Bytes as text with its line ends; see :func:`open_text`."""
+    errors = "strict" if _is_wide(encoding) else "surrogateescape"
+    try:
+        yield io.TextIOWrapper(stream, encoding, errors, newline="")
+    except UnicodeError as error:
+        reason = getattr(error, "reason", error)  # UTF-16 without its mark has none
+        raise InputError(f"{name}: not {encoding} ({reason}); name another with --encoding") from None
 
 
 def check_decoded(text: str, where: str, encoding: str | None = None) -> None:
@@ -133,12 +140,13 @@ def _find_encoding(path: Path, named: str | None, size: int, modified: int) -> E
     with open_bytes(path) as stream:
         head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
         mark = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
-        if mark is not None and named is None:
-            return Encoding(mark, "" if mark == "utf-8-sig" else f"read as {mark.upper()}, by its byte order mark")
+        if mark is not None and (named is None or mark.startswith(codecs.lookup(named).name[:6])):
+            is_told = named is None and mark != "utf-8-sig"
+            return Encoding(mark, f"read as {mark.upper()}, by its byte order mark" if is_told else "")
         if b"\0" in head and not _is_wide(named):
             raise not_text(path)
         if named is not None:
-            return Encoding("utf-8-sig" if named.lower() in ("utf8", "utf-8") else named)
+            return Encoding(named)
         utf8, damaged = _not_utf8(stream)
     if utf8 >= len(damaged):  # where there are damaged lines too, their rows are found when they are read
         return Encoding("utf-8")

@@ -22,18 +22,18 @@ def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[
     with open_text(path, options, report) as stream:
         head = _first_lines(stream)
         if _are_objects(head) or file_suffix(path) in _LINE_SUFFIXES:
-            yield from json_lines(chain(head, stream), str(path))
-        elif head:
-            yield from _whole(path, "".join(head) + stream.read(), report)
+            yield from json_lines(chain(head, stream), str(path), options.encoding)
+        elif any(line.strip() for line in head):
+            yield from _whole(path, "".join(head) + stream.read(), options.encoding, report)
 
 
-def json_lines(lines: Iterable[str], name: str) -> Iterator[Row | BadRow]:
+def json_lines(lines: Iterable[str], name: str, encoding: str | None) -> Iterator[Row | BadRow]:
     """Rows of JSON lines; blank lines are passed over."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{name}, line {number}"
             try:
-                yield _object(_parsed(line, where, "write one JSON object on each line"), where)
+                yield _object(_parsed(line, where, encoding, "write one JSON object on each line"), where)
             except InputError as problem:
                 yield BadRow(where, problem)
 
@@ -70,13 +70,17 @@ def _looks_like_object(line: str) -> bool:
     return (line.startswith("{") and line.endswith("}")) or is_object(line)
 
 
-def _whole(path: Path, text: str, report: ReadReport) -> Iterator[Row | BadRow]:
-    content = _parsed(text, str(path), "write an array of objects, or one object on each line")
+def _whole(path: Path, text: str, encoding: str | None, report: ReadReport) -> Iterator[Row | BadRow]:
+    content = _parsed(text, str(path), encoding, "write an array of objects, or one object on each line")
     if is_squad(content):
         yield from squad_rows(content, str(path))
         return
     for number, values in enumerate(_items(content, path, report), start=1):
-        yield _object(values, f"{path}, item {number}")
+        where = f"{path}, item {number}"
+        try:
+            yield _object(values, where)
+        except InputError as problem:
+            yield BadRow(where, problem)
 
 
 def _items(content: object, path: Path, report: ReadReport) -> Iterable[Any]:
@@ -85,8 +89,10 @@ def _items(content: object, path: Path, report: ReadReport) -> Iterable[Any]:
         return content
     if not isinstance(content, dict):
         return [content]
-    if {"columns", "data"} <= content.keys() and all(isinstance(row, list) for row in content["data"]):
-        return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]  # orient="split"
+    columns, data = content.get("columns"), content.get("data")
+    if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
+        names = list(map(str, columns))
+        return [dict(zip(names, row, strict=True)) if len(row) == len(names) else row for row in data]  # orient="split"
     arrays = [name for name, value in content.items() if _holds_objects(value)]
     if any(name.lower() in TEXT_COLUMNS and isinstance(value, str) for name, value in content.items()):
         return [content]
@@ -119,8 +125,8 @@ def _object(values: object, where: str) -> Row:
     return Row(values, where)
 
 
-def _parsed(text: str, where: str, remedy: str) -> Any:
-    check_decoded(text, where)
+def _parsed(text: str, where: str, encoding: str | None, remedy: str) -> Any:
+    check_decoded(text, where, encoding)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

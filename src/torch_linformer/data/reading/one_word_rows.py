@@ -32,16 +32,21 @@ def sentence_column(rows: Sequence[Row], columns: ChosenColumns, source: str) ->
 
 
 def joined_sentences(rows: Iterable[Row], columns: ChosenColumns, sentence: str) -> Iterator[Row]:
-    """A row for each sentence, with the lists of its words and tags; an empty cell goes on with the sentence."""
+    """A row for each sentence, with the lists of its words and tags; an empty cell goes on with the sentence.
+
+    Other columns have the values of its first word.
+    """
     taken = [column for column in (columns.text, columns.label) if column is not None]
-    number, lists, where = object(), dict[str, list[object]](), ""
+    number: object = None
+    lists: dict[str, list[object]] = {}
+    first: Row | None = None
     for row in rows:
-        value = row.values.get(sentence)
-        if not lists or not (is_missing(value) or value == number):
-            if lists:
-                yield Row({**lists}, where)
-            number, lists, where = value, {column: [] for column in taken}, row.where
+        value = row.cell(sentence)
+        if first is None or not (is_missing(value) or value == number):
+            if first is not None:
+                yield first._replace(values={**first.values, **lists})
+            number, lists, first = value, {column: [] for column in taken}, row
         for column in taken:
-            lists[column].append(row.values.get(column))
-    if lists:
-        yield Row({**lists}, where)
+            lists[column].append(row.cell(column))
+    if first is not None:
+        yield first._replace(values={**first.values, **lists})

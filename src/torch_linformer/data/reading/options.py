@@ -1,6 +1,5 @@
 """What a user says of data beside where they lie: which columns hold what, and how their files are written."""
 
-import codecs
 import dataclasses
 from typing import Any, Self
 
@@ -54,7 +53,7 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         try:
-            codecs.lookup(self.encoding or "utf-8")
+            "".encode(self.encoding or "utf-8")  # unlike `codecs.lookup`, no codec of bytes
         except LookupError:
             raise InputError(f"--encoding {self.encoding}: there is no such encoding; try utf-8 or cp1252") from None
         if self.delimiter is not None and len(self.separator or "") != 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_linformer.data.reading.class_names import ClassNames
 from torch_linformer.data.reading.files import MOST_UNFOLDED, most_unfolded
 from torch_linformer.data.reading.options import DataOptions
-from torch_linformer.data.reading.rows import ReadReport, Row
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _COUNTED = 65_536  # rows whose lengths are counted at once
 _NUMBER_BYTES = 8  # at most, of a value that is no text
 
 
-def parquet_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row]:
+def parquet_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[Row | BadRow]:
     """The rows of a file, with the names of classes that `datasets` has written into it.
 
     One that unfolds to more than the memory and `MOST_UNFOLDED` times its size is refused.
@@ -35,7 +35,11 @@ def parquet_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterat
                 report.note(f"{path}: names of the classes of {', '.join(classes.columns)} from the file itself")
             batches = (batch.to_pylist() for batch in table.iter_batches(batch_size=_BATCH))
             for number, values in enumerate(chain.from_iterable(batches), start=1):
-                yield Row(classes.named(values), f"{path}, row {number}")
+                where = f"{path}, row {number}"
+                try:
+                    yield classes.named(values, where)
+                except InputError as problem:
+                    yield BadRow(where, problem)
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({first_line(error)}); write it again") from None
 

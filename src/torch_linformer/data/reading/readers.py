@@ -15,13 +15,12 @@
 A file with .gz, .bz2 or .zst after its suffix is read as the one without.
 """
 
-import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from torch_linformer.data.reading.columns import LABEL_COLUMNS
 from torch_linformer.data.reading.conll import conll_rows, is_conll
@@ -30,6 +29,7 @@ from torch_linformer.data.reading.files import (
     CONLL_SUFFIXES,
     SNIFFED_BYTES,
     check_decoded,
+    decoded,
     detect_together,
     file_suffix,
     is_readable,
@@ -173,7 +173,8 @@ def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, l
     # Files of one kind in folders may be tables; of several kinds they are the documents.
     are_texts = bool(in_folders) and shard_suffix([file.path for file in in_folders]) is None
     if labeled or not whole:
-        files = _without(files, [file for file in files if not is_readable(file.path, options)], "without text", report)
+        strays = [file for file in files if not is_readable(file.path, options)]
+        files = _without(files, strays, "of another kind than text", report)
     others, encoding = set[Path](), None
     if options.encoding is None:
         others, encoding = detect_together(root, [file.path for file in files])
@@ -203,7 +204,11 @@ def _has_label(row: Row) -> bool:
 
 
 def _stream(stream: BinaryIO, name: str, options: DataOptions) -> Iterator[Row | BadRow]:
-    lines = io.TextIOWrapper(stream, options.encoding or "utf-8-sig", "surrogateescape", newline="")
+    with decoded(stream, name, options.encoding or "utf-8-sig") as lines:
+        yield from _lines_or_text(lines, name, options)
+
+
+def _lines_or_text(lines: TextIO, name: str, options: DataOptions) -> Iterator[Row | BadRow]:
     head: list[str] = []
     for line in lines:
         head.append(line)
@@ -212,7 +217,7 @@ def _stream(stream: BinaryIO, name: str, options: DataOptions) -> Iterator[Row |
     if not head:
         return
     if is_object(head[-1]):
-        yield from json_lines(chain(head, lines), name)
+        yield from json_lines(chain(head, lines), name, options.encoding)
         return
     text = "".join(head) + lines.read()
     if "\0" in text[:SNIFFED_BYTES]:

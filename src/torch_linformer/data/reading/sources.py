@@ -70,6 +70,10 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
         if not (path.is_file() or path.is_dir()):
             raise InputError(f"{path}: neither a file nor a folder, and read more than once; save it to a file")
         parts = parts_of(path) if path.is_dir() else {}
+        if parts and part not in parts:
+            raise InputError(
+                f"{path}: no part {part!r} among its parts {', '.join(parts)}; name the file or folder to read"
+            )
         chosen = parts.get(part, [path])
         files = [
             item for entry in chosen for item in ([FolderFile(entry, None)] if entry.is_file() else folder_files(entry))
@@ -118,6 +122,10 @@ def _hub(source: str, name: str, config: str | None, part: str) -> DocumentSourc
 
     def rows(report: ReadReport) -> Iterator[Row]:
         for number, values in enumerate(dataset, start=1):
-            yield Row(classes.named(values), f"{source}, row {number}")
+            where = f"{source}, row {number}"
+            try:
+                yield classes.named(values, where)
+            except InputError as problem:
+                report.leave_out(where, problem)
 
     return DocumentSource(name.rpartition("/")[2], rows, dataset._fingerprint)

@@ -7,7 +7,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import BadRow, Row
 from torch_linformer.errors import InputError
 
 _KINDS = {str: "text", int: "a whole number", list: "an array"}
@@ -19,7 +19,7 @@ def is_squad(content: object) -> bool:
     return isinstance(articles, list) and any(isinstance(item, dict) and "paragraphs" in item for item in articles)
 
 
-def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
+def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row | BadRow]:
     """Each question of such a file; its place is its ID.
 
     The values are `id`, `question`, `context` and `answers`, the last with the equally long lists `text` and
@@ -32,7 +32,11 @@ def squad_rows(content: dict[str, Any], name: str) -> Iterator[Row]:
             inside = f"{place}.paragraphs[{number}]"
             context = _field(paragraph, "context", inside, str)
             for question_number, question in enumerate(_field(paragraph, "qas", inside, list)):
-                yield _question(question, context, name, f"{inside}.qas[{question_number}]")
+                where = f"{inside}.qas[{question_number}]"
+                try:
+                    yield _question(question, context, name, where)
+                except InputError as problem:
+                    yield BadRow(where, problem)
 
 
 def _question(question: Any, context: str, name: str, place: str) -> Row:

@@ -1,5 +1,6 @@
 """Texts in files that a table names."""
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class TextFolder(NamedTuple):
         """
         file = self.path / name
         if not self.holds(name):
-            raise InputError(f"{where}: no file {name!r} in {self.path}, which --text-folder names")
+            raise InputError(f"{where}: no file {name!r} in {self.path}; --text-folder names another folder")
         return str(whole_text(file, self.options, ReadReport()).values["text"])
 
     def holds(self, name: object) -> bool:
@@ -33,4 +34,12 @@ class TextFolder(NamedTuple):
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_PATH or "\0" in name:
             return False
         file = self.path / name
-        return file.is_file() and file.resolve().is_relative_to(self.path.resolve())
+        # Not `Path.is_file`, to which a name that is too long is an error.
+        return os.path.isfile(file) and file.resolve().is_relative_to(self.path.resolve())
+
+    def state(self, name: object) -> tuple[int, int] | None:
+        """Size and time of the file that a cell names, if it names one; another file has another state."""
+        if not isinstance(name, str) or not self.holds(name):
+            return None
+        state = (self.path / name).stat()
+        return state.st_size, state.st_mtime_ns

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch_linformer.data.reading.files import check_decoded, open_text
 from torch_linformer.data.reading.options import DataOptions
-from torch_linformer.data.reading.rows import ReadReport, Row, TextRow
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
+from torch_linformer.errors import InputError
 
 _PIECE = 2**20  # characters of a text of which only parts are needed at once
 _SHORTEST_PIECE = 1000
@@ -23,7 +24,7 @@ def whole_text(path: Path, options: DataOptions, report: ReadReport) -> Row:
     return TextRow({"text": text}, str(path))
 
 
-def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: bool) -> Iterator[Row]:
+def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: bool) -> Iterator[Row | BadRow]:
     """A file as many rows: its lines if it is ``alone`` and has no paragraphs, or else pieces of whole paragraphs.
 
     Pieces have a million characters; a fiftieth of a file alone, if that is less. No size of file is too large.
@@ -37,15 +38,23 @@ def text_pieces(path: Path, options: DataOptions, report: ReadReport, *, alone: 
         piece: list[str] = []
         length = 0
         for line in iter(partial(stream.readline, _PIECE), ""):
-            check_decoded(line, str(path), options.encoding)
             piece.append(line)
             length += len(line)
             is_end = length >= most and (not line.strip() or length >= _OVERLONG * most or most == _PIECE)
             if by_lines or is_end:
-                yield TextRow({"text": "".join(piece)}, str(path))
+                yield _piece(piece, path, options)
                 piece, length = [], 0
         if piece:
-            yield TextRow({"text": "".join(piece)}, str(path))
+            yield _piece(piece, path, options)
+
+
+def _piece(lines: list[str], path: Path, options: DataOptions) -> Row | BadRow:
+    text = "".join(lines)
+    try:
+        check_decoded(text, str(path), options.encoding)
+    except InputError as problem:
+        return BadRow(str(path), problem)
+    return TextRow({"text": text}, str(path))
 
 
 def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:

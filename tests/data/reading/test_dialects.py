@@ -1,0 +1,235 @@
+import pytest
+
+from torch_linformer.data.reading import dialects
+from torch_linformer.data.reading.dialects import NO_DELIMITER, Quoting, divide, find_dialect
+from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.errors import InputError
+
+PLAIN, QUOTED, ESCAPED = Quoting(False), Quoting(True), Quoting(True, escaped=True)
+AS_TEXT = 'quotes (") are read as text, which makes more rows whole; --quoting names what they are'
+EITHER = "all rows are whole with quotes that hold cells together ({} rows) and with quotes as text ({} rows)"
+
+
+@pytest.fixture
+def dialect(write):
+    """A function: the dialect of a table with that content and its notes, which begin with its path."""
+
+    def find(content, name="t.csv", **options):
+        path = write(name, content)
+        found = find_dialect(path, DataOptions(**options))
+        assert all(note.startswith(f"{path}: ") for note in found.notes)
+        return found, [note.removeprefix(f"{path}: ") for note in found.notes]
+
+    return find
+
+
+def refusal(dialect, content, name="t.csv", **options):
+    with pytest.raises(InputError) as raised:
+        dialect(content, name, **options)
+    return str(raised.value)
+
+
+# Delimiters
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "word"),
+    [
+        ("t.csv", ";", "semicolon"),
+        ("t.csv", "\t", "tab"),
+        ("t.csv", "|", "bar"),
+        ("t.tsv", ",", "comma"),
+    ],
+)
+def test_another_delimiter_than_the_usual_is_told(dialect, name, mark, word):
+    found, notes = dialect(f"text{mark}label\nso far{mark}a\nand on{mark}b\n", name)
+    assert found.delimiter == mark and found.names == ("text", "label") and found.header
+    assert notes == [f"cells are divided by a {word} ({mark!r}); --delimiter names another"]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.tsv", "\t"), ("t.TSV", "\t")])
+def test_the_usual_delimiter_is_not_told(dialect, name, mark):
+    assert dialect(f"text{mark}label\na;|b{mark}c\n", name)[1] == []
+
+
+def test_the_delimiter_that_makes_all_rows_whole(dialect):
+    assert dialect("text,more;label\na, b, c;x\nd;y\n")[0].delimiter == ";"
+    assert dialect("text,a;label\nx,b;1\ny,c;2\n")[0].delimiter == ","  # both do, and one is usual
+    assert dialect("text,label\nx,y\nz\nu,v\nw,x\n")[0].delimiter == ","  # one row is not, most are
+
+
+def test_two_unusual_delimiters_that_fit_are_a_question(dialect):
+    content = "text;a|label\nx;b|1\ny;c|2\n"
+    assert refusal(dialect, content).endswith(
+        "t.csv: all rows are whole divided by ';' and by '|': name the right one with --delimiter"
+    )
+    assert dialect(content, delimiter="bar")[0].names == ("text;a", "label")
+
+
+@pytest.mark.parametrize(
+    "content", ["text\nHello, world\nhow; are, you\n", 'text\n"Hello, world"\nfine\n', "text\nfine\n"]
+)
+def test_a_table_of_one_column(dialect, content):
+    found, notes = dialect(content)
+    assert found.delimiter == NO_DELIMITER and found.names == ("text",)
+    assert notes == ["no delimiter found: one column"]
+
+
+def test_a_delimiter_that_leaves_most_rows_ragged_is_none(dialect):
+    assert dialect("text, or so\nfine\nnothing here\nstill none\n")[0].delimiter == NO_DELIMITER
+
+
+def test_a_delimiter_may_be_named(dialect):
+    found, notes = dialect("text~label\na~b\n", delimiter="~")
+    assert found.delimiter == "~" and found.names == ("text", "label") and notes == []
+
+
+# Quotes
+
+
+def test_quotes_that_hold_cells_together(dialect):
+    found, notes = dialect('text,label\n"one, two",a\n"three\nlines",b\n"said ""so""",c\n')
+    assert found.quoting == QUOTED and notes == []
+
+
+def test_quotes_are_text_where_that_makes_more_rows_whole(dialect):
+    found, notes = dialect('text\tlabel\n"Never,\ta\nhe said\tb\n5" or 6"\tc\n', "t.tsv")
+    assert found.quoting == PLAIN and notes == [AS_TEXT]
+
+
+def test_quotes_are_text_where_both_make_all_rows_whole_but_few_cells_begin_with_one(dialect):
+    """A quotation that begins in one row and ends in another."""
+    rows = "".join(f"row {number}\ta\n" for number in range(8))
+    found, notes = dialect(f'text\tlabel\n{rows}"open\ta\n{rows}closed"\tb\n', "t.tsv")
+    assert found.quoting == PLAIN and notes == [AS_TEXT]
+
+
+def test_quotes_that_may_be_either_are_a_question(dialect):
+    content = 'id,text\n1,"x\n2,y"\n3,"z\n4,q"\n'
+    assert EITHER.format(3, 5) + ": say --quoting quotes or --quoting none" in refusal(dialect, content)
+    assert dialect(content, quoting="quotes")[0].quoting == QUOTED
+    found, notes = dialect(content, quoting="none")
+    assert found.quoting == PLAIN and notes == []  # as asked
+
+
+def test_a_quoted_cell_of_many_lines_is_not_taken_for_rows(dialect):
+    verse = "\n".join(f"line {number}" for number in range(8))
+    assert dialect(f'text,label\n"{verse}",a\n"{verse}",b\n')[0].quoting == QUOTED
+
+
+def test_rows_that_a_quote_swallows_are_lost(dialect):
+    """With quotes all rows are whole as well, but a cell holds lines that would each be one."""
+    rows = "".join(f"row {number}\ta\n" for number in range(5))
+    found, _ = dialect(f'text\tlabel\n"open\ta\n{rows}closed"\tb\n', "t.tsv")
+    assert found.quoting == PLAIN
+
+
+def test_a_backslash_before_a_quote(dialect):
+    found, notes = dialect('text,label\n"say \\"hi\\", he said",a\n"plain, so",b\n')
+    assert found.quoting == ESCAPED and notes == []
+
+
+@pytest.mark.parametrize("opened", ["5", '"5'])
+def test_a_quote_after_the_sample_is_seen_too(dialect, monkeypatch, opened):
+    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", 60)
+    rows = "".join(f"row {number}\ta\n" for number in range(40))
+    found, _ = dialect(f"text\tlabel\n{rows}{opened} inch\ta\n{rows}", f"{len(opened)}.tsv")
+    assert found.quoting == (PLAIN if '"' in opened else QUOTED)
+
+
+def test_the_line_at_the_end_of_the_sample_is_not_cut(dialect, monkeypatch):
+    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", len("text,label\nx,a\ny"))
+    assert dialect("text,label\nx,a\ny,b\nz,c\n")[0].names == ("text", "label")
+
+
+# Names of columns
+
+
+def test_a_first_row_that_looks_like_the_others_is_no_header(dialect):
+    found, notes = dialect("5,really good\n3,not so good\n5,good again\n")
+    assert not found.header and found.names == ("1", "2")
+    assert notes == [
+        "no header (its first row looks like the others); columns are called 1 to 2; --header takes it for one"
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "pos,first\nneg,second\npos,third\nneg,fourth\npos,fifth\n",  # a value that comes again
+        "a long sentence that nobody would call a column,a\nanother,b\n",
+        f"{'x' * 65},a\nanother,b\n",
+    ],
+    ids=["label", "sentence", "long word"],
+)
+def test_first_rows_that_are_no_header(dialect, content):
+    assert not dialect(content)[0].header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "stars,review\n5,good\n3,bad\n",
+        "2019,2020\nx,y\n",  # numbers above none
+        "text,5\na,7\n",  # a usual name
+        "a,b\n",  # nothing to compare it with
+        "star,star sign\nx,star\ny,star\n",  # each in another column
+    ],
+)
+def test_first_rows_that_are_a_header(dialect, content):
+    assert dialect(content)[0].header
+
+
+def test_a_header_may_be_asked_for_or_not(dialect):
+    found, notes = dialect("5,good\n3,bad\n", header=True)
+    assert found.header and found.names == ("5", "good") and notes == []
+    found, notes = dialect("text,label\na,b\n", header=False)
+    assert not found.header and found.names == ("1", "2")
+    assert notes == ["no header (as asked); columns are called 1 to 2; --header takes it for one"]
+
+
+def test_a_column_without_a_name_that_counts_the_rows_is_left_out(dialect):
+    found, notes = dialect(",text,label\n0,a,x\n1,b,y\n2,c,x\n")
+    assert found.names == (None, "text", "label")
+    assert notes == ["column 1 has no name and counts the rows: left out"]
+
+
+def test_names_of_rows_as_r_writes_them(dialect):
+    found, notes = dialect('"text","label"\n"1","a","x"\n"2","b","y"\n')
+    assert found.names == (None, "text", "label") and found.header
+    assert notes == ["column 1 has no name and counts the rows: left out"]
+    assert dialect('"text","label"\n"anna","a","x"\n"bo","b","y"\n')[0].names == ("1", "text", "label")
+
+
+def test_other_columns_without_a_name(dialect):
+    assert dialect("text,,label\na,note,x\nb,,y\n")[0].names == ("text", "2", "label")
+    found, notes = dialect("text,label,\na,x,\nb,y,\n")  # a delimiter at the end of each line
+    assert found.names == ("text", "label", None) and notes == []
+
+
+def test_two_columns_of_one_name_are_refused(dialect):
+    assert refusal(dialect, "text,label,text\na,b,c\n").endswith(
+        "t.csv: two columns are named 'text'; rename one of them"
+    )
+
+
+# Cells
+
+
+def test_cells_and_the_last_line_of_each_row():
+    lines = ["a,b\n", "\n", '"c\n', 'd",e\n']
+    assert list(divide(lines, ",", QUOTED)) == [(1, ["a", "b"]), (4, ["c\nd", "e"])]
+    assert list(divide(lines, ",", PLAIN)) == [(1, ["a", "b"]), (3, ['"c']), (4, ['d"', "e"])]
+    assert list(divide(['"a \\"b\\"",c\n'], ",", ESCAPED)) == [(1, ['a "b"', "c"])]
+
+
+def test_a_broken_row_costs_its_line():
+    (_, first), (line, problem), (_, last) = divide(["a,b\n", '"c"d,e\n', "f,g\n"], ",", QUOTED)
+    assert (first, line, last) == (["a", "b"], 2, ["f", "g"]) and "expected after" in str(problem)
+
+
+def test_a_changed_file_is_looked_at_again(write):
+    path = write("t.csv", "text,label\na,b\n")
+    assert find_dialect(path, NO_OPTIONS).delimiter == ","
+    write("t.csv", "text;label\na;bbb\n")
+    assert find_dialect(path, NO_OPTIONS).delimiter == ";"

@@ -1,0 +1,185 @@
+import json
+
+import pytest
+
+from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.json_rows import is_object
+from torch_linformer.data.reading.options import DataOptions
+
+TABLE = [{"text": "first, one", "label": "a"}, {"text": 'second "two"\nlines', "label": "b"}]
+
+
+# Lines
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("t.jsonl", "\ufeff" + "\n".join(map(json.dumps, TABLE)), "line {}"),
+        ("t.ndjson", "\r\n".join(map(json.dumps, TABLE)) + "\r\n", "line {}"),
+        ("t.json", "\n".join(map(json.dumps, TABLE)), "line {}"),
+        ("t.json", "\ufeff\n " + json.dumps(TABLE, indent=2), "item {}"),
+        ("t.json", json.dumps(TABLE), "item {}"),
+        ("t.json", json.dumps(TABLE).replace("}, {", "},\n{"), "item {}"),
+    ],
+    ids=["jsonl", "ndjson", "json-lines", "array-indented", "array-on-one-line", "array-of-lines"],
+)
+def test_objects_on_lines_or_in_an_array(write, read, name, content, place):
+    path = write(name, content)
+    outcome = read(path)
+    assert outcome.rows == TABLE
+    assert outcome.places == [f"{path}, {place.format(number)}" for number in (1, 2)]
+    assert outcome.problems == outcome.notes == [] and outcome.replaced == 0
+
+
+def test_bad_lines_leave_the_others(write, read):
+    path = write("t.jsonl", '{"text": "a"}\n\n{"text": \n"text"\n' + '{"a":' + "[" * 100_000 + '\n{"text": "b"}\n')
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a"}, {"text": "b"}]
+    first, second, third = outcome.problems
+    assert first.startswith(f"{path}, line 3: not valid JSON (") and first.endswith(
+        "write one JSON object on each line"
+    )
+    assert second == f"{path}, line 4: expected a JSON object, found str"
+    assert third.startswith(f"{path}, line 5: not valid JSON (")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_file_of_json_with_a_bad_line_is_still_one_of_lines(write, read, number):
+    lines = ['{"text": "a"}', '{"text": "b"}']
+    lines.insert(number - 1, '{"text": "c')
+    path = write("t.json", "\n".join(lines))
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a"}, {"text": "b"}]
+    assert outcome.problems[0].startswith(f"{path}, line {number}: not valid JSON (")
+
+
+def test_one_line_of_a_file_of_lines_is_a_row(write, read):
+    assert read(write("t.jsonl", '{"rows": [{"text": "a"}]}')).rows == [{"rows": [{"text": "a"}]}]
+
+
+def test_bytes_of_another_encoding_make_a_bad_row(write, read):
+    path = write("t.jsonl", b'{"text": "na\xc3\xafve"}\n{"text": "caf\xe9"}\n{"text": "fine"}\n')
+    outcome = read(path)
+    assert [row["text"] for row in outcome.rows] == ["naïve", "fine"]
+    assert outcome.problems == [
+        f'{path}, line 2: holds bytes that are not UTF-8 (\'ext": "caf\\xe9"}}\\n\'); '
+        "name the encoding with --encoding, or leave such rows out with --max-errors"
+    ]
+    assert "line 1: holds bytes that are not ascii (" in read(path, encoding="ascii").problems[0]
+    array = write(
+        "t.json", b'[{"text": "caf\xe9"}, {"text": "na\xc3\xafve"},\n{"text": "\xc3\xa9"}, {"text":\n"\xc3\xa9"}]'
+    )
+    outcome = read(array)
+    assert outcome.rows == [] and outcome.problems[0].startswith(f"{array}: holds bytes that are not UTF-8 (")
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('{"text": "\\ud83d\\ude00"}', "😀"),
+        ('{"text": "\\ud83d!"}', "\ufffd!"),
+        ('{"text": ["a", {"b": "\\udc00"}]}', ["a", {"b": "\ufffd"}]),
+    ],
+)
+def test_half_a_character_that_json_escapes_is_replaced_and_counted(write, read, line, value):
+    outcome = read(write("t.jsonl", line))
+    assert outcome.rows == [{"text": value}] and outcome.replaced == ("\ufffd" in str(value))
+
+
+@pytest.mark.parametrize("name", ["e.jsonl", "e.json"])
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_empty_files_have_no_rows(write, read, name, content):
+    assert read(write(name, content))[:3] == ([], [], [])
+
+
+# Arrays
+
+
+def test_what_is_no_object_in_an_array_leaves_the_others(write, read):
+    for content in ('[{"text": "a"}, 3, {"text": "b"}]', '[{"text": "a"},\n 3,\n {"text": "b"}]'):
+        path = write("t.json", content)
+        outcome = read(path)
+        assert outcome.rows == [{"text": "a"}, {"text": "b"}] and outcome.places[1] == f"{path}, item 3"
+        assert outcome.problems == [f"{path}, item 2: expected a JSON object, found int"]
+
+
+@pytest.mark.parametrize("content", ['[{"text": "x"}', '{\n"text": "x"', "nothing"])
+def test_what_is_no_json(write, read, content):
+    path = write("t.json", content)
+    (problem,) = read(path).problems
+    assert problem.startswith(f"{path}: not valid JSON (")
+    assert problem.endswith("; write an array of objects, or one object on each line")
+
+
+@pytest.mark.parametrize("name", ["rows", "data", "examples"])
+def test_the_one_array_of_objects_within_a_value(write, read, name):
+    path = write("t.json", json.dumps({"version": 1, "tags": ["a"], name: TABLE, "empty": []}, indent=1))
+    outcome = read(path)
+    assert outcome.rows == TABLE and outcome.notes == [f"{path}: a row is an object in {name!r}"]
+
+
+def test_several_arrays_are_refused(write, read):
+    path = write("t.json", json.dumps({"train": TABLE, "test": TABLE}))
+    assert read(path).problems == [f"{path}: holds several arrays of objects (train, test); save each as a file"]
+
+
+def test_one_object_is_a_row(write, read):
+    for values in ({"text": "a", "label": 1}, {"text": "a", "entities": [{"start": 1}]}):
+        assert read(write("t.json", json.dumps(values, indent=1))).rows == [values]
+
+
+# What pandas writes
+
+
+PANDAS = {
+    "columns": {"text": {"0": "a", "1": "b"}, "label": {"0": 1, "1": 2}},
+    "split": {"columns": ["text", "label"], "index": [0, 1], "data": [["a", 1], ["b", 2]]},
+    "records": [{"text": "a", "label": 1}, {"text": "b", "label": 2}],
+    "table": {
+        "schema": {"fields": [{"name": "text"}, {"name": "label"}], "primaryKey": ["index"]},
+        "data": [{"text": "a", "label": 1}, {"text": "b", "label": 2}],
+    },
+}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("orient", PANDAS)
+def test_layouts_of_pandas(write, read, orient, indent):
+    outcome = read(write("t.json", json.dumps(PANDAS[orient], indent=indent)))
+    assert outcome.rows == PANDAS["records"] and outcome.problems == []
+
+
+def test_rows_by_name_keep_it(write, read):
+    path = write("t.json", '{"anna": {"text": "a"}, "bo": {"text": "b", "label": 2}}')
+    outcome = read(path)
+    assert outcome.rows == [{"id": "anna", "text": "a"}, {"id": "bo", "text": "b", "label": 2}]
+    assert outcome.notes == [f"{path}: an object of 2 objects, read as a table"]
+
+
+def test_columns_of_which_one_lacks_a_row(write, read):
+    rows = read(write("t.json", '{"text": {"3": "a", "7": "b"}, "label": {"3": 1}}')).rows
+    assert rows == [{"text": "a", "label": 1}, {"text": "b", "label": None}]
+
+
+def test_a_row_of_another_length_is_bad(write, read):
+    path = write("t.json", '{"columns": ["text", "label"], "data": [["a", 1], ["b"], ["c", 3]]}')
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a", "label": 1}, {"text": "c", "label": 3}]
+    assert outcome.problems == [f"{path}, item 2: expected a JSON object, found list"]
+
+
+@pytest.mark.parametrize("content", ['{"columns": ["a"], "data": 3}', '{"columns": 3, "data": [[1]]}'])
+def test_other_values_of_these_names_are_an_object(write, read, content):
+    assert read(write("t.json", content)).rows == [json.loads(content)]
+
+
+def test_options_reach_the_rows(write):
+    path = write("t.json", json.dumps([{"body": "Größe", "kind": 1}], ensure_ascii=False).encode("cp1252"))
+    named = DataOptions(encoding="cp1252", text_column="body")
+    assert load_documents(str(path), options=named).dataset[:] == {"text": ["Größe"], "label": ["1"]}
+
+
+@pytest.mark.parametrize(("line", "is_one"), [('{"a": 1}', True), ("[1]", False), ("{", False), ("[" * 100_000, False)])
+def test_what_is_an_object(line, is_one):
+    assert is_object(line) is is_one
