@@ -87,7 +87,8 @@ def test_a_tokenizer_that_does_not_belong_to_the_model(refused_adapt, workplace)
     tokenizer.save_pretrained("bert")
     size = len(tokenizer)
     assert refused_adapt() == (
-        f"bert: the tokenizer has {size:,} tokens and the model {size - 9:,}: they do not belong together"
+        f"bert: the tokenizer has {size:,} tokens and the model {size - 9:,}: they do not belong together; "
+        "save the model's own tokenizer into the folder, or resize the model's token embeddings"
     )
 
 

@@ -219,6 +219,17 @@ def test_a_broken_tokenizer_leaves_no_folder(call, bert, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]
 
 
+def test_a_tokenizer_that_does_not_belong_to_the_model_leaves_no_folder(call, bert, tmp_path):
+    BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer.add_tokens([f"word{number}" for number in range(301 - len(tokenizer))])
+    tokenizer.save_pretrained(tmp_path / "bert")
+    status, _, err = call("import", tmp_path / "bert", "--from", "bert", "--output", tmp_path / "imported")
+    assert status == 2 and err.count("\n") == 1
+    assert f"{tmp_path}/bert: the tokenizer has 301 tokens and the model 300: they do not belong together; " in err
+    assert [path.name for path in tmp_path.iterdir()] == ["bert"]
+
+
 def test_the_other_commands_say_what_a_bare_model_cannot_do(call, lucidrains, bert, tmp_path, write_csv):
     output, data = tmp_path / "imported", write_csv(tmp_path / "data.csv", [("wet mud", "rain")])
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")

@@ -1,11 +1,12 @@
 """Weights of the package `linformer-pytorch` (tatp22): the outputs are the original's."""
 
+import argparse
 import inspect
 from pathlib import Path
 
 import pytest
 import torch
-from linformer_pytorch import Linformer, LinformerEncDec, LinformerLM
+from linformer_pytorch import Linformer, LinformerEncDec, LinformerLM, Padder
 
 from torch_linformer.models import LinformerForMaskedLM, LinformerModel
 from torch_linformer.models.convert import from_linformer_pytorch
@@ -110,6 +111,38 @@ def test_what_cannot_be_expressed_is_refused_by_its_name(option, language_model)
     for source in (theirs, theirs.state_dict())[: 2 if option in WEIGHTS_TELL else 1]:
         with pytest.raises(ValueError, match=f"^{option} cannot be expressed: "):
             from_linformer_pytorch(source)
+
+
+@pytest.mark.parametrize("option", ["causal", "full_attention", "decoder_mode"])
+@pytest.mark.parametrize("where", ["args", "config", "hyper_parameters"])
+def test_options_beside_the_weights_are_refused_too(option, where):
+    options = {**SIZES, option: True}
+    theirs = Linformer(**options)
+    kept = argparse.Namespace(**options) if where == "args" else options
+    with pytest.raises(ValueError, match=f"^{option}=True cannot be expressed: "):
+        from_linformer_pytorch({"state_dict": theirs.state_dict(), where: kept})
+
+
+def test_what_the_weights_leave_open_is_said(build, caplog):
+    theirs = build(Linformer, activation="relu")
+    from_linformer_pytorch(theirs)
+    told = {"decoder_mode": False, "causal": False, "full_attention": False, "activation": "relu"}
+    ours = from_linformer_pytorch({"model": theirs.state_dict(), "config": told})
+    assert ours.config.hidden_act == "relu" and not caplog.messages
+    from_linformer_pytorch({"model": theirs.state_dict(), "config": {"causal": False}})
+    from_linformer_pytorch(theirs.state_dict())
+    open_options = ["decoder_mode, full_attention", "decoder_mode, causal, full_attention"]
+    expected = "taken to be off, as the file does not tell: {} (outputs differ if not so)"
+    assert caplog.messages == [expected.format(names) for names in open_options]
+
+
+@pytest.mark.parametrize("model_class", [Linformer, LinformerLM])
+def test_a_model_in_a_padder(build, model_class):
+    theirs = build(model_class, **({"num_tokens": 37} if model_class is LinformerLM else {}))
+    bare, expected = Padder(theirs), from_linformer_pytorch(theirs)
+    for source in (bare, bare.state_dict(), torch.nn.DataParallel(bare).state_dict()):
+        ours = from_linformer_pytorch(source)
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), expected.parameters(), strict=True))
 
 
 def test_other_models_are_refused_by_their_names():

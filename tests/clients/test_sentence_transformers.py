@@ -6,7 +6,11 @@ import pytest
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedGISTEmbedLoss,
+    GISTEmbedLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from torch.nn import functional as F
 
@@ -56,6 +60,22 @@ def test_a_linformer_as_the_transformer_of_an_embedder(config, tokenizer, texts,
     embedder.save_pretrained(str(tmp_path / "saved"))
     loaded = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert np.allclose(loaded.encode(texts[0]), embedder.encode(texts[0]), atol=1e-5)
+
+
+def test_a_cached_loss_with_a_guide(config, tokenizer, texts, tmp_path):
+    """The guide is given the features that the model's modules have filled already."""
+    torch.manual_seed(0)
+    LinformerModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    embedders = [
+        SentenceTransformer(modules=[Transformer(str(tmp_path), max_seq_length=32), Pooling(24)], device="cpu").eval()
+        for _ in range(2)
+    ]
+    losses = []
+    for loss in (GISTEmbedLoss(*embedders), CachedGISTEmbedLoss(*embedders, mini_batch_size=3)):
+        features = [embedders[0].preprocess(half) for half in (texts[0][:6], texts[0][6:12])]
+        losses.append(loss(features, None))
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("lexical", ["none", "always"])

@@ -81,6 +81,24 @@ def test_what_transformers_passes_around_is_taken(any_model, model_class):
     assert isinstance(model(**inputs, **passed), tuple)
 
 
+@pytest.mark.parametrize("model_class", MODELS)
+@torch.no_grad()
+def test_what_others_hand_to_every_model_changes_nothing(any_model, model_class):
+    model, inputs = any_model(model_class)
+    shape = inputs["input_ids"].shape
+    handed = {
+        "tokenizer": object(),
+        "special_tokens_mask": torch.ones(shape, dtype=torch.long),
+        "offset_mapping": torch.zeros(*shape, 2, dtype=torch.long),
+        "overflow_to_sample_mapping": torch.zeros(shape[0], dtype=torch.long),
+        "length": torch.tensor([11, 11]),
+        "token_embeddings": torch.ones(*shape, 15),
+        "sentence_embedding": torch.ones(shape[0], 15),
+    }
+    expected, found = (model(**inputs, **more).to_tuple()[0] for more in ({}, handed))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("items", [7, torch.tensor(7)])
 def test_labels_shifted_already_and_the_items_of_a_step(build, token_ids, items):
     model = build(LinformerForCausalLM)

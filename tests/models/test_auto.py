@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import AutoModel, Trainer, TrainingArguments
 
+import torch_linformer
 from torch_linformer import LinformerSeq2SeqConfig
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM, LinformerForConditionalGeneration
 from torch_linformer.models.auto import AUTO_CLASSES
@@ -18,6 +19,18 @@ from torch_linformer.models.auto import AUTO_CLASSES
 def seq2seq(tiny):
     part = {name: value for name, value in tiny().to_dict().items() if name != "model_type"}
     return LinformerSeq2SeqConfig(encoder=part, decoder={**part, "causal": True})
+
+
+@pytest.mark.parametrize(
+    ("auto", "name"),
+    [("AutoModelForTextEncoding", "LinformerModel"), ("AutoModelForPreTraining", "LinformerForMaskedLM")],
+)
+def test_classes_by_what_they_are_for(build, tmp_path, auto, name):
+    model = build(getattr(torch_linformer, name))
+    model.save_pretrained(tmp_path)
+    opened = getattr(transformers, auto).from_pretrained(tmp_path, dtype=torch.float64)
+    assert type(opened) is type(model)
+    assert_close(dict(opened.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("model_type", AUTO_CLASSES)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast, TextStreamer, pipeline
 
+from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerCache, LinformerForCausalLM, LinformerForMaskedLM, LinformerModel
 from torch_linformer.models.arguments import CACHE
 
@@ -294,6 +295,23 @@ def test_a_streamer_says_what_generate_returns(causal, words, capsys):
     ids = words("w3 w4 w5", return_tensors="pt").input_ids
     found = model.generate(ids, streamer=TextStreamer(words, skip_prompt=True), **GREEDY)
     assert capsys.readouterr().out.split() == words.decode(found[0, 3:]).split()
+
+
+def test_strings_stop_and_the_last_token_of_a_prompt_is_healed(causal):
+    tokenizer = build_tokenizer("bytes", [], max_length=64, goes_on=True)
+    model = causal(dtype=torch.float32, vocab_size=len(tokenizer))
+    letters = tokenizer("abcdefghijklmnopqrstuvwxyz", add_special_tokens=False).input_ids
+    options = {**GREEDY, "suppress_tokens": sorted({*range(len(tokenizer))} - {*letters})}
+    ids = tokenizer("wet", return_tensors="pt").input_ids
+    plain = model.generate(ids, **options)
+    stop = tokenizer.decode(plain[0, 4:6])
+    stopped = model.generate(ids, stop_strings=[stop], tokenizer=tokenizer, **options)
+    assert torch.equal(stopped, plain[:, :6])
+    generator = pipeline("text-generation", model=model, tokenizer=tokenizer, device=model.device)
+    (found,) = generator("wet", stop_sequence=stop, return_full_text=False, **options)
+    assert found["generated_text"] == stop
+    healed = model.generate(ids, token_healing=True, tokenizer=tokenizer, **options)
+    assert torch.equal(healed[:, 1:4], ids[:, 1:]) and healed.shape == plain.shape
 
 
 def test_the_text_generation_pipeline(causal, words):

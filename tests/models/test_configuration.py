@@ -1,10 +1,12 @@
 """What a configuration refuses, and what it hands on to the model."""
 
 import json
+import re
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import AutoConfig
 
 from torch_linformer.models import LinformerConfig, LinformerModel, LinformerSeq2SeqConfig
 
@@ -26,6 +28,49 @@ def test_an_unknown_choice_is_refused_with_the_choices(tiny, field, choices):
     for choice in choices.split(", "):
         config = tiny(norm_first=True, causal=choice == "rotary", **{field: choice})
         assert getattr(config, field) == choice
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("windw", ". Did you mean 'window'?"),
+        ("hidden_dropout", ". Did you mean 'hidden_dropout_prob'?"),
+        ("n_layers", ". Did you mean 'num_hidden_layers'?"),
+        ("quux", ""),
+    ],
+)
+def test_a_keyword_that_nobody_knows_is_refused(tiny, name, hint):
+    message = f"^LinformerConfig\\(\\) got an unexpected keyword argument {name!r}{re.escape(hint)}$"
+    for make in (tiny, LinformerConfig, lambda **field: LinformerSeq2SeqConfig(encoder=field)):
+        with pytest.raises(TypeError, match=message):
+            make(**{name: 8})
+    with pytest.raises(TypeError, match=r"^LinformerSeq2SeqConfig\(\) .* 'memory_size'\. Did you mean 'memory_k'\?$"):
+        LinformerSeq2SeqConfig(memory_size=8)
+
+
+def test_keywords_of_transformers_are_taken(tiny):
+    names = {"num_labels": 5, "torch_dtype": "float16", "attn_implementation": "eager", "finetuning_task": "mnli"}
+    config = tiny(**names, architectures=["LinformerModel"], name_or_path="here", max_length=20, prefix="a")
+    assert (config.num_labels, config.dtype, config._attn_implementation) == (5, torch.float16, "eager")
+    assert (config.finetuning_task, config.name_or_path, config.prefix) == ("mnli", "here", "a")
+
+
+@pytest.mark.parametrize("kind", ["one", "both"])
+def test_what_other_libraries_leave_in_a_saved_configuration_stays(tiny, tmp_path, kind):
+    one = kind == "one"
+    config = tiny() if one else LinformerSeq2SeqConfig(encoder=tiny(), decoder=tiny(causal=True), bos_token_id=1)
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    fields = json.loads(path.read_text())
+    for part in [fields] if one else [fields, fields["encoder"], fields["decoder"]]:
+        part["tool_version"] = "2026.1"
+    path.write_text(json.dumps(fields))
+    opened = AutoConfig.from_pretrained(tmp_path)
+    again = type(config)(**opened.to_dict())
+    opened.update_from_string("tie_word_embeddings=false")
+    for loaded in (opened, again, type(config).from_dict({"tool_version": "2026.1"}) if one else again):
+        parts = [loaded] if one else [loaded, loaded.encoder, loaded.decoder]
+        assert [part.tool_version for part in parts] == ["2026.1"] * len(parts)
 
 
 CAUSAL_TEXT = "causal attention, whose slots are running means"

@@ -20,7 +20,7 @@ from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
+from torch_linformer.opening.pretrained import check_vocabulary, load_any_config, model_file, needs_code
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.reporting.files import write_json
 
@@ -110,11 +110,7 @@ def encoder_of(
         raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
     if task != "classify":  # whose head has its own pooling
         twin.config.pooling = pooling
-    if len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: they do not "
-            "belong together"
-        )
+    check_vocabulary(path, tokenizer, config.vocab_size)
     return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed), sentences)
 
 

@@ -24,8 +24,15 @@ BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", 
 # warn of the former name.
 CACHE_NAMES = ("past_key_values", "cache")
 CACHE = "cache" if "cache" in {field.name for field in fields(BaseModelOutputWithPast)} else "past_key_values"
-# generate counts columns for models whose cache does not.
-UNREAD = (*BOUNDARIES, "cache_position")
+# What others hand to every model, and ours have no use for: generate the columns that it counts and the tokenizer of
+# stop_strings and token_healing, tokenizers what they are asked to return, cached losses of sentence-transformers what
+# its modules have made of these features.
+UNREAD = (
+    *BOUNDARIES,
+    *("cache_position", "tokenizer", "assistant_tokenizer"),
+    *("special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"),
+    *("token_embeddings", "sentence_embedding", "all_layer_embeddings"),
+)
 
 
 def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -50,7 +57,7 @@ def known_arguments(*others: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 kwargs["past_key_values"] = kwargs.pop("cache")
             for name in kwargs:
                 if name not in known:
-                    _refuse(name, f"{type(args[0]).__name__}.forward()", names)
+                    refuse(name, f"{type(args[0]).__name__}.forward()", names)
             return forward(*args, **kwargs)
 
         return checked
@@ -82,7 +89,8 @@ def without_unread(kwargs: dict[str, Any], position_ids: object) -> dict[str, An
     return {name: value for name, value in kwargs.items() if name not in UNREAD}
 
 
-def _refuse(name: str, function: str, known: list[str]) -> None:
+def refuse(name: str, function: str, known: list[str]) -> None:
+    """Raise ``TypeError`` for a keyword, with the nearest of those that are known."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f". Did you mean {near[0]!r}?" if near else ""
     raise TypeError(f"{function} got an unexpected keyword argument {name!r}{hint}")

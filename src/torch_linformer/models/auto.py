@@ -11,13 +11,16 @@ AUTO_CLASSES = {  # of a model type
         "AutoModelForCausalLM": "LinformerForCausalLM",
         "AutoModelForMaskedLM": "LinformerForMaskedLM",
         "AutoModelForMultipleChoice": "LinformerForMultipleChoice",
+        "AutoModelForPreTraining": "LinformerForMaskedLM",
         "AutoModelForQuestionAnswering": "LinformerForQuestionAnswering",
         "AutoModelForSequenceClassification": "LinformerForSequenceClassification",
+        "AutoModelForTextEncoding": "LinformerModel",
         "AutoModelForTokenClassification": "LinformerForTokenClassification",
     },
     "linformer_seq2seq": {
         "AutoConfig": "LinformerSeq2SeqConfig",
         "AutoModel": "LinformerForConditionalGeneration",
+        "AutoModelForPreTraining": "LinformerForConditionalGeneration",
         "AutoModelForSeq2SeqLM": "LinformerForConditionalGeneration",
     },
 }

@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.keywords import CheckedKeywords
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import ATTENTIONS
 from torch_linformer.nn.attention.causal_slots import check_causal_k
@@ -48,7 +49,7 @@ FIELDS = (
 
 
 @strict
-class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
+class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     """What a Linformer model is built from. Defaults have the dimensions of RoBERTa-base at 4,096 tokens.
 
     It has the usual fields of transformers, and these.
@@ -87,6 +88,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         max_answer_length: tokens of an answer to a question at most, None for any; logits do not depend on it.
 
     Raises:
+        TypeError: for a keyword that neither it nor transformers knows; saved configurations may have any.
         ValueError: for a value that no model can be built from, and for an option that its attention does not have.
         huggingface_hub.errors.StrictDataclassFieldValidationError: for a value of another type.
 
@@ -159,7 +161,7 @@ class LinformerConfig(OpenedByAutoClasses, OverriddenByText):
         and ``kwargs`` may ask for other attention.
         """
         changes = take_fields(cls, kwargs)
-        return super().from_dict(with_changes(config_dict, changes), **kwargs)
+        return super().from_dict({"model_type": cls.model_type, **with_changes(config_dict, changes)}, **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
         if "memory" in kwargs:

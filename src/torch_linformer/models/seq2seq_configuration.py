@@ -7,6 +7,7 @@ from huggingface_hub.dataclasses import strict
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
+from torch_linformer.models.keywords import CheckedKeywords
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention.slots import Slots
 from torch_linformer.nn.options import (
@@ -30,7 +31,7 @@ OF_THE_PARTS = (
 
 
 @strict
-class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
+class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     """What an encoder-decoder is built from: two configurations, and how the second reads the first.
 
     It has the usual fields of transformers, and these.
@@ -51,6 +52,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
         decoder_start_token_id: what a target begins with; by default ``bos_token_id`` or else ``pad_token_id``.
 
     Raises:
+        TypeError: for a keyword that neither it nor transformers knows; saved configurations may have any.
         ValueError: for a value that no model can be built from.
         huggingface_hub.errors.StrictDataclassFieldValidationError: for a value of another type.
     """
@@ -87,7 +89,7 @@ class LinformerSeq2SeqConfig(OpenedByAutoClasses, OverriddenByText):
         if fields.get("memory_projection") in PARAMETERLESS and "memory_sharing" not in changes:
             fields.pop("memory_sharing", None)
         # Transformers exchanges parts afterwards: one may then have a vocabulary that the other does not.
-        return super().from_dict(fields, **kwargs, **changed_parts)
+        return super().from_dict({"model_type": cls.model_type, **fields}, **kwargs, **changed_parts)
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in OF_THE_PARTS:

@@ -8,7 +8,12 @@ from typing import Any
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel, convert
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.pretrained import load_any_config, load_tokenizer_if_any, quiet_transformers
+from torch_linformer.opening.pretrained import (
+    check_vocabulary,
+    load_any_config,
+    load_tokenizer_if_any,
+    quiet_transformers,
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,11 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     check_free(output)
     found, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
     if found.is_folder:
-        load_any_config(source)  # its errors describe what is wrong with the folder
-        model, tokenizer = found.convert(source, **arguments), load_tokenizer_if_any(source)
+        config: Any = load_any_config(source)  # its errors describe what is wrong with the folder
+        tokenizer = load_tokenizer_if_any(source)
+        if tokenizer is not None:
+            check_vocabulary(source, tokenizer, config.vocab_size)
+        model = found.convert(source, **arguments)
     else:
         if not Path(source).exists():
             raise InputError(f"{source}: no such file")

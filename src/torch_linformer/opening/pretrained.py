@@ -81,6 +81,15 @@ def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+    """Raise ``InputError`` where a tokenizer has tokens for which the model has no embedding."""
+    if len(tokenizer) > vocab_size:
+        raise InputError(
+            f"{source}: the tokenizer has {len(tokenizer):,} tokens and the model {vocab_size:,}: they do not belong "
+            "together; save the model's own tokenizer into the folder, or resize the model's token embeddings"
+        )
+
+
 def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     """The model below any head, in float32, on a device, for evaluation."""
     config: Any = load_any_config(source)

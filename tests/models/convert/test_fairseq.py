@@ -51,7 +51,9 @@ def checkpoint_of(sharing, lm_head=True, prefix="encoder", norm="layernorm_embed
         head |= {"layer_norm.weight": draw(WIDTH), "layer_norm.bias": draw(WIDTH), "bias": draw(VOCABULARY)}
         head["weight"] = state[f"{prefix}.sentence_encoder.embed_tokens.weight"]
         state |= {f"{prefix}.lm_head.{name}": tensor for name, tensor in head.items()}
-    return {**state, f"{prefix}.version": torch.tensor(2)}
+    versions = [f"{prefix}.version", f"{prefix}.sentence_encoder.version"]
+    versions += [f"{prefix}.sentence_encoder.layers.{layer}.version" for layer in range(LAYERS)]
+    return {**state, **{name: torch.tensor(2) for name in versions}}
 
 
 def scores_by_the_formula(state, ids, sharing, activation=F.gelu):
@@ -151,6 +153,14 @@ def test_names_of_older_versions():
     newer = from_fairseq(checkpoint_of("headwise"), num_heads=HEADS)
     older = from_fairseq(checkpoint_of("headwise", prefix="decoder", norm="emb_layer_norm"), num_heads=HEADS)
     assert_close(dict(older.state_dict()), dict(newer.state_dict()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("around", ["module.", "model.", "model.module."])
+def test_a_model_in_others(around):
+    state = checkpoint_of("headwise") | {"encoder.sentence_encoder.layers.0.self_attn.version": torch.tensor(1)}
+    bare = from_fairseq(state, num_heads=HEADS)
+    wrapped = from_fairseq({"model": {f"{around}{name}": state[name] for name in state}}, num_heads=HEADS)
+    assert_close(dict(wrapped.state_dict()), dict(bare.state_dict()), rtol=0, atol=0)
 
 
 def test_without_a_head_only_the_backbone_is_imported(token_ids):

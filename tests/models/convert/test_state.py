@@ -75,6 +75,13 @@ def test_what_is_no_state_dict(tmp_path):
         tensors_in({"epoch": 3, "name": "x", "a": torch.ones(2)})
 
 
+@pytest.mark.parametrize("around", ["module.", "model.", "_orig_mod.", "net.", "model.module._orig_mod."])
+def test_names_of_modules_around_the_model_are_taken_off(around):
+    state = {"net.layers.0.weight": torch.ones(2), "net.layers.1.weight": torch.zeros(2)}
+    assert tensors_in({f"{around}{name}": tensor for name, tensor in state.items()}) == state
+    assert set(tensors_in({f"{around}a": torch.ones(2), "b": torch.ones(2)})) == {f"{around}a", "b"}
+
+
 @pytest.mark.parametrize("wrapper", ["model", "state_dict", "model_state_dict"])
 def test_a_state_dict_inside_a_checkpoint(wrapper):
     inside = {"a": torch.ones(2)}

@@ -16,6 +16,7 @@ from torch_linformer.models.convert.state import (
     count,
     expanded,
     heads_for,
+    options_in,
     pop_projections,
     projections,
     renamed,
@@ -50,9 +51,9 @@ LANGUAGE_MODEL = {
     "lm_head.layer_norm.*": "lm_head.norm.*",
     "lm_head.*": "lm_head.decoder.*",
 }
-# Tensors stored twice, and the bias of the shared layer, which is never used there.
+# Numbers of versions, tensors stored twice, and the bias of the shared layer, which is never used there.
 REPEATED = re.compile(
-    r"encoder\.(sentence_encoder\.)?version$"
+    r"(.+\.)?version$"
     r"|encoder\.sentence_encoder\.(layers\.\d+\.shared_)?compress_layer\.(weight|bias)$"
     r"|encoder\.sentence_encoder\.layers\.\d+\.self_attn\.compress_[kv]\.bias$"
 )
@@ -97,20 +98,10 @@ def from_fairseq(checkpoint: Mapping[str, Any], *, num_heads: int | None = None)
 
     keys, values = pop_projections(tensors, ours, layers)
     sharing = sharing_of(keys, values)  # old versions made a shared layer for each layer, so names do not tell it
-    config = _config(tensors, ours, keys, sharing, _options(checkpoint), num_heads)
+    config = _config(tensors, ours, keys, sharing, options_in(checkpoint), num_heads)
     tensors |= projections(sharing, keys, values, ours)
     _convert(tensors, ours, config)
     return build(LinformerForMaskedLM if language_model else LinformerModel, config, tensors)
-
-
-def _options(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model's options: "args" of older checkpoints, "cfg" of newer ones."""
-    options = checkpoint.get("args")
-    if options is None and isinstance(checkpoint.get("cfg"), Mapping):
-        options = checkpoint["cfg"].get("model")
-    if options is None or isinstance(options, Tensor):
-        return {}
-    return options if isinstance(options, Mapping) else vars(options)
 
 
 def _config(

@@ -17,9 +17,11 @@ from torch_linformer.models.convert.state import (
     count,
     expanded,
     head_dim_field,
+    options_in,
     pop_projections,
     projections,
     renamed,
+    report_taken,
     sharing_of,
     tensors_in,
 )
@@ -44,6 +46,12 @@ EMBEDDINGS = {
     "pos_emb.inv_freq": "embeddings.position_embeddings.weight",
 }
 LOGITS = {"to_logits.*": "lm_head.decoder.*"}
+# Options that weights do not tell, and why they cannot be expressed.
+UNTOLD = {
+    "decoder_mode": "its layers read a memory, as only a decoder of another kind does here",
+    "causal": "its mask on slots lets every position see the future",
+    "full_attention": "its attention uses no projections, so those among its weights are not trained",
+}
 # With emb_dim: linear maps around the layers, multiplied into the embeddings and the logits.
 PROJECTED = {"linformer.project_in.*": "project_in.*", "linformer.project_out.*": "project_out.*"}
 
@@ -58,10 +66,11 @@ def from_linformer_pytorch(
     maps that ``emb_dim`` adds around the layers part of the embeddings and of the head, the fixed positions learned.
 
     Args:
-        source: a state dict of either class, a checkpoint that holds one, or the module itself. Weights do not tell
-            ``causal``, ``full_attention``, ``decoder_mode`` or ``activation``: the module does, so that what cannot
-            be expressed is refused. With a state dict they are taken to be off.
-        activation: ``gelu`` or ``relu``; by default the module's, or with a state dict ``gelu``.
+        source: a state dict of either class, a checkpoint that holds one, or the module itself; in a ``Padder`` or
+            not. Weights do not tell ``causal``, ``full_attention``, ``decoder_mode`` or ``activation``: the module
+            does, and a checkpoint with its options ("args", "config", "hyper_parameters"), so that what cannot be
+            expressed is refused. With a state dict alone they are taken to be off, and a log line says so.
+        activation: ``gelu`` or ``relu``; by default the module's or the checkpoint's, else ``gelu``.
 
     Returns:
         A ``LinformerForMaskedLM`` for a language model; a ``LinformerModel`` for one without logits (``return_emb``),
@@ -70,11 +79,16 @@ def from_linformer_pytorch(
     Raises:
         ValueError: for an option that cannot be expressed, by its name, or names or shapes that do not fit.
     """
+    options: Mapping[str, Any] = dict.fromkeys(UNTOLD, False)
     if isinstance(source, nn.Module):
         _refuse_module(source)
         functions: list[Any] = [part.activation for part in source.modules() if hasattr(part, "activation")]
         activation = activation or next((function.__name__ for function in functions), None)
         source = source.state_dict()
+    else:
+        options = options_in(source)
+        _refuse_options(options)
+        activation = activation or options.get("activation")
     state = tensors_in(source)
     language_model, logits = "to_token_emb.weight" in state, "to_logits.weight" in state
     projected = any(name.startswith("linformer.project_") for name in state)
@@ -88,6 +102,7 @@ def from_linformer_pytorch(
         names |= expanded(EMBEDDINGS, ours=backbone)
         names |= expanded((LOGITS if logits else {}) | (PROJECTED if projected else {}))
     tensors = renamed("linformer-pytorch", state, names)
+    report_taken([name for name in UNTOLD if name not in options])
 
     for layer in range(layers):
         _convert_layer(tensors, f"{backbone}encoder.layers.{layer}.", heads)
@@ -113,12 +128,15 @@ def _refuse(option: str, why: str) -> None:
 def _refuse_module(module: nn.Module) -> None:
     """Refuse the options that a module has and its weights do not tell."""
     for part in module.modules():
-        if getattr(part, "decoder_mode", False):
-            _refuse("decoder_mode=True", "its layers read a memory, as only a decoder of another kind does here")
-        if getattr(part, "causal_mask", None) is not None:
-            _refuse("causal=True", "its mask on slots lets every position see the future")
-        if getattr(part, "full_attention", False):
-            _refuse("full_attention=True", "its attention has no projections to import")
+        told = {name: getattr(part, name, False) for name in UNTOLD}
+        _refuse_options({**told, "causal": getattr(part, "causal_mask", None) is not None})
+
+
+def _refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse those of :data:`UNTOLD` that are on."""
+    for name, why in UNTOLD.items():
+        if options.get(name):
+            _refuse(f"{name}=True", why)
 
 
 def _refuse_state(state: State, stem: str) -> None:

@@ -22,6 +22,10 @@ State = Mapping[str, Tensor]
 _logger = logging.getLogger("torch_linformer.models.convert")
 _LISTED = 12  # names an error spells out
 _WRAPPERS = ("model", "state_dict", "model_state_dict")
+_OPTIONS = ("args", "cfg", "config", "hparams", "hyper_parameters")
+# Modules around a model: parallel ones, those of training loops, torch.compile, the Padder of linformer-pytorch. That
+# package and fairseq begin no name so; of lucidrains those that begin with "net.layers." or "net.blocks." are its own.
+_AROUND = re.compile(r"(module|model|_orig_mod|net)\.(?!(layers|blocks)\.)")
 
 # What the models of other packages have in common: sums without length factor, embeddings without norm, no padding.
 PLAIN = {
@@ -78,12 +82,32 @@ def refusal(path: str | PathLike[str], error: pickle.UnpicklingError) -> ValueEr
 
 
 def tensors_in(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state dict in a checkpoint: the mapping itself, or its entry "model", "state_dict" or "model_state_dict"."""
+    """The state dict in a checkpoint: the mapping itself, or its entry "model", "state_dict" or "model_state_dict".
+
+    The names of modules around the model are taken off.
+    """
     inside = next((checkpoint[name] for name in _WRAPPERS if isinstance(checkpoint.get(name), Mapping)), checkpoint)
     others = [name for name, value in inside.items() if not isinstance(value, Tensor)]
     if others:
         raise ValueError(f"the checkpoint is not a state dict: {_listed(others)} are not tensors")
+    while around := _AROUND.match(next(iter(inside), "")):
+        if not all(name.startswith(around[0]) for name in inside):
+            break
+        inside = {name.removeprefix(around[0]): tensor for name, tensor in inside.items()}
     return dict(inside)
+
+
+def options_in(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options that a model was made with, where its checkpoint holds them; fairseq keeps them under "model"."""
+    for name in _OPTIONS:
+        options = checkpoint.get(name)
+        if isinstance(options, Mapping) and isinstance(options.get("model"), Mapping | argparse.Namespace):
+            options = options["model"]
+        if isinstance(options, argparse.Namespace):
+            options = vars(options)
+        if isinstance(options, Mapping):
+            return options
+    return {}
 
 
 def expanded(table: Mapping[str, str], theirs: str = "", ours: str = "") -> dict[str, str]:
@@ -119,6 +143,12 @@ def report_left_out(names: Collection[str], why: str) -> None:
     """Log which tensors of the source the model does not have."""
     if names:
         _logger.warning("left out, %s: %s", why, _listed(sorted(names)))
+
+
+def report_taken(options: Sequence[str]) -> None:
+    """Log which options of the source are taken to be off, because nothing tells them."""
+    if options:
+        _logger.warning("taken to be off, as the file does not tell: %s (outputs differ if not so)", _listed(options))
 
 
 def heads_for(width: int, num_heads: int | None) -> int:
