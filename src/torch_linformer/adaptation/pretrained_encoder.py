@@ -18,6 +18,7 @@ from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
@@ -92,7 +93,7 @@ def encoder_of(
     sentences: bool = False,
     seed: int = 0,
 ) -> PretrainedEncoder:
-    """What is adapted, a copy, from a model that :func:`check_kind` accepted, or from its folder.
+    """What is adapted, a copy in float32, from a model that :func:`check_kind` accepted, or from its folder.
 
     Raises:
         InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
@@ -101,7 +102,7 @@ def encoder_of(
         imported = model if isinstance(model, LinformerPreTrainedModel) else FAMILIES[config.model_type](model)
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: {error}") from None
-    twin: Any = with_attention(imported, attention="full")
+    twin: Any = with_attention(imported, attention="full").to(WEIGHTS)
     if task is None:
         task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
     if task == "embed":

@@ -81,7 +81,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
         )
-    scores = Scores(model, document_vectors(folder, reader_config(model.config))).float().eval()
+    scores = Scores(model, document_vectors(folder, reader_config(model.config))).eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)

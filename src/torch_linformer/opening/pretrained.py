@@ -23,6 +23,7 @@ from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert.state import refusal
+from torch_linformer.opening.devices import WEIGHTS
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
@@ -89,7 +90,7 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
         config.chunk_size = None  # chunks would not give whole matrices to look at
     try:
         model: PreTrainedModel = AutoModel.from_pretrained(
-            source, config=config, dtype="float32", trust_remote_code=False
+            source, config=config, dtype=WEIGHTS, trust_remote_code=False
         )
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
