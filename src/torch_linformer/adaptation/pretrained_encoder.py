@@ -102,7 +102,8 @@ def encoder_of(
         imported = model if isinstance(model, LinformerPreTrainedModel) else FAMILIES[config.model_type](model)
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: {error}") from None
-    twin: Any = with_attention(imported, attention="full").to(WEIGHTS)
+    twin: Any = with_attention(imported, attention="full")
+    twin.to(WEIGHTS)
     if task is None:
         task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
     if task == "embed":
