@@ -10,6 +10,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from torch.nn import functional as F
 
+from torch_linformer.inference import Predictor
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models import LinformerModel
 from torch_linformer.training.retrieval_trainer import contrastive_loss
@@ -76,6 +77,9 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     embed_files(settings, tmp_path / "vectors.npy", device="cpu")
     embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu", trust_remote_code=lexical != "none")
     assert embedder.max_seq_length == 24
+    marked = ["wet <mask> mud", "sand</s><pad><pad> and<sep>"]
+    read = Predictor(str(tmp_path / "run"), vectors=True, device="cpu", precision="fp32")({"text": marked})
+    assert np.allclose(embedder.encode(marked), read["embedding"], atol=1e-5)
     vectors = embedder.encode(texts[0])
     cut = np.array([len(ids) > 24 for ids in embedder.tokenizer(texts[0])["input_ids"]])
     alike = np.isclose(vectors, np.load(tmp_path / "vectors.npy"), atol=1e-5).all(axis=1)

@@ -20,8 +20,9 @@ from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.pretrained import load_any_config, model_file, needs_code
+from torch_linformer.opening.pretrained import load_any_config, needs_code
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.reporting.files import write_json
 

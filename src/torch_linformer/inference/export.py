@@ -13,10 +13,11 @@ from torch_linformer import models
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.pretrained import model_file
 from torch_linformer.opening.sentence_pooling import POOLINGS, document_vectors, write_sentence_modules
+from torch_linformer.opening.tokenizers import save_tokenizer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 PROMPTS = "config_sentence_transformers.json"  # what sentence-transformers puts before queries and documents
@@ -89,7 +90,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
         if not difference <= _TOLERANCE:
             problem = f"the exported scores differ by {difference:.1e} of the largest"
             raise InputError(f"{folder}: {problem}; nothing is kept")
-        tokenizer.save_pretrained(temporary)
+        save_tokenizer(tokenizer, model, temporary)
         model.config.save_pretrained(temporary)
         if "sentence_embedding" in scores.outputs and scores.vectors.pooling in POOLINGS.values():
             write_sentence_modules(model.config, temporary, scores.vectors)

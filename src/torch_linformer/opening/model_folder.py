@@ -12,7 +12,8 @@ from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, Li
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
-from torch_linformer.opening.pretrained import load_any_config, load_own_tokenizer, quiet_transformers
+from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.tokenizers import load_own_tokenizer
 
 # Every model by the name of its class.
 MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.sources import find_source
-from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
@@ -253,8 +253,8 @@ def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None)
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
-        load_tokenizer(settings.from_model)  # its errors name what is wrong with the model's folder
-    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
+        return for_documents(load_tokenizer(settings.from_model), **options)
+    return build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
 
 
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:
