@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,14 @@ from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config, needs_code
 from torch_linformer.opening.sentence_pooling import sentence_pooling
-from torch_linformer.reporting.files import write_json
+from torch_linformer.opening.sentence_settings import (
+    AS_THEY_ARE,
+    MODULES,
+    PROMPTS,
+    SentenceSettings,
+    sentence_settings,
+    write_transformer,
+)
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # in configurations of rotary models
@@ -41,6 +48,7 @@ class PretrainedEncoder:
         tokenizer: its own.
         objective: what it is used for.
         sentences: whether it is a folder of sentence-transformers.
+        settings: how that reads texts.
     """
 
     path: str
@@ -48,11 +56,17 @@ class PretrainedEncoder:
     tokenizer: PreTrainedTokenizerFast
     objective: Embeddings
     sentences: bool = False
+    settings: SentenceSettings = AS_THEY_ARE
 
     @property
     def longest(self) -> int:
-        """Tokens that it reads at once."""
+        """Tokens that it can read at once."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def usual_length(self) -> int:
+        """Tokens that it reads at once in use."""
+        return self.settings.longest(self.longest)
 
 
 def load_encoder(
@@ -80,7 +94,8 @@ def load_encoder(
     tokenizer = load_tokenizer(path)
     sentences = pooling is not None
     pooling = pooling or "mean"
-    return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
+    original = encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, seed=seed)
+    return replace(original, sentences=sentences, settings=sentence_settings(path)) if sentences else original
 
 
 def encoder_of(
@@ -91,7 +106,6 @@ def encoder_of(
     *,
     task: str | None = None,
     pooling: str = "mean",
-    sentences: bool = False,
     seed: int = 0,
 ) -> PretrainedEncoder:
     """What is adapted, a copy in float32, from a model that :func:`check_kind` accepted, or from its folder.
@@ -118,19 +132,19 @@ def encoder_of(
             f"{path}: the tokenizer has {len(tokenizer):,} tokens and the model {config.vocab_size:,}: they do not "
             "belong together"
         )
-    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed), sentences)
+    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed))
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
     """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
-    modules = json.loads(cast(Path, model_file(source, "modules.json")).read_text(encoding="utf-8"))
+    modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
     configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
-    for name in ("modules.json", "config_sentence_transformers.json", *configs):
+    for name in (MODULES, PROMPTS, *configs):
         (folder / name).parent.mkdir(exist_ok=True)
         file = model_file(source, name)
         if file is not None:
             shutil.copyfile(file, folder / name)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    write_transformer(folder, max_length, sentence_settings(source))
 
 
 def check_kind(path: str, config: Any) -> None:

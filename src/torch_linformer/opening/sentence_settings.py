@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch_linformer.errors import InputError
 from torch_linformer.opening.model_files import model_file
+from torch_linformer.reporting.files import write_json
 
 MODULES = "modules.json"  # that a folder of sentence-transformers has
 PROMPTS = "config_sentence_transformers.json"
@@ -41,6 +43,9 @@ class SentenceSettings:
         return most if self.max_seq_length is None else min(self.max_seq_length, most)
 
 
+AS_THEY_ARE = SentenceSettings()  # texts of other folders
+
+
 def sentence_settings(path: str) -> SentenceSettings:
     """The settings of a folder, or on the hub; the defaults where it is none of sentence-transformers.
 
@@ -50,36 +55,53 @@ def sentence_settings(path: str) -> SentenceSettings:
         InputError: a file cannot be read, has a value of another type, or the default prompt is not among the prompts.
     """
     if model_file(path, MODULES) is None:
-        return SentenceSettings()
-    told = _fields(path, PROMPTS)
-    transformer = next(filter(None, (_fields(path, name) for name in _NAMES)), {})
-    max_seq_length = transformer.get("max_seq_length") or _fields(path, TOKENIZER).get("model_max_length")
-    name = told.get("default_prompt_name")
-    prompts = {name: text or "" for name, text in _typed(path, PROMPTS, "prompts", told.get("prompts"), dict).items()}
-    if name is not None and name not in prompts:
+        return AS_THEY_ARE
+    told, transformer = _Fields(path, PROMPTS), _transformer(path)
+    prompts = {name: told.typed(str, text, f"prompt {name!r}") for name, text in told.get(dict, "prompts").items()}
+    default = told.get(str, "default_prompt_name") or None
+    if default is not None and default not in prompts:
         known = ", ".join(map(repr, prompts)) or "none"
-        raise InputError(f"{path}: the default prompt of {PROMPTS} is {name!r}, and its prompts are {known}; correct it")
+        raise InputError(f"{path}: default_prompt_name in {PROMPTS} is {default!r}: name one of its prompts, {known}")
+    length = transformer.get(int, "max_seq_length") or _Fields(path, TOKENIZER).get(int, "model_max_length")
     return SentenceSettings(
         prompts=prompts,
-        default_prompt_name=name,
-        max_seq_length=_typed(path, TRANSFORMER, "max_seq_length", max_seq_length, int) or None,
-        do_lower_case=_typed(path, TRANSFORMER, "do_lower_case", transformer.get("do_lower_case"), bool),
+        default_prompt_name=default,
+        max_seq_length=length or None,
+        do_lower_case=transformer.get(bool, "do_lower_case"),
     )
 
 
-def _fields(path: str, name: str) -> dict[str, Any]:
-    """The content of a JSON file, empty where there is none."""
-    file = model_file(path, name)
-    try:
-        return {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path}: {name} cannot be read ({error}); copy the folder again") from None
+def write_transformer(folder: Path, max_seq_length: int, settings: SentenceSettings) -> None:
+    """Write the length and the case of texts into a folder of sentence-transformers."""
+    write_json(folder / TRANSFORMER, {"max_seq_length": max_seq_length, "do_lower_case": settings.do_lower_case})
 
 
-def _typed(path: str, file: str, name: str, value: Any, kind: type) -> Any:
-    """A value of a type, or the type's empty one where it is left out."""
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise InputError(f"{path}: {name} in {file} must be of type {kind.__name__}, got {value!r}; correct it")
-    return value
+def _transformer(path: str) -> "_Fields":
+    """What is said of the model's texts."""
+    return next((fields for name in _NAMES if (fields := _Fields(path, name)).values), _Fields(path, TRANSFORMER))
+
+
+class _Fields:
+    """The fields of a JSON file beside a model; none where there is no such file."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path, self.name = path, name
+        file = model_file(path, name)
+        try:
+            self.values = {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: {name} cannot be read ({error}); copy the folder again") from None
+
+    def get(self, kind: type, field: str) -> Any:
+        """The value of a field, or the empty one of its type where there is none."""
+        return self.typed(kind, self.values.get(field), field)
+
+    def typed(self, kind: type, value: Any, field: str) -> Any:
+        """``value``, if it is of this type."""
+        if value is None:
+            return kind()
+        if not isinstance(value, kind):
+            raise InputError(
+                f"{self.path}: {field} in {self.name} must be of type {kind.__name__}, got {value!r}; correct it"
+            )
+        return value
