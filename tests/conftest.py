@@ -429,6 +429,28 @@ def save_source():
 
 
 @pytest.fixture(scope="session")
+def prompted_embedder(tmp_path_factory, save_source, masked_run):
+    """A folder of sentence-transformers with a model of ours of 32 tokens: it reads 16, after a prompt, in lower case.
+
+    Not to be changed.
+    """
+    from transformers import AutoTokenizer
+
+    from torch_linformer import LinformerConfig, LinformerModel
+
+    tokenizer = AutoTokenizer.from_pretrained(masked_run.folder)
+    folder = save_source(tmp_path_factory.mktemp("embedder") / "prompted", tokenizer, pooling="mean_tokens")
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+    config = LinformerConfig(vocab_size=len(tokenizer), max_position_embeddings=32, k=8, initializer_range=0.3, **sizes)
+    torch.manual_seed(0)
+    LinformerModel(config).save_pretrained(folder)
+    prompts = {"prompts": {"passage": "Sea: "}, "default_prompt_name": "passage"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
+    return folder
+
+
+@pytest.fixture(scope="session")
 def word_tokenizer():
     """A function: a small tokenizer of the WordPiece kind, as a checkpoint from elsewhere would bring it."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

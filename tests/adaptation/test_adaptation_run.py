@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import (
@@ -27,13 +28,15 @@ from transformers import (
 import torch_linformer.training
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import WithoutSlots, verdict_on_slots
-from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.adaptation.adaptation_run import Adaptation, run_adaptation
 from torch_linformer.adaptation.distillation import split_slot_parameters
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.sentence_settings import sentence_settings
 from torch_linformer.training.step_costs import StepCost
+from torch_linformer.training.training_screen import TrainingScreen
 
 LONGEST, READ = 16, 32  # tokens of the original, and of the adapted
 FILES = [
@@ -160,6 +163,30 @@ def test_transformers_opens_it_and_it_is_what_was_scored(finished, source, weath
         ours = model.eval()(**batch).last_hidden_state[:, 0]
         theirs = BertModel.from_pretrained(source).eval()(**batch).last_hidden_state[:, 0]
     assert F.cosine_similarity(ours, theirs).mean() > 0.9
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp_path):
+    """With its default prompt, in its case and of its length, unless another is asked for; the result reads them so."""
+    path = shutil.copytree(source, tmp_path / "prompted")
+    told = {"max_seq_length": 12, "do_lower_case": True}
+    (path / "sentence_bert_config.json").write_text(json.dumps(told))
+    prompts = json.dumps({"prompts": {"passage": "Sea: "}, "default_prompt_name": "passage"})
+    (path / "config_sentence_transformers.json").write_text(prompts)
+    for max_length, length in ((None, 12), (14, 14)):
+        output = tmp_path / str(length)
+        assert f"the student {length}, with" in adapt(output, path=path, max_length=max_length, steps=1)
+        assert json.loads((output / "sentence_bert_config.json").read_text()) == {**told, "max_seq_length": length}
+        assert (output / "config_sentence_transformers.json").read_text() == prompts
+        assert sentence_settings(str(output)).prompt == "Sea: "
+        assert AutoTokenizer.from_pretrained(output)("WET").input_ids == tokenizer("wet").input_ids
+    original = load_encoder(str(path))
+    texts = Dataset.from_dict({"text": [f"Wet {number}" for number in range(200)]})
+    settings = AdaptSettings(data="texts", k=4, window=4, device="cpu", precision="fp32")
+    adaptation = Adaptation(original, texts, texts, settings, TrainingScreen())
+    assert adaptation.texts.test.windows[0]["input_ids"][:-1] == tokenizer("sea: wet 0").input_ids[:-1]
+    assert adaptation.teacher.marks.before == 1 + len(tokenizer("sea:").input_ids) - 2
+    assert adaptation.student.config.exact_first == 1
 
 
 def test_costs_that_cannot_be_measured_are_missing(finished):

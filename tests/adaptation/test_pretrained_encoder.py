@@ -1,5 +1,6 @@
 """The original as it is imported: exactly what it was, and what a folder or the hub says of its embeddings."""
 
+import copy
 import json
 import shutil
 
@@ -9,6 +10,7 @@ import torch
 from torch.testing import assert_close
 from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
 
+from torch_linformer.adaptation import adapt
 from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
 from torch_linformer.errors import InputError
 
@@ -28,6 +30,24 @@ def test_it_is_the_original(folder, tokenizer):
     for own, wanted in zip(ours, theirs, strict=True):
         assert_close(own[real], wanted[real], atol=1e-5, rtol=1e-5)
     assert (source.longest, source.objective.pooling, source.sentences) == (16, "max", True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_learns_in_float32(tmp_path, save_source, tokenizer, dtype):
+    """From a folder and in memory, as the same weights stored in float32 do; the original stays as it is."""
+    path = save_source(tmp_path / "half", tokenizer)
+    half = BertModel.from_pretrained(path).to(dtype)
+    half.save_pretrained(path)
+    assert BertModel.from_pretrained(path).dtype == dtype
+    source = load_encoder(str(path))
+    words = half.embeddings.word_embeddings.weight
+    assert_close(source.model.embeddings.word_embeddings.weight, words.float(), rtol=0, atol=0)
+    texts = [f"wet mud {number} and the sea" for number in range(200)]
+    options = {"k": 4, "window": 2, "steps": 2, "device": "cpu", "precision": "fp32"}
+    trained = adapt(half, tokenizer, texts, **options)
+    expected = adapt(copy.deepcopy(half).float(), tokenizer, texts, **options)
+    assert trained.dtype == torch.float32 and half.dtype == dtype
+    assert all(torch.equal(*pair) for pair in zip(trained.parameters(), expected.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("mode", ["cls", ["cls"], ["cls", "mean"], "lasttoken"])

@@ -13,7 +13,11 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from torch.nn import functional as F
+from transformers import BertTokenizer
 
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation_run import run_adaptation
+from torch_linformer.inference import Predictor
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models import LinformerModel
 from torch_linformer.training.retrieval_trainer import contrastive_loss
@@ -96,6 +100,9 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     embed_files(settings, tmp_path / "vectors.npy", device="cpu")
     embedder = SentenceTransformer(str(tmp_path / "run"), device="cpu", trust_remote_code=lexical != "none")
     assert embedder.max_seq_length == 24
+    marked = ["wet <mask> mud", "sand</s><pad><pad> and<sep>"]
+    read = Predictor(str(tmp_path / "run"), vectors=True, device="cpu", precision="fp32")({"text": marked})
+    assert np.allclose(embedder.encode(marked), read["embedding"], atol=1e-5)
     vectors = embedder.encode(texts[0])
     cut = np.array([len(ids) > 24 for ids in embedder.tokenizer(texts[0])["input_ids"]])
     alike = np.isclose(vectors, np.load(tmp_path / "vectors.npy"), atol=1e-5).all(axis=1)
@@ -104,6 +111,41 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     embedder.save_pretrained(str(tmp_path / "saved"))
     saved = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=lexical != "none")
     assert np.allclose(saved.encode(texts[0]), vectors, atol=1e-5)
+
+
+@pytest.mark.usefixtures("no_fresh_process")
+@pytest.mark.parametrize("tokenizer_class", [BertTokenizer, None], ids=["bert", "general"])
+def test_texts_are_read_by_both_as_an_original_of_sentence_transformers_says(
+    save_source, word_tokenizer, tmp_path, tokenizer_class
+):
+    """In lower case, after its default prompt, of its length, before adapting and after: saved by either, too."""
+    special = [f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
+    words = [*special, "wet", "Wet", "mud", "Mud", "sea", "ice", "é", "É", "passage", "query", ":", "[", "]"]
+    roles = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    tokenizer = word_tokenizer(words, **roles)
+    if tokenizer_class is not None:
+        tokenizer = tokenizer_class(vocab={word: n for n, word in enumerate(words)}, do_lower_case=False)
+    source = save_source(tmp_path / "source", tokenizer, pooling="mean_tokens")
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 13, "do_lower_case": true}')
+    prompts = {"prompts": {"document": "Passage : ", "query": "query : "}, "default_prompt_name": "document"}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    texts = ["Wet Mud ice", "wet mud ice", "sea [SEP] É [MASK] [PAD]", "ice sea " * 20]
+    data = tmp_path / "texts.csv"
+    data.write_text("text\n" + "".join(f"{words[5 + n % 8]} sea {words[5 + n % 7]}\n" for n in range(250)))
+    options = {"k": 4, "window": 2, "steps": 1, "device": "cpu", "precision": "fp32"}
+    run_adaptation(str(source), AdaptSettings(data=str(data), output=str(tmp_path / "adapted"), **options))
+    original = SentenceTransformer(str(source), device="cpu")
+    adapted = SentenceTransformer(str(tmp_path / "adapted"), device="cpu")
+    assert adapted.max_seq_length == original.max_seq_length == 13 and adapted.prompts == original.prompts
+    plain = [text for text in texts if "[" not in text]  # the original reads special tokens in a text
+    read = [embedder.preprocess(plain, prompt="Passage : ")["input_ids"].tolist() for embedder in (original, adapted)]
+    assert read[0] == read[1]
+    adapted.save_pretrained(str(tmp_path / "saved"))
+    for folder in ("adapted", "saved"):
+        vectors = SentenceTransformer(str(tmp_path / folder), device="cpu").encode(texts)
+        found = Predictor(str(tmp_path / folder), vectors=True, device="cpu", precision="fp32")({"text": texts})
+        assert np.allclose(vectors, found["embedding"], atol=1e-5) and np.allclose(vectors[0], vectors[1], atol=1e-6)
+        assert not np.allclose(vectors[0], vectors[3], atol=1e-2)
 
 
 def test_the_loss_is_that_of_sentence_transformers():

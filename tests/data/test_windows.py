@@ -42,6 +42,28 @@ def test_the_cut_keeps_both_ends(tokenizer, text, max_length):
     assert encoded["length"] == [len(ids)] and encoded["num_tokens"] == [len(whole)]
 
 
+@pytest.mark.parametrize("prompt", ["the cat: ", "query:"])
+def test_a_prompt_stands_before_each_window(tokenizer, prompt):
+    """The first is the beginning of prompt and text as one; the others have the prompt's tokens too."""
+    text = "the other cat ran after the rat " * 4
+    joined = DocumentEncoder(tokenizer, 1000)([prompt + text])["input_ids"][0]
+    whole = DocumentEncoder(tokenizer, 1000, prompt=prompt)([text])
+    assert whole["input_ids"] == [joined] and whole["length"] == whole["num_tokens"] == [len(joined)]
+    encoder = DocumentEncoder(tokenizer, 16, overflow="windows", stride=0, prompt=prompt)
+    number, windows = encoder.prompt_tokens, encoder([text])["input_ids"]
+    assert number > 1 and len(windows) > 1
+    assert all(ids[: 1 + number] == joined[: 1 + number] and len(ids) <= 16 for ids in windows)
+    assert [token for ids in windows for token in ids[1 + number : -1]] == joined[1 + number : -1]
+    cut = DocumentEncoder(tokenizer, 16, prompt=prompt, whole=True)([text])
+    assert cut["input_ids"] == [[*joined[:15], SEP]] and cut["whole_ids"] == [joined]
+    assert encoder.fingerprint != DocumentEncoder(tokenizer, 16, overflow="windows", stride=0).fingerprint
+
+
+def test_a_prompt_that_leaves_no_room(tokenizer):
+    with pytest.raises(InputError, match="8 tokens leave no room for text beside the special tokens and the prompt "):
+        DocumentEncoder(tokenizer, 8, prompt="naïve 😀 naïve 😀 naïve")
+
+
 def test_the_encoder_leaves_the_tokenizer_alone(word_tokenizer):
     tokenizer = word_tokenizer(["[CLS]", "[SEP]", "[UNK]", "[PAD]", "a", "b"], pad_token="[PAD]")
     before = tokenizer.backend_tokenizer.to_str()

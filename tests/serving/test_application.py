@@ -6,8 +6,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
+from torch_linformer.inference import Predictor
 from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAnswering
 from torch_linformer.serving.application import Application
 from torch_linformer.serving.limits import Limits
@@ -34,6 +35,18 @@ def post(application, path, content):
 
     asyncio.run(run())
     return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):
+    """After its default prompt, in lower case, up to its length: the vectors of ``linformer embed``."""
+    folder, text, same = str(prompted_embedder), "Wet MUD", {"device": "cpu", "precision": "fp32"}
+    application = Application(load_served(folder, **same), Limits(), print)
+    status, content = post(application, "/v1/embeddings", {"input": text})
+    vector = Predictor(folder, vectors=True, **same)({"text": [text]})["embedding"][0]
+    assert status == 200 and content["data"][0]["embedding"] == pytest.approx(vector.tolist(), abs=1e-6)
+    assert content["usage"]["prompt_tokens"] == len(AutoTokenizer.from_pretrained(folder)("sea: wet mud").input_ids)
+    status, content = post(application, "/v1/embeddings", {"input": "wet mud " * 9, "truncate": False})
+    assert status == 413 and "the model reads 16" in content["error"]["message"]
 
 
 @pytest.fixture

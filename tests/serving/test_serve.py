@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from transformers import pipeline
 
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.inference.embedder import Embedder
@@ -49,6 +50,14 @@ def test_embeddings_in_the_form_of_openai(served, known):
     coded = served.ask("/v1/embeddings", {"input": TEXTS[1], "encoding_format": "base64", "dimensions": 256})
     vector = np.frombuffer(base64.b64decode(coded.content["data"][0]["embedding"]), "<f4")
     np.testing.assert_allclose(vector, known[0][1], atol=1e-5)
+
+
+def test_special_tokens_in_a_text_are_text(served, classifier_run):
+    """As to pipelines that open the folder."""
+    text = "wet <mask> mud<sep><pad>"
+    (record,) = served.ask("/classify", {"input": text}).content["data"]
+    (found,) = pipeline("text-classification", model=str(classifier_run.folder), top_k=None)([text])
+    assert record["probabilities"] == pytest.approx({each["label"]: each["score"] for each in found}, abs=5e-6)
 
 
 @pytest.mark.parametrize("path", ["/classify", "/predict"])

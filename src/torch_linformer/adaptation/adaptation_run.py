@@ -1,5 +1,6 @@
 """An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -134,13 +135,14 @@ class Adaptation:
         self.warnings = find_overlap({"to learn from": train, "held out": test}).warnings
         for warning in self.warnings:
             screen.say(warning)
-        max_length = settings.max_length or original.longest
+        max_length = settings.max_length or original.usual_length
         set_seed(settings.seed)
-        encoder = DocumentEncoder(original.tokenizer, max_length)
+        encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt)
         marks = Marks(*map(len, encoder.marks))
         self.student = build_student(original.model, settings, max_length, marks)
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
-        self.teacher = Teacher(original.model, min(original.longest, max_length), marks)
+        around = replace(marks, before=marks.before + encoder.prompt_tokens)  # of each of the teacher's windows
+        self.teacher = Teacher(original.model, min(original.longest, max_length), around)
         for module in (self.student, self.teacher.model):
             cast(nn.Module, module).to(self.device)
         if settings.compile:

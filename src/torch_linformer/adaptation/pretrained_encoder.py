@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +18,21 @@ from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
+from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.pretrained import check_vocabulary, load_any_config, model_file, needs_code
+from torch_linformer.opening.pretrained import load_any_config, needs_code
 from torch_linformer.opening.sentence_pooling import sentence_pooling
-from torch_linformer.reporting.files import write_json
+from torch_linformer.opening.sentence_settings import (
+    AS_THEY_ARE,
+    MODULES,
+    PROMPTS,
+    SentenceSettings,
+    sentence_settings,
+    write_transformer,
+)
+from torch_linformer.opening.tokenizers import check_vocabulary
 
 FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
 ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # in configurations of rotary models
@@ -39,6 +49,7 @@ class PretrainedEncoder:
         tokenizer: its own.
         objective: what it is used for.
         sentences: whether it is a folder of sentence-transformers.
+        settings: how that reads texts.
     """
 
     path: str
@@ -46,11 +57,17 @@ class PretrainedEncoder:
     tokenizer: PreTrainedTokenizerFast
     objective: Embeddings
     sentences: bool = False
+    settings: SentenceSettings = AS_THEY_ARE
 
     @property
     def longest(self) -> int:
-        """Tokens that it reads at once."""
+        """Tokens that it can read at once."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def usual_length(self) -> int:
+        """Tokens that it reads at once in use."""
+        return self.settings.longest(self.longest)
 
 
 def load_encoder(
@@ -78,7 +95,8 @@ def load_encoder(
     tokenizer = load_tokenizer(path)
     sentences = pooling is not None
     pooling = pooling or "mean"
-    return encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, sentences=sentences, seed=seed)
+    original = encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, seed=seed)
+    return replace(original, sentences=sentences, settings=sentence_settings(path)) if sentences else original
 
 
 def encoder_of(
@@ -89,10 +107,9 @@ def encoder_of(
     *,
     task: str | None = None,
     pooling: str = "mean",
-    sentences: bool = False,
     seed: int = 0,
 ) -> PretrainedEncoder:
-    """What is adapted, a copy, from a model that :func:`check_kind` accepted, or from its folder.
+    """What is adapted, a copy in float32, from a model that :func:`check_kind` accepted, or from its folder.
 
     Raises:
         InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
@@ -102,6 +119,7 @@ def encoder_of(
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: {error}") from None
     twin: Any = with_attention(imported, attention="full")
+    twin.to(WEIGHTS)
     if task is None:
         task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
     if task == "embed":
@@ -111,19 +129,19 @@ def encoder_of(
     if task != "classify":  # whose head has its own pooling
         twin.config.pooling = pooling
     check_vocabulary(path, tokenizer, config.vocab_size)
-    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed), sentences)
+    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed))
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
     """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
-    modules = json.loads(cast(Path, model_file(source, "modules.json")).read_text(encoding="utf-8"))
+    modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
     configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
-    for name in ("modules.json", "config_sentence_transformers.json", *configs):
+    for name in (MODULES, PROMPTS, *configs):
         (folder / name).parent.mkdir(exist_ok=True)
         file = model_file(source, name)
         if file is not None:
             shutil.copyfile(file, folder / name)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    write_transformer(folder, max_length, sentence_settings(source))
 
 
 def check_kind(path: str, config: Any) -> None:

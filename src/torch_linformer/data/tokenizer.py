@@ -49,6 +49,15 @@ def build_tokenizer(
         tokenizer = _wrap(_train_bpe(texts, int(size), pre_tokenizers.Split(Regex(_WORDS), "isolated")), goes_on)
     else:
         tokenizer = _load(spec)
+    return for_documents(tokenizer, max_length=max_length, goes_on=goes_on)
+
+
+def for_documents(
+    tokenizer: PreTrainedTokenizerFast, *, max_length: int, goes_on: bool = False
+) -> PreTrainedTokenizerFast:
+    """The same tokenizer with what :func:`build_tokenizer` says of padding, of the length and of both ends."""
+    if tokenizer.pad_token is None:
+        tokenizer.add_special_tokens({"pad_token": SPECIAL_TOKENS["pad_token"]})
     if goes_on:
         tokenizer.bos_token = tokenizer.bos_token or tokenizer.cls_token
         tokenizer.eos_token = tokenizer.eos_token or tokenizer.sep_token
@@ -106,8 +115,6 @@ def _load(spec: str) -> PreTrainedTokenizerFast:
         raise InputError(f"tokenizer {spec!r}: {problem} ({first_line(error)})") from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"tokenizer {spec!r}: has no tokenizer.json; save it from a fast tokenizer first")
-    if tokenizer.pad_token is None:
-        tokenizer.add_special_tokens({"pad_token": SPECIAL_TOKENS["pad_token"]})
     return tokenizer
 
 

@@ -28,6 +28,7 @@ class DocumentEncoder:
         stride: tokens that neighboring windows share; a quarter of `max_length` if None.
         offsets: also give the characters of the text that each token stands for.
         whole: also give all ids of a text that is cut.
+        prompt: stands before each text, and its tokens before each window; not with ``offsets`` or questions.
 
     Attributes:
         marks: ids of the special tokens before and after a text.
@@ -42,10 +43,12 @@ class DocumentEncoder:
         stride: int | None = None,
         offsets: bool = False,
         whole: bool = False,
+        prompt: str = "",
     ) -> None:
+        assert not (prompt and offsets)
         if overflow not in OVERFLOW:
             raise InputError(f"--overflow must be one of {', '.join(OVERFLOW)}, got {overflow!r}")
-        self.max_length, self.overflow, self.offsets = max_length, overflow, offsets
+        self.max_length, self.overflow, self.offsets, self.prompt = max_length, overflow, offsets, prompt
         self.whole = whole and overflow == "cut"
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_truncation()
@@ -53,9 +56,12 @@ class DocumentEncoder:
         self._backend.encode_special_tokens = True  # which means: split them like any other text
         self.marks = _special_ids(self._backend, 1)
         self._around_two = _special_ids(self._backend, 2)
-        self.room = max_length - sum(map(len, self.marks))
+        # Its last space becomes a part of the text's first token.
+        self.prompt_tokens = len(self.ids([prompt.rstrip()])[0])
+        self.room = max_length - sum(map(len, self.marks)) - self.prompt_tokens
         if self.room < 1:
-            raise InputError(f"{max_length} tokens leave no room for text beside the special tokens; allow more")
+            beside = f"the special tokens and the prompt {prompt!r}" if prompt else "the special tokens"
+            raise InputError(f"{max_length} tokens leave no room for text beside {beside}; allow more")
         self.stride = self.room // 4 if stride is None else stride
         if overflow == "windows" and not 0 <= self.stride < self.room:
             raise InputError(f"--stride {self.stride} leaves no new tokens to a window of {self.room}; take fewer")
@@ -74,17 +80,18 @@ class DocumentEncoder:
             document that is cut, empty for others.
         """
         rows: list[dict[str, Any]] = []
-        encodings = self._encode(texts, fast=not self.offsets)
+        encodings = self._encode([self.prompt + text for text in texts], fast=not self.offsets)
         asked: list[Any] = [None] * len(texts) if questions is None else self._encode(questions, fast=True)
         for number, (encoding, question) in enumerate(zip(encodings, asked, strict=True), start=first):
             before, after = self.marks if question is None else self._around(question.ids)
+            before, of_text = before + encoding.ids[: self.prompt_tokens], encoding.ids[self.prompt_tokens :]
             around = len(before) + len(after)
-            for begin, end in self._spans(len(encoding.ids), self.max_length - around):
-                ids = before + encoding.ids[begin:end] + after
+            for begin, end in self._spans(len(of_text), self.max_length - around):
+                ids = before + of_text[begin:end] + after
                 row = {"document": number, "input_ids": ids, "length": len(ids), "text_from": len(before)}
-                row["num_tokens"] = len(encoding.ids) + around
+                row["num_tokens"] = len(of_text) + around
                 if self.whole:
-                    row["whole_ids"] = before + encoding.ids + after if end < len(encoding.ids) else []
+                    row["whole_ids"] = before + of_text + after if end < len(of_text) else []
                 if self.offsets:
                     row["starts"], row["ends"] = ([at[side] for at in encoding.offsets[begin:end]] for side in (0, 1))
                 rows.append(row)
@@ -138,7 +145,7 @@ class DocumentEncoder:
     def fingerprint(self) -> str:
         """Differs whenever the windows might."""
         parts = [self._backend.to_str(), self.max_length, self.overflow, self.stride, self.offsets, self.whole]
-        return str(Hasher.hash(parts))
+        return str(Hasher.hash([*parts, self.prompt]))
 
     def _encode(self, texts: Sequence[str], fast: bool) -> list[Any]:
         """Encodings; fast ones know neither places nor words."""

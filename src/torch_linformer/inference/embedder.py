@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch_linformer.inference.window_reader import WindowReader, Windows, in_gr
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import pool
+from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.sentence_settings import AS_THEY_ARE, SentenceSettings, sentence_settings
 from torch_linformer.tasks.task import pad_windows
 
 
@@ -39,6 +42,7 @@ class Embedder:
         model: with or without a head; of an encoder-decoder its encoder.
         tokenizer: of the model.
         vectors: what makes vectors of hidden states and words; by the configuration's pooling if None.
+        settings: how texts are read, as a folder of sentence-transformers says.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride.
         normalize: whether vectors have length 1.
@@ -53,6 +57,7 @@ class Embedder:
         tokenizer: PreTrainedTokenizerFast,
         *,
         vectors: DocumentVectors | None = None,
+        settings: SentenceSettings = AS_THEY_ARE,
         overflow: str = "cut",
         stride: int | None = None,
         normalize: bool = True,
@@ -68,9 +73,11 @@ class Embedder:
             raise InputError(
                 "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
             )
-        longest = self.encoder.config.max_position_embeddings
+        longest = settings.longest(self.encoder.config.max_position_embeddings)
         words = self.vectors.lexical is not None
-        self.encode = DocumentEncoder(tokenizer, longest, overflow=overflow, stride=stride, whole=words)
+        self.encode = DocumentEncoder(
+            tokenizer, longest, overflow=overflow, stride=stride, whole=words, prompt=settings.prompt
+        )
         self.windows = WindowReader(
             partial(pad_windows, DataCollatorWithPadding(tokenizer), whole=words),
             self._pooled,
@@ -109,3 +116,11 @@ class Embedder:
         if self.vectors.lexical is not None:
             return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
+
+
+def embedder_of(
+    folder: str, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
+) -> Embedder:
+    """What makes the vectors of a model folder; ``options`` are those of :class:`Embedder`."""
+    vectors = document_vectors(folder, reader_config(model.config))
+    return Embedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)

@@ -12,6 +12,7 @@ from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.sentence_settings import AS_THEY_ARE, sentence_settings
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
@@ -48,8 +49,9 @@ def evaluate(
     precision = resolve_precision(precision, device)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
     task = task_of(model, tokenizer, seed)
+    settings = sentence_settings(folder) if isinstance(task, Retrieval) else AS_THEY_ARE
     if isinstance(task, Retrieval):
-        task.vectors = document_vectors(folder, model.config).to(device)
+        task.vectors, task.prompt = document_vectors(folder, model.config).to(device), settings.prompt
     options = dataclasses.replace(options, trained=trained_columns(folder))
     read = task.load(data, documents, options, part="test", max_errors=max_errors)
     for note in read.notes:
@@ -60,7 +62,7 @@ def evaluate(
         check_labels(task.names, scored, data)
     if isinstance(task, NumberedTagging):
         screen.say(NUMBERED)
-    longest = reader_config(model.config).max_position_embeddings
+    longest = settings.longest(reader_config(model.config).max_position_embeddings)
     if max_length is not None and max_length > longest:
         raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
     encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)

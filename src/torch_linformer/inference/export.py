@@ -13,13 +13,14 @@ from torch_linformer import models
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.pretrained import model_file
 from torch_linformer.opening.sentence_pooling import POOLINGS, document_vectors, write_sentence_modules
+from torch_linformer.opening.sentence_settings import PROMPTS, sentence_settings
+from torch_linformer.opening.tokenizers import save_tokenizer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-PROMPTS = "config_sentence_transformers.json"  # what sentence-transformers puts before queries and documents
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _TOLERANCE = 1e-4  # of the largest score, in float32
 
@@ -81,7 +82,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
         )
-    scores = Scores(model, document_vectors(folder, reader_config(model.config))).float().eval()
+    scores = Scores(model, document_vectors(folder, reader_config(model.config))).eval()
     with new_folder(output) as temporary:
         file = temporary / FILES[format]
         _write(scores, file)
@@ -89,10 +90,10 @@ def export_model(folder: str, output: Path, format: str) -> float:
         if not difference <= _TOLERANCE:
             problem = f"the exported scores differ by {difference:.1e} of the largest"
             raise InputError(f"{folder}: {problem}; nothing is kept")
-        tokenizer.save_pretrained(temporary)
+        save_tokenizer(tokenizer, model, temporary)
         model.config.save_pretrained(temporary)
         if "sentence_embedding" in scores.outputs and scores.vectors.pooling in POOLINGS.values():
-            write_sentence_modules(model.config, temporary, scores.vectors)
+            write_sentence_modules(model.config, temporary, scores.vectors, sentence_settings(folder))
             prompts = model_file(folder, PROMPTS)
             if prompts is not None:
                 shutil.copyfile(prompts, temporary / PROMPTS)

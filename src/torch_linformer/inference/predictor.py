@@ -9,12 +9,11 @@ import numpy as np
 from torch_linformer.data.reading.records import TAGGED, TEXT, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import Embedded, Embedder
+from torch_linformer.inference.embedder import Embedded, Embedder, embedder_of
 from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.opening.compiling import compile_backbone
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
-from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 Columns = dict[str, Any]
 
@@ -93,13 +92,7 @@ class Predictor:
         loaded, tokenizer = load_model(model), load_tokenizer(model)
         self.notice = compile_backbone(loaded, device) if compile else ""
         self._answers: Embedder | TaskPredictor = (
-            Embedder(
-                loaded,
-                tokenizer,
-                vectors=document_vectors(model, reader_config(loaded.config)),
-                normalize=normalize,
-                **shared,
-            )
+            embedder_of(model, loaded, tokenizer, normalize=normalize, **shared)
             if vectors
             else TaskPredictor(loaded, tokenizer, **shared)
         )

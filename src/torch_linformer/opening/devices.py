@@ -1,4 +1,4 @@
-"""The device that a model runs on and the precision that it computes in."""
+"""The device that a model runs on, the dtype of its weights and the precision that it computes in."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,9 @@ from torch_linformer.errors import InputError
 
 DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Of every model that is opened, whatever its file has: in half precision small steps of a training are lost, and CPUs
+# lack some operations. The precision decides what is computed in less.
+WEIGHTS = torch.float32
 
 
 def resolve_device(name: str, among: Sequence[str] = DEVICES) -> str:

@@ -8,12 +8,8 @@ from typing import Any
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel, convert
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.pretrained import (
-    check_vocabulary,
-    load_any_config,
-    load_tokenizer_if_any,
-    quiet_transformers,
-)
+from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.tokenizers import check_vocabulary, load_tokenizer_if_any, save_tokenizer
 
 
 @dataclass(frozen=True)
@@ -65,5 +61,5 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.model_max_length = model.config.max_position_embeddings
-            tokenizer.save_pretrained(folder)
+            save_tokenizer(tokenizer, model, folder)
     return model

@@ -10,8 +10,10 @@ from torch_linformer import models
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.models.convert.state import refusal
+from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
-from torch_linformer.opening.pretrained import load_any_config, load_own_tokenizer, quiet_transformers
+from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.tokenizers import load_own_tokenizer
 
 # Every model by the name of its class.
 MODEL_CLASSES: dict[str, type[LinformerPreTrainedModel]] = {
@@ -38,14 +40,16 @@ def load_config(path: str) -> AnyConfig:
 
 
 def load_model(path: str) -> LinformerPreTrainedModel:
-    """The model of a folder, of the class it was saved as."""
+    """The model of a folder, of the class it was saved as, with weights in float32."""
     config = load_config(path)
     name = (config.architectures or [""])[0]
     if name not in MODEL_CLASSES:
         raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
     quiet_transformers()
     try:
-        loaded: Any = MODEL_CLASSES[name].from_pretrained(path, output_loading_info=True, ignore_mismatched_sizes=True)
+        loaded: Any = MODEL_CLASSES[name].from_pretrained(
+            path, dtype=WEIGHTS, output_loading_info=True, ignore_mismatched_sizes=True
+        )
         model, report = cast(tuple[LinformerPreTrainedModel, dict[str, Any]], loaded)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(path, error))) from None

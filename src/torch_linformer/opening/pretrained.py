@@ -1,4 +1,4 @@
-"""Models of transformers, of whatever kind, with their tokenizers: from a folder or the hub."""
+"""Models of transformers, of whatever kind, from a folder or the hub."""
 
 import pickle
 from collections.abc import Sequence
@@ -6,25 +6,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import transformers
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert.state import refusal
-
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+from torch_linformer.opening.devices import WEIGHTS
 
 
 def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -62,34 +51,6 @@ def quiet_transformers() -> None:
     transformers.logging.disable_progress_bar()
 
 
-def model_file(source: str, name: str) -> Path | None:
-    """A file beside a model, in its folder or on the hub; None where there is none."""
-    if Path(source).is_dir():
-        here = Path(source) / name
-        return here if here.is_file() else None
-    try:
-        return Path(hf_hub_download(source, name))
-    except EntryNotFoundError:  # not in the repository; or, offline, not in the cache
-        return None
-
-
-def load_own_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model."""
-    tokenizer = load_tokenizer_if_any(source)
-    if tokenizer is None:
-        raise InputError(f"{source}: has no tokenizer; save the model's own into the folder")
-    return tokenizer
-
-
-def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
-    """Raise ``InputError`` where a tokenizer has tokens for which the model has no embedding."""
-    if len(tokenizer) > vocab_size:
-        raise InputError(
-            f"{source}: the tokenizer has {len(tokenizer):,} tokens and the model {vocab_size:,}: they do not belong "
-            "together; save the model's own tokenizer into the folder, or resize the model's token embeddings"
-        )
-
-
 def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     """The model below any head, in float32, on a device, for evaluation."""
     config: Any = load_any_config(source)
@@ -98,7 +59,7 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
         config.chunk_size = None  # chunks would not give whole matrices to look at
     try:
         model: PreTrainedModel = AutoModel.from_pretrained(
-            source, config=config, dtype="float32", trust_remote_code=False
+            source, config=config, dtype=WEIGHTS, trust_remote_code=False
         )
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
@@ -106,27 +67,6 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
     cast(nn.Module, model).to(device).eval()
     return model
-
-
-def load_tokenizer_if_any(source: str) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, or None where there is none."""
-    folder = Path(source)
-    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        return None
-    config = model_file(source, "tokenizer_config.json")
-    # Where the tokenizer's class lies beside it, transformers would ask on the terminal, or take another class.
-    own_code = config is not None and '"auto_map"' in config.read_text(encoding="utf-8", errors="replace")
-    if own_code and model_file(source, "tokenizer.json") is None:
-        raise InputError(f"{source}: its tokenizer needs code from the folder, which is never run; save tokenizer.json")
-    try:
-        if not own_code:
-            return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(source, trust_remote_code=False))
-        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(source)
-        tokenizer.init_kwargs.pop("auto_map")  # otherwise it would be saved, and ask for the code again
-        return tokenizer
-    except Exception as error:  # the tokenizers library raises bare Exception
-        problem = f"the tokenizer cannot be read: {first_line(error)}"
-        raise InputError(f"{source}: {problem}; copy the folder again") from None
 
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:

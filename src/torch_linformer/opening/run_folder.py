@@ -15,6 +15,7 @@ from torch_linformer.errors import BEFORE, FORMER_NAMES, InputError, flag
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_checkpoints
 from torch_linformer.opening.folder_lock import held
+from torch_linformer.opening.tokenizers import save_tokenizer
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.screen import Screen
 
@@ -151,7 +152,7 @@ def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outp
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
+    save_tokenizer(tokenizer, model, unfinished)
     mode = (unfinished / "config.json").stat().st_mode
     for file in unfinished.iterdir():
         file.chmod(mode)  # safetensors leaves the weights readable only by their owner

@@ -9,7 +9,15 @@ from safetensors import SafetensorError
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_vector import CONFIG, WEIGHTS, LexicalVector
-from torch_linformer.opening.pretrained import model_file
+from torch_linformer.opening.model_files import model_file
+from torch_linformer.opening.sentence_settings import (
+    AS_THEY_ARE,
+    MODULES,
+    PROMPTS,
+    SentenceSettings,
+    sentence_settings,
+    write_transformer,
+)
 from torch_linformer.reporting.files import write_json
 
 POOLINGS = {
@@ -17,7 +25,7 @@ POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers, in this order
+KINDS = ("Transformer", "Pooling", "Normalize")  # of modules of sentence-transformers, in this order
 LEXICAL = f"{LexicalVector.__module__}.{LexicalVector.__name__}"  # ours, after these
 _FOLDERS = ("", "1_Pooling", "2_Normalize", "3_LexicalVector")
 
@@ -34,7 +42,7 @@ def sentence_pooling(path: str) -> str | None:
 
 def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
     """The pooling, and the folder of the lexical part, if there is one."""
-    modules = model_file(path, "modules.json")
+    modules = model_file(path, MODULES)
     if modules is None:
         return None
     try:
@@ -47,8 +55,8 @@ def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
             raise OSError(f"{folders[1]}/config.json is missing")
         config = json.loads(of_pooling.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path}: modules.json or a folder it names cannot be read ({error})") from None
-    if kinds not in ([*MODULES], [*MODULES[:2]], [*MODULES, LEXICAL]) or folders[0]:
+        raise InputError(f"{path}: {MODULES} or a folder it names cannot be read ({error})") from None
+    if kinds not in ([*KINDS], [*KINDS[:2]], [*KINDS, LEXICAL]) or folders[0]:
         raise InputError(
             f"{path}: its modules are {', '.join(kinds)}; understood are folders of Transformer, Pooling and, perhaps, "
             "Normalize and our LexicalVector, the first of them in the folder itself"
@@ -56,6 +64,11 @@ def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
     ways = _ways(config)
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
+    if config.get("include_prompt") is False and sentence_settings(path).prompt:
+        raise InputError(
+            f"{path}: include_prompt in {folders[1]}/config.json is false, and vectors here have the default prompt; "
+            f"set default_prompt_name in {PROMPTS} to null to read texts without it"
+        )
     return ways[0], folders[3] if LEXICAL in kinds else None
 
 
@@ -78,9 +91,14 @@ def document_vectors(path: str, config: Any) -> DocumentVectors:
     return DocumentVectors(pooling, lexical)
 
 
-def write_sentence_modules(config: Any, folder: Path, vectors: DocumentVectors) -> None:
-    """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1."""
-    kinds = [f"sentence_transformers.models.{kind}" for kind in MODULES]
+def write_sentence_modules(
+    config: Any, folder: Path, vectors: DocumentVectors, settings: SentenceSettings = AS_THEY_ARE
+) -> None:
+    """Make a folder with an encoder one of sentence-transformers, whose vectors have length 1.
+
+    Its texts have the length and the case of ``settings``.
+    """
+    kinds = [f"sentence_transformers.models.{kind}" for kind in KINDS]
     if vectors.lexical is not None:
         kinds.append(LEXICAL)
         vectors.lexical.save(str(folder / _FOLDERS[3]))
@@ -95,8 +113,8 @@ def write_sentence_modules(config: Any, folder: Path, vectors: DocumentVectors) 
     }
     (folder / _FOLDERS[1]).mkdir(exist_ok=True)
     write_json(folder / _FOLDERS[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": config.max_position_embeddings})
-    write_json(folder / "modules.json", modules)
+    write_transformer(folder, settings.longest(config.max_position_embeddings), settings)
+    write_json(folder / MODULES, modules)
 
 
 def _ways(config: dict[str, Any]) -> list[str]:

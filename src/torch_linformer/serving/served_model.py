@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import Embedder
+from torch_linformer.inference.embedder import Embedder, embedder_of
 from torch_linformer.inference.task_predictor import TaskPredictor, predicting_task
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
-from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -79,5 +78,5 @@ def load_served(
         no_prediction = str(error)
     else:
         predictor = TaskPredictor(model, tokenizer, **same)
-    embedder = Embedder(model, tokenizer, vectors=document_vectors(folder, reader_config(model.config)), **same)
+    embedder = embedder_of(folder, model, tokenizer, **same)
     return ServedModel(name or Path(folder).resolve().name, embedder, predictor, no_prediction)

@@ -56,6 +56,7 @@ class Task(ABC):
         instead: what to do with a model of the task where ``linformer predict`` has no use for it.
         counted: what is scored, in words.
         usage: lines of Python for the model card that use ``tokenizer`` and ``model``.
+        prompt: what is put before each document; empty unless an embedder's folder has a default prompt.
 
     Args:
         tokenizer: pads batches.
@@ -80,7 +81,7 @@ inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 outputs = model(**inputs)"""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = (), *, lexical: bool = False) -> None:
-        self.tokenizer, self.names, self.lexical = tokenizer, list(names), lexical
+        self.tokenizer, self.names, self.lexical, self.prompt = tokenizer, list(names), lexical, ""
         self.pad = DataCollatorWithPadding(tokenizer)
 
     @classmethod
@@ -113,6 +114,7 @@ outputs = model(**inputs)"""
         Where words are read, windows have whole documents anyway.
         """
         options: dict[str, Any] = {"overflow": overflow, "stride": stride, "offsets": self.offsets}
+        options |= {"prompt": self.prompt}
         return DocumentEncoder(self.tokenizer, max_length, whole=whole or self.reads_words, **options)
 
     def examples(self, documents: Dataset, encoder: DocumentEncoder, most: int | None = None) -> Examples:

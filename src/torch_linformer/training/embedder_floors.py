@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor, nn
-from transformers import AutoModel, DataCollatorWithPadding
+from torch import Tensor
+from transformers import DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
-from torch_linformer.opening.pretrained import load_any_config
+from torch_linformer.opening.pretrained import load_any_config, load_backbone
 from torch_linformer.opening.sentence_pooling import document_vectors, sentence_pooling
+from torch_linformer.opening.sentence_settings import sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of, numbered, queries_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
 
@@ -69,9 +70,10 @@ class _Reader:
     """An embedder as transformers opens it."""
 
     def __init__(self, path: str, device: str, precision: str) -> None:
-        self.model: nn.Module = AutoModel.from_pretrained(path, trust_remote_code=False).to(device).eval()
+        self.model = load_backbone(path, device)
         self.of_hidden_states = document_vectors(path, self.model.config).to(device)
         self.tokenizer = load_tokenizer(path)
+        self.prompt = sentence_settings(path).prompt
         self.pad = DataCollatorWithPadding(self.tokenizer)
         self.device, self.precision = device, precision
 
@@ -79,7 +81,7 @@ class _Reader:
     def vectors(self, texts: list[str], tokens: int, overflow: str) -> tuple[np.ndarray, np.ndarray]:
         """Vectors of length 1 of the windows of texts, and the number of the text of each."""
         tokens = min(tokens, self.tokenizer.model_max_length)
-        windows = DocumentEncoder(self.tokenizer, tokens, overflow=overflow, stride=0)(texts)
+        windows = DocumentEncoder(self.tokenizer, tokens, overflow=overflow, stride=0, prompt=self.prompt)(texts)
         order = np.argsort(windows["length"], kind="stable")[::-1]
         found: list[Tensor] = []
         for begin in range(0, len(order), _AT_ONCE):

@@ -9,7 +9,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.data.tokenizer import build_tokenizer
+from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.training.describing import describe_data
@@ -59,8 +59,8 @@ def _tokenizer(settings: TrainSettings, splits: Splits, checkpoint: Path | None)
     if checkpoint is not None:
         return build_tokenizer(str(checkpoint), (), **options)
     if settings.from_model is not None:
-        load_tokenizer(settings.from_model)  # its errors name what is wrong with the model's folder
-    return build_tokenizer(settings.from_model or settings.tokenizer, _texts(splits.train, settings.seed), **options)
+        return for_documents(load_tokenizer(settings.from_model), **options)
+    return build_tokenizer(settings.tokenizer, _texts(splits.train, settings.seed), **options)
 
 
 def _texts(documents: Dataset, seed: int) -> Iterator[str]:

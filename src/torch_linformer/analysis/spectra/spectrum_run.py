@@ -21,7 +21,8 @@ from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
 from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.pretrained import check_lengths, load_backbone, load_own_tokenizer
+from torch_linformer.opening.pretrained import check_lengths, load_backbone
+from torch_linformer.opening.tokenizers import load_own_tokenizer
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration
 

@@ -1,0 +1,70 @@
+"""A folder of sentence-transformers makes the same vectors in every command: of texts read as it says."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from torch_linformer.data.reading.streamed import Document
+from torch_linformer.inference import Predictor
+from torch_linformer.inference.embedder import embedder_of
+from torch_linformer.inference.evaluate import evaluate
+from torch_linformer.inference.export import export_model
+from torch_linformer.models import LinformerModel
+from torch_linformer.models.pooling import embed
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.sentence_settings import sentence_settings
+from torch_linformer.tasks.retrieval import judgments_of
+from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
+
+SAME = {"device": "cpu", "precision": "fp32"}
+TEXTS = ["Wet MUD", "the naïve sand of the warm sea and the cold white ice"]
+
+
+@torch.no_grad()
+def expected(folder, texts):
+    """Vectors of lower-case texts after the prompt, of 16 tokens, by the definition."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), LinformerModel.from_pretrained(folder).eval()
+    rows = tokenizer([f"sea: {text.lower()}" for text in texts], truncation=True, max_length=16)
+    vectors = []
+    for ids in map(torch.tensor, rows["input_ids"]):
+        mask = torch.ones(1, len(ids), dtype=torch.long)
+        vectors.append(embed(model(ids[None], mask).last_hidden_state, mask, "mean")[0].numpy())
+    return np.stack(vectors)
+
+
+def test_vectors_of_texts_as_the_folder_reads_them(prompted_embedder):
+    predictor = Predictor(str(prompted_embedder), vectors=True, **SAME)
+    found = predictor({"text": TEXTS})
+    np.testing.assert_allclose(found["embedding"], expected(prompted_embedder, TEXTS), atol=1e-5)
+    assert found["cut"] == [False, True] and predictor.max_length == 16
+
+
+def test_windows_each_begin_with_the_prompt(prompted_embedder):
+    folder, tokenizer = str(prompted_embedder), load_tokenizer(str(prompted_embedder))
+    embedder = embedder_of(folder, load_model(folder), tokenizer, overflow="windows", batch_size=4, **SAME)
+    windows = embedder.prepare([Document("", "Wet mud " * 5)])["input_ids"]
+    prompt = tokenizer("sea:").input_ids[:-1]
+    assert len(windows) > 1 and all(len(ids) <= 16 and ids[: len(prompt)] == prompt for ids in windows)
+
+
+def test_evaluation_searches_by_these_vectors(prompted_embedder, tmp_path):
+    rows = [(f"{TEXTS[1][4 * n :][: 3 + n]} MUD", label) for label in range(3) for n in range(label, 12, 3)]
+    data = tmp_path / "d.jsonl"
+    data.write_text("".join(json.dumps({"text": text, "label": str(label)}) + "\n" for text, label in rows))
+    _, scores = evaluate(str(prompted_embedder), str(data), **SAME)
+    texts, labels = zip(*rows, strict=True)
+    vectors = expected(prompted_embedder, texts)
+    judgments = judgments_of(Dataset.from_dict({"text": texts, "label": labels}))
+    ndcg = retrieval_metrics(lambda begin, end: vectors[begin:end] @ vectors.T, judgments)["ndcg_at_10"]
+    assert 0.3 < ndcg < 0.99 and scores["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
+
+
+def test_a_program_keeps_them(prompted_embedder, tmp_path):
+    export_model(str(prompted_embedder), tmp_path / "program", "torch")
+    assert sentence_settings(str(tmp_path / "program")) == sentence_settings(str(prompted_embedder))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "program")
+    assert tokenizer.tokenize("MUD") == tokenizer.tokenize("mud")
