@@ -59,6 +59,8 @@ def write(path, sentences, tags=None):
         sentences = zip(sentences, tags, strict=True)
         text = "\n".join("".join(f"{word}\t{tag}\n" for word, tag in zip(*pair, strict=True)) for pair in sentences)
         path.write_text(text, encoding="utf-8")
+    elif path.suffix == ".csv":
+        path.write_text("words\n" + "".join(" ".join(words) + "\n" for words in sentences), encoding="utf-8")
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"tokens": words}) + "\n" for words in sentences), encoding="utf-8")
     else:
@@ -72,7 +74,7 @@ def predicted(folder, files, tmp_path):
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("suffix", [".conll", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".conll", ".csv", ".jsonl", ".parquet"])
 def test_files_of_words_have_a_tag_for_each(folder, predictor, tmp_path, suffix):
     found = predicted(folder, (write(tmp_path / f"new{suffix}", SENTENCES),), tmp_path)
     expected = list(predictor.predict(Document("", " ".join(words), None, tuple(words)) for words in SENTENCES))

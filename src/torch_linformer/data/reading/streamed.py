@@ -132,8 +132,10 @@ def one_document(given: str) -> tuple[str, str]:
 
 
 def _words(row: Row, column: str) -> tuple[str, ...] | None:
-    """The words that a row has in a list."""
+    """The words that a row has in a list, or in a cell of that name with white space between them."""
     value = row.cell(column)
+    if isinstance(value, str) and column.strip().lower() in ("tokens", "words"):
+        value = value.split()
     if not isinstance(value, list):
         return None
     if not all(isinstance(word, (str, int)) and word != "" for word in value):
