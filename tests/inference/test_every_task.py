@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForSequenceClassification
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate

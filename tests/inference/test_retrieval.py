@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoTokenizer
 
 from torch_linformer.data.reading.collection import load_collection
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainingArguments
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.errors import InputError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch_linformer.data.reading.options import HELP, QUOTING
+from torch_linformer.data.reading.data_options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_fsdp, check_options, option
 from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES, sharing_for

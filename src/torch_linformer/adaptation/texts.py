@@ -11,8 +11,8 @@ from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.objectives import Embeddings, Labels
 from torch_linformer.data.labels import check_labels, name_labels
 from torch_linformer.data.parts import parse_part, split_documents
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents, quiet
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError

@@ -35,7 +35,7 @@ def evaluate(
     debug: options.Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
-    from torch_linformer.data.reading.options import DataOptions
+    from torch_linformer.data.reading.data_options import DataOptions
     from torch_linformer.inference.evaluate import evaluate as score
     from torch_linformer.opening.new_folder import check_writable
     from torch_linformer.reporting.files import write_json

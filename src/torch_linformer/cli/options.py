@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from torch_linformer.data.reading.options import HELP, QUOTING
+from torch_linformer.data.reading.data_options import HELP, QUOTING
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="folder of a trained model")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="column that holds the text")]

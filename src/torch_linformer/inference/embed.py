@@ -10,7 +10,7 @@ import pyarrow
 from numpy.lib import format as npy
 from pyarrow import parquet
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row

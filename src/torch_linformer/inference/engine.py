@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, documents_of

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.labels import check_labels, name_labels
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config

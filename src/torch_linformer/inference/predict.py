@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError

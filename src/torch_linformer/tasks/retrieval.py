@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.collection import load_collection
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError

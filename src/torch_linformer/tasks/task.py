@@ -13,8 +13,8 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.packing import PackedText
 from torch_linformer.data.parts import GROUP
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents

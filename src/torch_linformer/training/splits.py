@@ -17,8 +17,8 @@ from torch_linformer.data.labels import (
 )
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.parts import GROUP, parse_part, split_documents
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.tagging import NUMBERED
 from torch_linformer.training.train_settings import TrainSettings

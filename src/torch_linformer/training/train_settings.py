@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
-from torch_linformer.data.reading.options import HELP, QUOTING, DataOptions
+from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_effects import (
     NO_WINDOWS,

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.readers import iter_rows
 from torch_linformer.data.reading.rows import ReadReport
 

@@ -2,7 +2,7 @@ import pytest
 from datasets import Dataset
 
 from torch_linformer.data.reading.collection import _collection, load_collection
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 
 

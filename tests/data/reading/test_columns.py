@@ -1,7 +1,7 @@
 import pytest
 
 from torch_linformer.data.reading.columns import ChosenColumns, UsualNames, find_columns
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.rows import Row, TextRow
 from torch_linformer.errors import InputError
 

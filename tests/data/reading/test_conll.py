@@ -3,8 +3,8 @@ import tracemalloc
 import pytest
 
 from torch_linformer.data.reading.conll import conll_rows, is_conll
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError

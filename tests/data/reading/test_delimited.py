@@ -1,7 +1,7 @@
 import pytest
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.errors import InputError
 
 EXPECTED = [{"text": "first, one", "label": "a"}, {"text": 'second "two"\nlines', "label": "b"}]

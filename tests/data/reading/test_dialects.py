@@ -1,8 +1,8 @@
 import pytest
 
 from torch_linformer.data.reading import dialects
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.dialects import NO_DELIMITER, Quoting, divide, find_dialect
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 
 PLAIN, QUOTED, ESCAPED = Quoting(False), Quoting(True), Quoting(True, escaped=True)

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_linformer.data.reading import documents as documents_module
-from torch_linformer.data.reading import texts
+from torch_linformer.data.reading import plain_texts
 from torch_linformer.data.reading.corpus import stdlib_documents
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents, quiet
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import PAIRED, SEVERAL, TEXT
 from torch_linformer.errors import InputError
 
@@ -182,7 +182,7 @@ def test_shards(tmp_path):
 
 
 def test_texts_with_labels_are_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(texts, "_PIECE", 9)
+    monkeypatch.setattr(plain_texts, "_PIECE", 9)
     write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
     write(tmp_path / "labeled" / "b" / "book.txt", "short")
     assert len(load_documents(str(tmp_path / "labeled")).dataset) == 2

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.json_rows import is_object
-from torch_linformer.data.reading.options import DataOptions
 
 TABLE = [{"text": "first, one", "label": "a"}, {"text": 'second "two"\nlines', "label": "b"}]
 

@@ -1,7 +1,7 @@
 import pytest
 
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import documents_of

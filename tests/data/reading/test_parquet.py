@@ -5,9 +5,9 @@ import pytest
 from datasets import ClassLabel, Features, Value
 from pyarrow import parquet
 
-from torch_linformer.data.reading import files
+from torch_linformer.data.reading import formats
 from torch_linformer.data.reading import parquet as parquet_module
-from torch_linformer.data.reading.options import NO_OPTIONS
+from torch_linformer.data.reading.data_options import NO_OPTIONS
 from torch_linformer.data.reading.parquet import parquet_rows
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
@@ -87,7 +87,7 @@ def test_the_bytes_that_rows_take_are_counted_and_not_guessed(written, monkeypat
         nested=pyarrow.array([{"x": "a", "y": ["b", "c"]}, None] * 2000),
         raw=[b"ab"] * 4000,
     )
-    monkeypatch.setattr(files, "MOST_UNFOLDED", 0)
+    monkeypatch.setattr(formats, "MOST_UNFOLDED", 0)
     metadata = parquet.ParquetFile(path).metadata
     text_bytes = sum(map(len, texts)) + 2000 + 2000 * 3 + 4000 * 2
     values = sum(metadata.row_group(0).column(number).num_values for number in range(metadata.num_columns))

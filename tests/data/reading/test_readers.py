@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.readers import iter_parts, iter_rows, iter_stream
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError

@@ -5,8 +5,8 @@ import pyarrow
 import pytest
 from datasets import ClassLabel, Dataset, DatasetInfo, Features, Sequence, SplitDict, SplitInfo, Value
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TAGGED
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.errors import InputError

@@ -1,6 +1,6 @@
 import pytest
 
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.records import ASKED, TAGGED, TEXT
 from torch_linformer.data.reading.rows import ReadReport, Row, TextRow
 from torch_linformer.data.reading.streamed import Document, documents, documents_of, given_files

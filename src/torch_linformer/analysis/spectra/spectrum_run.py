@@ -14,8 +14,8 @@ from torch_linformer.analysis.spectra.slot_outputs import WINDOW
 from torch_linformer.analysis.spectra.spectrum import Spectrum
 from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
 from torch_linformer.data.equal_lengths import beginnings
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions

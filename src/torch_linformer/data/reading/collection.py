@@ -14,8 +14,8 @@ from datasets import Sequence as ListOf
 
 from torch_linformer.data.parts import GROUP
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, QUERY_COLUMNS
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents, load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import JUDGED, LABELED, NAMED, SEARCHED
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport
 from torch_linformer.data.reading.sources import find_source

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.dialects import divide, find_dialect
-from torch_linformer.data.reading.files import check_decoded, open_text
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.errors import InputError
 

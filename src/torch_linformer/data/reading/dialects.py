@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from torch_linformer.data.reading.cells import counts_rows, is_number
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, TEXT_COLUMNS
-from torch_linformer.data.reading.files import file_suffix, open_text
-from torch_linformer.data.reading.options import DELIMITERS, DataOptions
+from torch_linformer.data.reading.data_options import DELIMITERS, DataOptions
+from torch_linformer.data.reading.encodings import open_text
+from torch_linformer.data.reading.formats import file_suffix
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport
 from torch_linformer.errors import InputError
 

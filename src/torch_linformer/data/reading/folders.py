@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_linformer.data.reading.files import TABLE_SUFFIXES, file_suffix
+from torch_linformer.data.reading.formats import TABLE_SUFFIXES, file_suffix
 
 # What the parts of a data set are called, as `datasets` recognizes them.
 PARTS = {

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_linformer.data.reading.columns import TEXT_COLUMNS
-from torch_linformer.data.reading.files import check_decoded, file_suffix, open_text
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.encodings import check_decoded, open_text
+from torch_linformer.data.reading.formats import file_suffix
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.data.reading.squad import is_squad, squad_rows
 from torch_linformer.errors import InputError

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_linformer.data.reading.class_names import ClassNames
-from torch_linformer.data.reading.files import MOST_UNFOLDED, most_unfolded
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.formats import MOST_UNFOLDED, most_unfolded
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.errors import InputError, first_line
 

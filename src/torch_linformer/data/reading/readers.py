@@ -24,25 +24,15 @@ from typing import BinaryIO, TextIO
 
 from torch_linformer.data.reading.columns import LABEL_COLUMNS
 from torch_linformer.data.reading.conll import conll_rows, is_conll
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
-from torch_linformer.data.reading.files import (
-    CONLL_SUFFIXES,
-    SNIFFED_BYTES,
-    check_decoded,
-    decoded,
-    detect_together,
-    file_suffix,
-    is_readable,
-    not_text,
-    open_text,
-    unreadable,
-)
+from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
 from torch_linformer.data.reading.folders import FolderFile, folder_files, shard_suffix
+from torch_linformer.data.reading.formats import CONLL_SUFFIXES, SNIFFED_BYTES, file_suffix, not_text, unreadable
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.parquet import parquet_rows
+from torch_linformer.data.reading.plain_texts import text_pieces, whole_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
-from torch_linformer.data.reading.texts import text_pieces, whole_text
 from torch_linformer.errors import InputError
 
 Reader = Callable[[Path, DataOptions, ReadReport], Iterator[Row | BadRow]]

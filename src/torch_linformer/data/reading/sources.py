@@ -12,9 +12,9 @@ from huggingface_hub import HfApi, constants
 
 from torch_linformer.data.reading.class_names import ClassNames
 from torch_linformer.data.reading.corpus import stdlib_documents
-from torch_linformer.data.reading.files import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, file_stem, unreadable
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.formats import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, file_stem, unreadable
 from torch_linformer.data.reading.readers import iter_parts
 from torch_linformer.data.reading.rows import ReadReport, Row
 from torch_linformer.errors import InputError, first_line

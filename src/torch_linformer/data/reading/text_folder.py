@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.plain_texts import whole_text
 from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.data.reading.texts import whole_text
 from torch_linformer.errors import InputError
 
 _LONGEST_PATH = 255

@@ -1,4 +1,4 @@
-"""Files opened as bytes or as text: compressed or not, in the encoding that they are in."""
+"""Files opened as text, in the encoding that they are in."""
 
 import codecs
 import io
@@ -10,22 +10,18 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from charset_normalizer import CharsetMatch, from_bytes
 
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.rows import ReadReport
-from torch_linformer.errors import InputError, first_line
-
-CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", *CONLL_SUFFIXES)
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst")
-_SHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
-_BINARY_SUFFIXES = frozenset(
-    {".7z", ".arrow", ".bin", ".doc", ".docx", ".epub", ".feather", ".gif", ".h5", ".jpeg", ".jpg", ".npy", ".npz"}
-    | {".odt", ".orc", ".pdf", ".pickle", ".pkl", ".png", ".ppt", ".pptx", ".pt", ".safetensors", ".sqlite", ".tar"}
-    | {".tgz", ".xz", ".zip", *_SHEETS}
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.formats import (
+    BINARY_SUFFIXES,
+    SHEETS,
+    SNIFFED_BYTES,
+    NotText,
+    file_suffix,
+    not_text,
+    open_bytes,
 )
-_FORMATS = f"{', '.join(TABLE_SUFFIXES)}, plain text, or a folder with one folder per label"
-SNIFFED_BYTES = 8192  # git looks this far for the NUL byte that no text holds
-MOST_UNFOLDED = 200  # times the size of a file; text is compressed to a third or a tenth, much repeated to less
+from torch_linformer.data.reading.rows import ReadReport
+from torch_linformer.errors import InputError
 
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -51,36 +47,6 @@ class Encoding(NamedTuple):
 
     name: str
     note: str = ""
-
-
-def file_suffix(path: Path) -> str:
-    """The suffix in lower case, without that of a compressed file: ".csv" for posts.CSV.gz."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def file_stem(path: Path) -> str:
-    """The name without its suffixes of format and compression."""
-    return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).stem
-
-
-@contextmanager
-def open_bytes(path: Path) -> Iterator["io.BufferedReader[Any]"]:
-    """A file as bytes, uncompressed.
-
-    One that unfolds to more than the memory and `MOST_UNFOLDED` times its size is an `InputError`.
-    """
-    if path.suffix.lower() not in COMPRESSED_SUFFIXES:
-        with path.open("rb") as file:
-            yield file
-        return
-    try:
-        with io.BufferedReader(_Unfolded(path)) as stream:
-            yield stream
-    except OSError as error:
-        raise InputError(f"{path}: not a readable {path.suffix} file ({first_line(error)}); write it again") from None
 
 
 @contextmanager
@@ -127,9 +93,9 @@ def find_encoding(path: Path, options: DataOptions) -> Encoding:
     Raises:
         InputError: it is not text, or two encodings fit equally, or none does.
     """
-    if file_suffix(path) in _SHEETS:
+    if file_suffix(path) in SHEETS:
         raise NotText(f"{path}: sheets are not read; save the one you want as CSV in UTF-8")
-    if file_suffix(path) in _BINARY_SUFFIXES:
+    if file_suffix(path) in BINARY_SUFFIXES:
         raise not_text(path)
     state = path.stat()
     return _find_encoding(path, options.encoding, state.st_size, state.st_mtime_ns)
@@ -155,7 +121,7 @@ def _find_encoding(path: Path, named: str | None, size: int, modified: int) -> E
 
 def is_readable(path: Path, options: DataOptions) -> bool:
     """Whether a file is a table or a text, and none of the formats that are not read."""
-    if file_suffix(path) in _BINARY_SUFFIXES:
+    if file_suffix(path) in BINARY_SUFFIXES:
         return False
     try:
         with open_bytes(path) as stream:
@@ -243,51 +209,3 @@ def _name(match: CharsetMatch) -> str:
 def _word(text: str) -> str:
     """The first word that is not ASCII."""
     return next((word[:40] for word in text.split() if not word.isascii()), "")
-
-
-class NotText(InputError):
-    """A file is not text."""
-
-
-def not_text(name: str | Path) -> NotText:
-    """The error for a file that cannot be read as text."""
-    return NotText(f"{name}: not text, nor another known format; known are {_FORMATS}, and these as .gz, .bz2, .zst")
-
-
-def unreadable(name: str | Path, error: OSError) -> InputError:
-    """The error for a file that is missing or cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{name}: no such file or folder")
-    return InputError(f"{name}: cannot be read ({error.strerror or first_line(error)})")
-
-
-def most_unfolded(path: Path) -> int:
-    """The bytes to which a file may unfold: those of the memory, or `MOST_UNFOLDED` times its own."""
-    from torch_linformer.measuring.machine import memory_bytes
-
-    return max(MOST_UNFOLDED * path.stat().st_size, memory_bytes())
-
-
-class _Unfolded(io.RawIOBase):
-    """A compressed file as the bytes that were compressed, up to as many as may be."""
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow
-
-        self.path, self.left = path, most_unfolded(path)
-        self.stream = pyarrow.input_stream(str(path), compression="detect")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.stream.read(len(buffer))
-        buffer[: len(data)] = data
-        self.left -= len(data)
-        if self.left < 0:
-            raise InputError(f"{self.path}: unfolds to more than {MOST_UNFOLDED} times its size; unfold it yourself")
-        return len(data)
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()

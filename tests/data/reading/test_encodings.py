@@ -7,19 +7,11 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from torch_linformer.data.reading import files
+from torch_linformer.data.reading import formats
+from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.files import (
-    Encoding,
-    check_decoded,
-    detect_together,
-    file_stem,
-    file_suffix,
-    find_encoding,
-    is_readable,
-    open_bytes,
-)
-from torch_linformer.data.reading.options import NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.encodings import Encoding, check_decoded, detect_together, find_encoding, is_readable
+from torch_linformer.data.reading.formats import file_stem, file_suffix, open_bytes
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 
@@ -78,7 +70,7 @@ def test_a_damaged_compressed_file(write, read, suffix):
 
 def test_a_small_file_that_unfolds_too_far(write, read, monkeypatch):
     monkeypatch.setattr("torch_linformer.measuring.machine.memory_bytes", lambda: 100_000)
-    monkeypatch.setattr(files, "MOST_UNFOLDED", 10)
+    monkeypatch.setattr(formats, "MOST_UNFOLDED", 10)
     path = write("t.txt.gz", gzip.compress(b"a" * 1_000_000))
     assert read(path).problems == [f"{path}: unfolds to more than 10 times its size; unfold it yourself"]
     with open_bytes(write("u.txt.gz", gzip.compress(b"a" * 100_000))) as stream:
@@ -142,7 +134,7 @@ def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
 
 
 def test_a_line_in_pieces_is_not_damaged_where_it_is_cut(write, monkeypatch):
-    monkeypatch.setattr(files, "_LINE_BYTES", 5)
+    monkeypatch.setattr(formats, "_LINE_BYTES", 5)
     assert find_encoding(write("t.txt", "aéééééé漢漢漢漢漢😀😀😀😀"), NO_OPTIONS) == Encoding("utf-8")
 
 

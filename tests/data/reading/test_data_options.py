@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torch_linformer.data.reading.options import DELIMITERS, HELP, NO_OPTIONS, DataOptions
+from torch_linformer.data.reading.data_options import DELIMITERS, HELP, NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 
 

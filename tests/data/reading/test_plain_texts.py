@@ -1,8 +1,8 @@
 import pytest
 
-from torch_linformer.data.reading import texts
+from torch_linformer.data.reading import plain_texts
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.options import DataOptions
 from torch_linformer.data.reading.records import TEXT
 
 LINES = [f"line {number}\n" for number in range(20)]
@@ -70,8 +70,8 @@ def test_a_damaged_line_leaves_the_others(write, read):
 @pytest.fixture
 def short_pieces(monkeypatch):
     """Pieces of ten characters, twenty where no paragraph ends before."""
-    monkeypatch.setattr(texts, "_SHORTEST_PIECE", 10)
-    monkeypatch.setattr(texts, "_OVERLONG", 2)
+    monkeypatch.setattr(plain_texts, "_SHORTEST_PIECE", 10)
+    monkeypatch.setattr(plain_texts, "_OVERLONG", 2)
 
 
 def test_pieces_end_with_a_paragraph(write, read, short_pieces):
@@ -86,7 +86,7 @@ def test_an_overlong_paragraph_ends_at_a_line(write, read, short_pieces):
 
 
 def test_a_file_alone_has_fifty_pieces_at_least(write, read, monkeypatch):
-    monkeypatch.setattr(texts, "_SHORTEST_PIECE", 1)
+    monkeypatch.setattr(plain_texts, "_SHORTEST_PIECE", 1)
     content = "a paragraph of 25 letters\n\n" * 100
     outcome = read(write("t.txt", content), whole=False)
     assert len(outcome.rows) == 50 and "".join(texts_of(outcome)) == content
@@ -94,7 +94,7 @@ def test_a_file_alone_has_fifty_pieces_at_least(write, read, monkeypatch):
 
 def test_pieces_of_the_files_of_a_folder(write, read, monkeypatch, tmp_path):
     """They end at any line, and no character is cut in two."""
-    monkeypatch.setattr(texts, "_PIECE", 10)
+    monkeypatch.setattr(plain_texts, "_PIECE", 10)
     text = "short\nlonger line\nx" + "é" * 30 + "\n\nend"
     write("data/1.txt", text)
     write("data/2.txt", "".join(LINES[:2]))

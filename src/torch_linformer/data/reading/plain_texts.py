@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from torch_linformer.data.reading.files import check_decoded, open_text
-from torch_linformer.data.reading.options import DataOptions
+from torch_linformer.data.reading.data_options import DataOptions
+from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
 from torch_linformer.errors import InputError
 
