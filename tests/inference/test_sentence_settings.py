@@ -19,6 +19,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_settings import sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
+from torch_linformer.training.embedder_floors import embedder_floors
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TEXTS = ["Wet MUD", "the naïve sand of the warm sea and the cold white ice"]
@@ -51,16 +52,18 @@ def test_windows_each_begin_with_the_prompt(prompted_embedder):
     assert len(windows) > 1 and all(len(ids) <= 16 and ids[: len(prompt)] == prompt for ids in windows)
 
 
-def test_evaluation_searches_by_these_vectors(prompted_embedder, tmp_path):
-    rows = [(f"{TEXTS[1][4 * n :][: 3 + n]} MUD", label) for label in range(3) for n in range(label, 12, 3)]
+def test_evaluation_and_what_a_training_must_beat_search_by_these_vectors(prompted_embedder, tmp_path):
+    rows = [(f"{TEXTS[1][4 * n :][: 3 + n // 2]} MUD", label) for label in range(3) for n in range(label, 12, 3)]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps({"text": text, "label": str(label)}) + "\n" for text, label in rows))
     _, scores = evaluate(str(prompted_embedder), str(data), **SAME)
     texts, labels = zip(*rows, strict=True)
     vectors = expected(prompted_embedder, texts)
-    judgments = judgments_of(Dataset.from_dict({"text": texts, "label": labels}))
-    ndcg = retrieval_metrics(lambda begin, end: vectors[begin:end] @ vectors.T, judgments)["ndcg_at_10"]
+    documents = Dataset.from_dict({"text": texts, "label": labels})
+    ndcg = retrieval_metrics(lambda begin, end: vectors[begin:end] @ vectors.T, judgments_of(documents))["ndcg_at_10"]
     assert 0.3 < ndcg < 0.99 and scores["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
+    floors = embedder_floors(str(prompted_embedder), documents, "cpu", "fp32")
+    assert floors["beginning_vector"]["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
 
 
 def test_a_program_keeps_them(prompted_embedder, tmp_path):
