@@ -116,7 +116,9 @@ def test_a_label_unseen_in_training(refused, write_csv, part):
 
 def test_too_few_documents_to_split(refused, write_csv):
     write_csv("few.csv", [ROWS[0], ROWS[-1]])
-    assert of_training(refused, "few.csv") == "cannot split 2 documents: give more, or a file for each part"
+    assert of_training(refused, "few.csv") == (
+        "cannot split 2 documents, no two of which have the same label: give several of each, or a file for each part"
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,7 @@ from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
 from torch_linformer.reporting.report import Headline, Report, Section
-from torch_linformer.reporting.tables import (
-    format_count,
-    format_duration,
-    format_percent,
-    format_score,
-    score_title,
-)
+from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
 from torch_linformer.reporting.templates import render_template
 from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.tasks.floors import FLOORS

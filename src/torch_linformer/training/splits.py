@@ -17,7 +17,6 @@ from torch_linformer.data.labels import (
 )
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.parts import GROUP, parse_part, split_documents
-from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import Documents
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.tagging import NUMBERED
@@ -108,7 +107,7 @@ def _load(settings: TrainSettings, source: str, part: str = "train") -> Document
     Raises:
         InputError: also for lists of zeros and ones without names.
     """
-    task, options = TASKS[settings.task], DataOptions.of(settings)
+    task, options = TASKS[settings.task], settings.reading
     documents = task.load(source, settings.documents, options, part=part, max_errors=settings.max_errors)
     dataset, several = documents.dataset, settings.task == "multilabel"
     if several:

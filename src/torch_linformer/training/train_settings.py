@@ -5,8 +5,8 @@ import math
 from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
-from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError, flag
+from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.option_effects import (
     NO_WINDOWS,
     OF_LINFORMER,
@@ -35,30 +35,9 @@ STDLIB_STEPS = 1150  # about 8 passes over the files of Python 3.11
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
+class TrainSettings(DataSettings):
     """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
 
-    data: str = option("stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL, Parquet, a folder, or a dataset's name")
-    text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
-    label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
-    label_names: str | None = option(
-        None, "A,B,… for labels that are numbers: the names of 0, 1, …; multilabel: or of positions in lists of 0 and 1"
-    )
-    question_column: str | None = option(None, "column that holds the question")
-    source_column: str | None = option(None, "seq2seq: column that holds the source")
-    target_column: str | None = option(None, "seq2seq: column that holds the target")
-    group_column: str | None = option(None, HELP["group_column"])
-    encoding: str | None = option(None, HELP["encoding"])
-    delimiter: str | None = option(None, HELP["delimiter"])
-    quoting: str = option("auto", HELP["quoting"], QUOTING)
-    header: bool | None = option(None, HELP["header"])
-    text_folder: str | None = option(None, HELP["text_folder"])
-    max_errors: int = option(0, "leave out so many rows that cannot be read")
-    documents: str | None = option(None, "embed: table of the documents by name; --data then has queries and names")
-    query_column: str | None = option(None, "embed: column that holds the query")
-    document_column: str | None = option(None, "embed: column of its document; with --documents of its name, in both")
-    validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
-    test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
     task: str = option("classify", "what to learn", TASKS)
     from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
     freeze: bool = option(
@@ -172,7 +151,7 @@ class TrainSettings:
         if self.compile:
             self._check_compiled()
         self.slots  # noqa: B018 - its checks
-        DataOptions.of(self)
+        self.reading  # noqa: B018 - its checks
 
     def _check_effect(self, name: str) -> None:
         """Raise ``InputError`` for an option that was given and would have no effect."""
@@ -214,19 +193,6 @@ class TrainSettings:
         slots = self.attention == "linformer" or name not in OF_LINFORMER
         steps = not (self.freeze and name in OF_STEPS)
         return new and slots and steps and self.task in OF_TASKS.get(name, TASKS)
-
-    @property
-    def names(self) -> list[str]:
-        """The names that the user gives to labels, in the order of the numbers that stand for them."""
-        if self.label_names is None:
-            return []
-        names = [name.strip() for name in self.label_names.split(",")]
-        if len(set(names)) < max(2, len(names)) or not all(names) or any(map(str.isdecimal, names)):
-            raise InputError(
-                f"--label-names must be two or more different names with commas between them, and no numbers, got "
-                f"{self.label_names!r}"
-            )
-        return names
 
     def steps(self, documents: int) -> int:
         """Steps of a training on this many documents."""

@@ -211,7 +211,7 @@ def test_bytes_of_another_encoding_make_a_bad_row(parsed):
     assert [values["tokens"] for _, values in rows] == [["a"], ["é"], ["é"]]
     assert problems == [
         "line 3: holds bytes that are not UTF-8 ('caf\\xe9 B-X'); "
-        "name the encoding with --encoding, or leave such rows out with --max-errors"
+        "save the file as UTF-8, or name its encoding with --encoding"
     ]
 
 

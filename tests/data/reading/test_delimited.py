@@ -45,8 +45,9 @@ def test_ragged_rows_name_the_row_and_both_counts(write, read):
     path = write("t.csv", 'text,label\n"two\nlines",a\n\nyes, no,b\nshort\nfine,c\nso,d\n')
     outcome = read(path)
     assert outcome.problems == [
-        f"{path}, row 2 (line 5): expected 2 cells, found 3; put quotes around cells that hold the delimiter",
-        f"{path}, row 3 (line 6): expected 2 cells, found 1; put quotes around cells that hold the delimiter",
+        f"{path}, row {row}: expected 2 cells as in the header, found {cells}; put quotes around cells that hold the "
+        "delimiter"
+        for row, cells in (("2 (line 5)", 3), ("3 (line 6)", 1))
     ]
     assert [row["label"] for row in outcome.rows] == ["a", "c", "d"]
 
@@ -72,7 +73,7 @@ def test_bytes_of_another_encoding_make_a_bad_row(write, read):
     assert [row["text"] for row in outcome.rows] == ["naïve", "fine"]
     assert outcome.problems == [
         f"{path}, row 2: holds bytes that are not UTF-8 ('caf\\xe9 \\xff'); "
-        "name the encoding with --encoding, or leave such rows out with --max-errors"
+        "save the file as UTF-8, or name its encoding with --encoding"
     ]
 
 
@@ -93,7 +94,7 @@ def test_bad_rows_are_counted_and_the_first_three_named(write):
         load_documents(path, max_errors=3)
     message = str(raised.value)
     assert message.startswith(
-        f"{path}: 4 of 13 rows cannot be read: {path}, row 10 (line 11): expected 2 cells, found 1"
+        f"{path}: 4 of 13 rows cannot be read: {path}, row 10 (line 11): expected 2 cells as in the header, found 1"
     )
     assert message.count("expected 2 cells") == 3 and message.endswith("; and 1 more; --max-errors 4 leaves them out")
     documents = load_documents(path, max_errors=4)

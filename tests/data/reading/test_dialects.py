@@ -104,12 +104,13 @@ def test_quotes_are_text_where_both_make_all_rows_whole_but_few_cells_begin_with
     assert found.quoting == PLAIN and notes == [AS_TEXT]
 
 
-def test_quotes_that_may_be_either_are_a_question(dialect):
+def test_quotes_around_many_cells_hold_them_together_though_all_lines_are_whole(dialect):
     content = 'id,text\n1,"x\n2,y"\n3,"z\n4,q"\n'
-    assert EITHER.format(3, 5) + ": say --quoting quotes or --quoting none" in refusal(dialect, content)
-    assert dialect(content, quoting="quotes")[0].quoting == QUOTED
+    assert dialect(content)[0].quoting == QUOTED
     found, notes = dialect(content, quoting="none")
     assert found.quoting == PLAIN and notes == []  # as asked
+    few = content + "".join(f"{number},w\n" for number in range(5, 15))
+    assert dialect(few)[0].quoting == PLAIN
 
 
 def test_a_quoted_cell_of_many_lines_is_not_taken_for_rows(dialect):

@@ -92,7 +92,7 @@ def test_a_folder(tmp_path):
     assert documents.dataset[:] == {"text": ["bäd", "good"], "label": ["neg", "pos"]}
     assert documents.name == "a.b" and documents.columns == {} and documents.parts == ()
     notes = [
-        f"3 files of {tmp_path / 'a.b'}, labeled with the names of their folders",
+        f"files of {tmp_path / 'a.b'}, labeled with the names of their folders",
         "skipped 1 document without text",
     ]
     assert documents.notes == notes == load_documents(str(tmp_path / "a.b")).notes  # the latter from the cache
@@ -182,13 +182,12 @@ def test_shards(tmp_path):
 
 
 def test_texts_with_labels_are_read_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain_texts, "_PIECE", 9)
+    monkeypatch.setattr(plain_texts, "_PIECE", 13)
     write(tmp_path / "labeled" / "a" / "book.txt", "one line\nanother line\nthe end")
     write(tmp_path / "labeled" / "b" / "book.txt", "short")
     assert len(load_documents(str(tmp_path / "labeled")).dataset) == 2
     assert load_documents(str(tmp_path / "labeled"), TEXT).dataset["text"][:] == [
-        "one line\n",
-        "another line\n",
+        "one line\nanother line\n",
         "the end",
         "short",
     ]

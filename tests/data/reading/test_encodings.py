@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from torch_linformer.data.reading import formats
+from torch_linformer.data.reading import encodings, formats
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.encodings import Encoding, check_decoded, detect_together, find_encoding, is_readable
@@ -134,7 +134,7 @@ def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
 
 
 def test_a_line_in_pieces_is_not_damaged_where_it_is_cut(write, monkeypatch):
-    monkeypatch.setattr(formats, "_LINE_BYTES", 5)
+    monkeypatch.setattr(encodings, "_LINE_BYTES", 5)
     assert find_encoding(write("t.txt", "aéééééé漢漢漢漢漢😀😀😀😀"), NO_OPTIONS) == Encoding("utf-8")
 
 
@@ -156,7 +156,7 @@ def test_bytes_that_are_not_of_the_named_encoding(write, read):
     path = write("t.csv", "text\nplain\nnaïve\n")
     outcome = read(path, encoding="ascii")
     assert outcome.rows == [{"text": "plain"}]
-    assert "row 2: holds bytes that are not ascii ('na\\xc3\\xafve'); name the encoding" in outcome.problems[0]
+    assert "row 2: holds bytes that are not ascii ('na\\xc3\\xafve'); save the file as" in outcome.problems[0]
 
 
 def test_the_place_of_a_byte_is_shown_with_what_is_around_it():
@@ -165,7 +165,7 @@ def test_the_place_of_a_byte_is_shown_with_what_is_around_it():
     with pytest.raises(InputError) as raised:
         check_decoded(text, "t.txt")
     around = "a" * 10 + "\\xff" + "b" * 9
-    assert str(raised.value).startswith(f"t.txt: holds bytes that are not UTF-8 ('{around}'); name the encoding with")
+    assert str(raised.value).startswith(f"t.txt: holds bytes that are not UTF-8 ('{around}'); save the file as")
 
 
 def test_the_files_of_a_folder_are_detected_together(write, read, tmp_path):

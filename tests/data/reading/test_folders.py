@@ -58,10 +58,10 @@ def test_only_the_part_that_is_asked_for_is_read(write, tmp_path):
     documents = load_documents(source)
     assert documents.dataset["text"][:] == ["of train-00000-of-00002.csv", "of train-00001-of-00002.csv"]
     assert documents.parts == ("test",) and documents.notes[0] == (
-        f"{source} holds the parts test (test.csv), train (train-00000-of-00002.csv, train-00001-of-00002.csv)"
+        f"{source} holds the parts train (train-00000-of-00002.csv, train-00001-of-00002.csv), test (test.csv)"
     )
     assert load_documents(source, part="test").dataset["text"][:] == ["of test.csv"]
-    with pytest.raises(InputError, match="data: no part 'validation' among its parts test, train; name the file or f"):
+    with pytest.raises(InputError, match="data: no part 'validation' among its parts train, test; name the file or f"):
         load_documents(source, part="validation")
 
 
@@ -71,7 +71,7 @@ def test_parts_of_texts_in_folders_of_their_labels(write, tmp_path):
             write(f"data/{part}/{label}/1.txt", f"{part} {label}")
     documents = load_documents(str(tmp_path / "data"))
     assert documents.dataset[:] == {"text": ["train neg", "train pos"], "label": ["neg", "pos"]}
-    assert find_source(str(tmp_path / "data")).parts == ("test", "train")
+    assert find_source(str(tmp_path / "data")).parts == ("train", "test")
 
 
 # Files of a folder

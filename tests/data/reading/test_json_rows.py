@@ -64,7 +64,7 @@ def test_bytes_of_another_encoding_make_a_bad_row(write, read):
     assert [row["text"] for row in outcome.rows] == ["naïve", "fine"]
     assert outcome.problems == [
         f'{path}, line 2: holds bytes that are not UTF-8 (\'ext": "caf\\xe9"}}\\n\'); '
-        "name the encoding with --encoding, or leave such rows out with --max-errors"
+        "save the file as UTF-8, or name its encoding with --encoding"
     ]
     assert "line 1: holds bytes that are not ascii (" in read(path, encoding="ascii").problems[0]
     array = write(

@@ -30,7 +30,7 @@ def test_bytes_of_another_encoding_make_a_bad_row(write, read):
     outcome = read(path)
     assert outcome.rows == [] and outcome.problems == [
         f"{path}: holds bytes that are not UTF-8 ('na\\xc3\\xafve\\ncaf\\xe9\\n\\xc3\\xa9\\n'); "
-        "name the encoding with --encoding, or leave such rows out with --max-errors"
+        "save the file as UTF-8, or name its encoding with --encoding"
     ]
 
 

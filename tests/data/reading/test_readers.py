@@ -107,7 +107,7 @@ def test_stream_in_an_encoding_that_is_named(encoding):
     [
         (b'{"text": "a"}\nplain\n', None, "standard input, line 2: not valid JSON"),
         (b"\x89PNG\0\n", None, "standard input: not text, nor another known format"),
-        (b"caf\xe9", None, r"standard input: holds bytes that are not UTF-8 \('caf\\xe9'\); name the encoding"),
+        (b"caf\xe9", None, r"standard input: holds bytes that are not UTF-8 \('caf\\xe9'\); save the file as"),
         (b'{"text": "caf\xc3"}', "ascii", "standard input, line 1: holds bytes that are not ascii"),
         (b"plain", "utf-16", r"standard input: not utf-16 \(.*\); name another with --encoding"),
         (b"abc", "utf-16-be", r"standard input: not utf-16-be \(.*\); name another with --encoding"),

@@ -59,7 +59,7 @@ def test_rows_that_cannot_be_read_are_left_to_the_report():
 def test_where_the_texts_of_a_table_come_from_is_told():
     report = ReadReport()
     list(documents(rows("a"), "x.csv", TEXT, NO_OPTIONS, report))
-    assert report.notes == ["x.csv: texts from column 'text' (by its name)"]
+    assert report.notes == ["texts from column 'text' (by its name)"]
     report = ReadReport()
     list(documents([TextRow({"text": "a"}, "x.txt")], "x.txt", TEXT, NO_OPTIONS, report))
     assert report.notes == []
@@ -82,7 +82,7 @@ def test_words_are_kept_as_they_are():
     found = list(documents(table, "x.jsonl", TAGGED, NO_OPTIONS, ReadReport()))
     assert [(document.text, document.words) for document in found] == [
         ("New York is", ("New York", "is")),
-        ("not a list", None),
+        ("not a list", ("not", "a", "list")),
     ]
     with pytest.raises(InputError, match=r"row 1: column 'tokens' holds \[''\], no list of words"):
         list(documents([Row({"tokens": [""]}, "row 1")], "x.jsonl", TAGGED, NO_OPTIONS, ReadReport()))
