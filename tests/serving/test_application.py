@@ -100,6 +100,13 @@ def test_a_question_is_asked_of_every_text(model_copy):
     )
 
 
+def test_answers_keep_the_ids_of_their_texts(classifier_run):
+    application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
+    for path in application.model.paths:
+        _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
+        assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
+
+
 def test_models_that_predict_nothing_say_so(model_copy):
     LinformerForMaskedLM(AutoConfig.from_pretrained(model_copy)).save_pretrained(model_copy)
     application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)

@@ -46,9 +46,14 @@ class Answerer:
         self._check_tokens(windows, asked)
         found = await self.batcher.answers(ability, documents, windows)
         tokens = sum(windows["length"])
+        data = _embeddings(found, asked.as_base64) if path == EMBEDDINGS else _predictions(found)
+        if asked.ids is not None:
+            data = [
+                {"index": answer["index"], "id": name, **answer} for name, answer in zip(asked.ids, data, strict=True)
+            ]
         return {
             "object": "list",
-            "data": _embeddings(found, asked.as_base64) if path == EMBEDDINGS else _predictions(found),
+            "data": data,
             "model": self.model.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }

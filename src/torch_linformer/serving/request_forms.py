@@ -9,7 +9,7 @@ from torch_linformer.serving.refusals import Refusal
 
 MOST_TEXTS = 2048  # of one request, as OpenAI has it
 EMBEDDINGS = "/v1/embeddings"
-_OURS = ("model", "input", "truncate")
+_OURS = ("model", "input", "ids", "truncate")
 FIELDS = {
     EMBEDDINGS: (*_OURS, "encoding_format", "dimensions", "user"),
     "/classify": _OURS,
@@ -23,6 +23,7 @@ class Asked:
 
     Attributes:
         texts: one or more, none of them empty.
+        ids: what the client calls each of them, if anything; each answer has its own.
         truncate: whether longer texts are cut; None leaves it to the server.
         as_base64: whether vectors are wanted as bytes in base64, little-endian float32.
         dimensions: how many numbers a vector must have, if that is asked for.
@@ -30,6 +31,7 @@ class Asked:
     """
 
     texts: tuple[str, ...]
+    ids: tuple[str, ...] | None = None
     truncate: bool | None = None
     as_base64: bool = False
     dimensions: int | None = None
@@ -52,8 +54,10 @@ def read_request(body: bytes, path: str, served: str) -> Asked:
         raise _wrong("encoding_format", f"encoding_format must be 'float' or 'base64', got {_quoted(form)}")
     question = _typed(fields, "question", str, "a text")
     _typed(fields, "user", str, "a text")  # OpenAI's name for whoever asks, which changes no answer
+    texts = _texts(fields)
     return Asked(
-        texts=_texts(fields),
+        texts=texts,
+        ids=_ids(fields, len(texts)),
         truncate=_typed(fields, "truncate", bool, "true or false"),
         as_base64=form == "base64",
         dimensions=_typed(fields, "dimensions", int, "a whole number"),
@@ -88,6 +92,15 @@ def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
             hint = "; token ids are not taken" if isinstance(text, (int, list)) else ""
             raise _wrong("input", f"input[{number}] must be a text, got {_kind(text)}{hint}")
     return tuple(_text(text, f"input[{number}]") for number, text in enumerate(given))
+
+
+def _ids(fields: Mapping[str, Any], number: int) -> tuple[str, ...] | None:
+    ids = _typed(fields, "ids", list, "a list of texts")
+    if ids is None:
+        return None
+    if len(ids) != number or not all(isinstance(name, str) for name in ids):
+        raise _wrong("ids", f"ids must be a list of texts, one for each of the {number:,} of input")
+    return tuple(ids)
 
 
 def _text(text: str, name: str) -> str:
