@@ -22,8 +22,6 @@ from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.tagging import NUMBERED
 from torch_linformer.training.train_settings import TrainSettings
 
-OF_ONE_LABEL = ("classify", "embed")  # tasks whose documents have one label each
-
 
 @dataclass(frozen=True)
 class Splits:
@@ -53,8 +51,8 @@ def load_splits(settings: TrainSettings) -> Splits:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
-    if settings.task in OF_ONE_LABEL and "label" in documents.dataset.column_names:
-        check_repeated(documents.dataset, settings.data, documents.label_column, settings.task)
+    if settings.task == "classify":
+        check_repeated(documents.dataset, settings.data, documents.label_column)
     names = _names(settings, documents.dataset)
     train, test = _part(settings, documents.dataset, "test", notes)
     train, validation = _part(settings, train, "validation", notes)
@@ -107,7 +105,7 @@ def _part(settings: TrainSettings, train: Dataset, name: str, notes: list[str]) 
     source = parse_part(getattr(settings, name))
     if isinstance(source, float):
         together = GROUP if GROUP in train.column_names else TASKS[settings.task].together
-        stratified = settings.task in OF_ONE_LABEL
+        stratified = settings.task in ("classify", "embed")
         return split_documents(train, source, settings.seed, stratified=stratified, together=together)
     documents = _load(settings, source)
     notes.extend(f"{name}: {note}" for note in documents.notes)
