@@ -121,6 +121,14 @@ def test_labels_are_judged_as_the_validation_documents_decide(run):
         assert re.search(rf"labels predicted above\s+{config.threshold:.3g}\s", page)
 
 
+def test_answers_are_as_long_as_those_of_the_training(run):
+    if run.task == "qa":
+        longest = load_model(str(run.folder)).config.max_answer_length
+        assert f"answers have {longest} tokens at most (--max-answer-length)" in run.shown
+        page = re.sub(r"<[^>]+>\s*", " ", (run.folder / "report.html").read_text(encoding="utf-8"))
+        assert re.search(rf"tokens of an answer at most\s+{longest}\s", page)
+
+
 def test_evaluation_gives_the_same_scores(run):
     named = DataOptions(label_column=run.options["label_column"])
     task, scores = evaluate(str(run.folder), run.options["test"], options=named, batch_size=7, **SAME)

@@ -283,6 +283,7 @@ def test_round_trip_through_a_folder(tiny, tmp_path, attention):
         "chunk_size": 5,
         "class_weights": [1.0, 2.5, 0.1],
         "threshold": 0.125,
+        "max_answer_length": 40,
         "id2label": {0: "sport", 1: "économie", 2: "文化"},
         "label2id": {"sport": 0, "économie": 1, "文化": 2},
         **attention,
@@ -299,6 +300,11 @@ def test_round_trip_through_a_folder(tiny, tmp_path, attention):
 def test_a_threshold_is_a_probability(tiny, threshold):
     with pytest.raises(ValueError, match=f"threshold must lie between 0 and 1, got {threshold}"):
         tiny(threshold=threshold)
+
+
+def test_an_answer_has_a_token_at_least(tiny):
+    with pytest.raises(ValueError, match="max_answer_length must be at least 1, got 0"):
+        tiny(max_answer_length=0)
 
 
 def test_label_names_stand_in_the_order_of_the_logits(tiny):

@@ -249,11 +249,9 @@ def test_a_column_of_addresses_is_no_label(tmp_path, write_csv):
     message = (
         r"posts\.csv: 70 different labels of 80 documents: is 'url' the label column\? Name another with --label-c"
     )
-    for task in ("classify", "embed"):
+    for options in ({}, {"label_column": "url"}):
         with pytest.raises(InputError, match=message):
-            load_splits(TrainSettings(data=data, task=task, label_column="url"))
-    with pytest.raises(InputError, match=message):
-        load_splits(TrainSettings(data=data))
+            load_splits(TrainSettings(data=data, **options))
 
 
 def test_no_label_column(tmp_path, write_csv):

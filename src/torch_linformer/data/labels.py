@@ -65,7 +65,7 @@ def check_labels(
             raise InputError(f"{source}: {_count(number)} with label {label!r}, {problem} ({known})")
 
 
-def check_repeated(dataset: Dataset, source: str, column: str | None, task: str) -> None:
+def check_repeated(dataset: Dataset, source: str, column: str | None) -> None:
     """Raise an `InputError` if labels, one a document, have fewer than two documents on average.
 
     Those of an address, an identifier or a title have one each.
@@ -73,7 +73,7 @@ def check_repeated(dataset: Dataset, source: str, column: str | None, task: str)
     labels = set(dataset["label"][:])
     if len(dataset) < _FEW or 2 * len(labels) <= len(dataset):
         return
-    needs = f"--task {task} needs several documents of each label"
+    needs = "--task classify needs several documents of each label"
     if all(map(is_number, labels)):
         raise InputError(
             f"{source}: {len(labels):,} different numbers as the labels of {_count(len(dataset))}: "

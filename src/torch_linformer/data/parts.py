@@ -1,7 +1,5 @@
 """The parts of the documents: to train on, for validation, and held out."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 from datasets import Dataset
@@ -9,6 +7,7 @@ from datasets import Dataset
 from torch_linformer.errors import InputError
 
 GROUP = "group"  # the column of what documents have in common: their author, patient or thread
+_ROUNDING = 1e-6  # of a sum of squares of documents
 
 _Ints = npt.NDArray[np.int64]
 
@@ -70,35 +69,76 @@ def _draw_documents(labels: _Ints, fraction: float, seed: int) -> _Ints:
 
 
 def _draw_groups(groups: _Ints, labels: _Ints, fraction: float, seed: int) -> _Ints:
-    """The documents that are split off, in whole groups.
+    """The documents that are split off, in whole groups: one group at least, if any can be.
 
-    In random order, a group is split off where that brings the numbers of documents of each label nearer to their
-    shares, by the sum of squares, and leaves some of each label. At least one group is, if any can be.
+    The groups are gone through in random order, again and again, and change sides wherever that brings the numbers of
+    documents of each label nearer to their shares, by the sum of squares.
     """
-    missing = np.bincount(labels) * fraction  # documents of each label that are still to be split off
-    left = np.bincount(labels)
-    drawn: list[_Ints] = []
-    spare: tuple[float, _Ints] = (np.inf, np.empty(0, dtype=np.int64))
-    for members in _members(groups, seed):
-        kinds, numbers = np.unique(labels[members], return_counts=True)
-        if (left[kinds] == numbers).any():
-            continue
-        change = float((numbers * (numbers - 2 * missing[kinds])).sum())
-        if change < 0:
-            drawn.append(members)
-            missing[kinds] -= numbers
-            left[kinds] -= numbers
-        elif change < spare[0]:
-            spare = change, members
-    return np.sort(np.concatenate(drawn or [spare[1]]))
+    sides = _Sides(_members(groups, seed), labels, fraction)
+    moved = True
+    while moved:
+        moved = False
+        for group in range(len(sides.members)):
+            if sides.may_move(group) and sides.change(group) < -_ROUNDING:
+                sides.move(group)
+                moved = True
+    movable = [group for group in range(len(sides.members)) if sides.may_move(group)]
+    if movable and not sides.away:
+        sides.move(min(movable, key=sides.change))
+    away = (sides.members[group] for group in sides.away)
+    return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *away]))
 
 
-def _members(groups: _Ints, seed: int) -> Iterator[_Ints]:
+class _Sides:
+    """Groups of documents, some of them split off.
+
+    Args:
+        members: the documents of each group.
+        labels: of each document.
+        fraction: of the documents of each label that is to be split off.
+
+    Attributes:
+        away: the groups that are split off.
+        left: documents of each label that are not.
+        missing: documents of each label that are still to be; below 0 where there are too many.
+    """
+
+    def __init__(self, members: list[_Ints], labels: _Ints, fraction: float) -> None:
+        self.members, self.away = members, set[int]()
+        self.counts = [np.unique(labels[documents], return_counts=True) for documents in members]
+        self.left = np.bincount(labels)
+        self.missing = self.left * fraction
+
+    def may_move(self, group: int) -> bool:
+        """Whether another group stays split off, or each label keeps a document."""
+        if group in self.away:
+            return len(self.away) > 1
+        kinds, numbers = self.counts[group]
+        return bool((self.left[kinds] > numbers).all())
+
+    def change(self, group: int) -> float:
+        """By how much the sum of squares of what is missing grows if a group changes sides."""
+        kinds, numbers = self._moving(group)
+        return float((numbers * (numbers - 2 * self.missing[kinds])).sum())
+
+    def move(self, group: int) -> None:
+        """Split a group off, or put it back."""
+        kinds, numbers = self._moving(group)
+        self.missing[kinds] -= numbers
+        self.left[kinds] -= numbers
+        self.away ^= {group}
+
+    def _moving(self, group: int) -> tuple[_Ints, _Ints]:
+        """The labels of a group, and how many documents of each go away with it; fewer than 0 come back."""
+        kinds, numbers = self.counts[group]
+        return kinds, -numbers if group in self.away else numbers
+
+
+def _members(groups: _Ints, seed: int) -> list[_Ints]:
     """The documents of each group, the groups in random order."""
     order = np.argsort(groups, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if len(groups) else []
-    for group in np.random.default_rng(seed).permutation(len(members)):
-        yield members[group]
+    return [members[group] for group in np.random.default_rng(seed).permutation(len(members))]
 
 
 def _quotas(sizes: _Ints, fraction: float) -> _Ints:

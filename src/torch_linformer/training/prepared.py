@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.tokenizer import build_tokenizer, for_documents
 from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.tasks.answering import Answering
 from torch_linformer.tasks.task import Examples, Task
 from torch_linformer.training.describing import describe_data
 from torch_linformer.training.new_task import new_task
@@ -51,6 +52,8 @@ def prepare(settings: TrainSettings, splits: Splits, checkpoint: Path | None, sc
     validation = task.examples(splits.validation, encoder, max(1, validated // settings.length))
     test = task.examples(splits.test, encoder, max(1, EVALUATED_TOKENS // settings.length))
     describe_data(splits, train, settings, screen)
+    if isinstance(task, Answering):
+        screen.say(f"answers have {task.max_answer_length:,} tokens at most (--max-answer-length)")
     return Prepared(splits, tokenizer, task, train, validation, test)
 
 

@@ -172,12 +172,10 @@ def _headlines(outcome: Outcome) -> list[Headline]:
 
 def _scores(outcome: Outcome) -> Section:
     """The model beside what it must beat."""
-    task, parts = outcome.task, dict(outcome.parts)
-    if outcome.is_head_only:
-        parts.pop("lexical")  # the model itself
-    scores = {outcome.method: outcome.scores}
+    task, scores = outcome.task, {outcome.method: outcome.scores}
     if outcome.lexical is not None:
-        scores |= {PARTS[name].format(outcome.lexical.part): found for name, found in parts.items()}
+        part, itself = outcome.lexical.part, "lexical" if outcome.is_head_only else None
+        scores |= {PARTS[name].format(part): found for name, found in outcome.parts.items() if name != itself}
     scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
     rows = [
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))
@@ -267,6 +265,8 @@ def _settings(outcome: Outcome) -> dict[str, object]:
     found = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
     if config.problem_type == "multi_label_classification":
         found["labels predicted above"] = f"{config.threshold:.3g}"
+    if config.max_answer_length is not None:
+        found["tokens of an answer at most"] = str(config.max_answer_length)
     return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
 
 

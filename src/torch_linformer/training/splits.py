@@ -26,7 +26,6 @@ from torch_linformer.training.train_settings import TrainSettings
 DEFAULTS = {
     item.name: item.default for item in dataclasses.fields(TrainSettings) if item.name in ("validation", "test")
 }
-OF_ONE_LABEL = ("classify", "embed")  # tasks whose documents have one label each
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def load_splits(settings: TrainSettings) -> Splits:
     """
     documents = _load(settings, settings.data)
     notes = list(documents.notes)
-    if settings.task in OF_ONE_LABEL and "label" in documents.dataset.column_names:
-        check_repeated(documents.dataset, settings.data, documents.columns.get("label"), settings.task)
+    if settings.task == "classify":
+        check_repeated(documents.dataset, settings.data, documents.columns.get("label"))
     names = _names(settings, documents)
     train, test = _part(settings, documents.dataset, "test", notes, documents.parts)
     train, validation = _part(settings, train, "validation", notes, documents.parts)
@@ -128,7 +127,7 @@ def _part(
         return train, documents.dataset
     if isinstance(source, float):
         together = GROUP if GROUP in train.column_names else TASKS[settings.task].together
-        stratified = settings.task in OF_ONE_LABEL
+        stratified = settings.task in ("classify", "embed")
         return split_documents(train, source, settings.seed, stratified=stratified, together=together)
     documents = _load(settings, source)
     notes.extend(f"{name}: {note}" for note in documents.notes)
