@@ -75,8 +75,16 @@ def test_a_table_of_one_column(dialect, content):
     assert notes == ["no delimiter found: one column"]
 
 
+def test_names_of_rows_do_not_make_the_header_ragged(dialect):
+    """Divided by semicolons as R writes it, the header has a cell less; by bars all rows have two."""
+    content = '"a|b";"c"\n"1";"x|y";"u"\n"2";"z|w";"v"\n'
+    assert "all rows are whole divided by ';' and by '|'" in refusal(dialect, content)
+    assert dialect(content, delimiter=";")[0].names == (None, "a|b", "c")
+
+
 def test_a_delimiter_that_leaves_most_rows_ragged_is_none(dialect):
     assert dialect("text, or so\nfine\nnothing here\nstill none\n")[0].delimiter == NO_DELIMITER
+    assert dialect("a, b\nc, d\ne, f, g\nh, i, j, k\nl\n")[0].delimiter == NO_DELIMITER
 
 
 def test_a_delimiter_may_be_named(dialect):
@@ -121,7 +129,8 @@ def test_a_quoted_cell_of_many_lines_is_not_taken_for_rows(dialect):
 def test_rows_that_a_quote_swallows_are_lost(dialect):
     """With quotes all rows are whole as well, but a cell holds lines that would each be one."""
     rows = "".join(f"row {number}\ta\n" for number in range(5))
-    found, _ = dialect(f'text\tlabel\n"open\ta\n{rows}closed"\tb\n', "t.tsv")
+    around = '"as it should be"\tc\n' * 9
+    found, _ = dialect(f'text\tlabel\n"open\ta\n{rows}closed"\tb\n{around}', "t.tsv")
     assert found.quoting == PLAIN
 
 
@@ -139,8 +148,10 @@ def test_a_quote_after_the_sample_is_seen_too(dialect, monkeypatch, opened):
 
 
 def test_the_line_at_the_end_of_the_sample_is_not_cut(dialect, monkeypatch):
-    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", len("text,label\nx,a\ny"))
-    assert dialect("text,label\nx,a\ny,b\nz,c\n")[0].names == ("text", "label")
+    content = "text;more,label\nx;a,b\ny;c,d\n"
+    assert dialect(content)[0].delimiter == ","
+    monkeypatch.setattr(dialects, "_SAMPLE_CHARACTERS", content.index(",d"))  # up to which semicolons fit as well
+    assert dialect(content, "again.csv")[0].delimiter == ","
 
 
 # Names of columns

@@ -16,6 +16,7 @@ from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 
 GERMAN = "Der Ärger über größere Übel führt zu schönen Grüßen\n" * 3
+SPANISH = "El niño comió una piña mañana, según él. ¿Qué pasó después?\n"  # cp1250 reads most of it, too
 KNOWN = (
     "known are .csv, .tsv, .jsonl, .ndjson, .json, .parquet, .conll, .conllu, .iob, .iob2, .bio, plain text, or a "
     "folder with one folder per label, and these as .gz, .bz2, .zst"
@@ -104,7 +105,9 @@ def test_a_mark_is_heeded_whatever_the_encoding_is_called(write, read):
         assert read(path, encoding=name).rows == [{"text": "naïve"}]
 
 
-@pytest.mark.parametrize(("text", "encoding"), [(GERMAN, "cp1252"), ("Привет, мир, как дела сегодня\n" * 3, "cp1251")])
+@pytest.mark.parametrize(
+    ("text", "encoding"), [(GERMAN, "cp1252"), ("Привет, мир, как дела сегодня\n" * 3, "cp1251"), (SPANISH, "cp1252")]
+)
 def test_an_encoding_is_detected_and_told(write, read, text, encoding):
     path = write("t.txt", text.encode(encoding))
     outcome = read(path)
@@ -125,6 +128,12 @@ def test_two_encodings_that_fit_are_a_question(write, read):
     assert problem.startswith(f"{path}: not UTF-8, and reads as well as cp1252 ('café') as cp1251 ('cafй') as ")
     assert problem.endswith("; name the right one with --encoding")
     assert read(path, encoding="cp1252").rows == [{"text": "café"}]
+
+
+def test_a_question_shows_where_the_readings_differ(write, read):
+    path = write("t.txt", "L'été était très long\n".encode("cp1252"))
+    (problem,) = read(path).problems
+    assert "cp1250 ('trčs')" in problem and "cp1252 ('très')" in problem and "été" not in problem
 
 
 def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
@@ -187,6 +196,12 @@ def test_files_of_a_folder_that_fit_two_encodings_are_a_question(write, tmp_path
         load_documents(str(tmp_path / "texts"), TEXT)
     named = load_documents(str(tmp_path / "texts"), TEXT, options=DataOptions(encoding="cp1252"))
     assert named.dataset["text"][:] == ["café"]
+
+
+def test_damaged_lines_of_a_file_of_a_folder_are_not_another_encoding(write, read, tmp_path):
+    write("texts/1.csv", b"text\nna\xc3\xafve\ncaf\xe9\n\xc3\xa9t\xc3\xa9\n")
+    outcome = read(tmp_path / "texts")
+    assert [row["text"] for row in outcome.rows] == ["naïve", "été"] and "row 2: holds bytes" in outcome.problems[0]
 
 
 def test_files_that_need_no_detecting(write, tmp_path):

@@ -82,7 +82,7 @@ def test_files_and_the_folders_they_lie_in(write, tmp_path):
         write(f"data/{name}", "")
     root = tmp_path / "data"
     (root / "twin").symlink_to(root / "b")
-    (root / "b" / "circle").symlink_to(root)
+    (root / "b" / "circle").symlink_to(root / "b")
     below = [FolderFile(root / f"b/{name}", "b") for name in ("10.txt", "2.txt", "deep/er/x")]
     assert list(folder_files(root)) == [
         FolderFile(root / "a.txt", None),

@@ -191,10 +191,14 @@ def _detected(path: str, sample: bytes) -> Encoding:
         raise InputError(f"{path}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")
     names = {_name(match): text for text, match in readings.items()}
     if len(names) > 1:
-        shown = sorted(names, key=_ENCODINGS.index)[:_SHOWN]
+        shown = [name for name in _ENCODINGS if name in names][:_SHOWN]
         words = [[word for word in names[name].split() if not word.isascii()] for name in shown]
         # The word that tells the first two, or else most of them, apart.
-        example = max(zip(*words, strict=False), key=lambda word: (word[0] != word[1], len({*word})))
+        example = max(
+            zip(*words, strict=False),
+            key=lambda word: (word[0] != word[1], len({*word})),
+            default=[names[name] for name in shown],
+        )
         several = " as ".join(f"{name} ({word[:40]!r})" for name, word in zip(shown, example, strict=True))
         raise InputError(f"{path}: not UTF-8, and reads as well as {several}; name the right one with --encoding")
     name, text = names.popitem()
