@@ -254,3 +254,11 @@ def test_columns_of_several_labels_that_the_model_was_trained_with():
     assert find_columns(rows(row), "t.csv", options, **several).label == "rude,loud"
     with pytest.raises(InputError, match="no column 'rude,loud', which the model was trained with"):
         find_columns(rows({"text": "a", "rude": "1"}), "t.csv", options, **several)
+
+
+def test_many_columns_are_not_all_listed():
+    row = {f"column {number}": "a" for number in range(4000)}
+    with pytest.raises(InputError) as raised:
+        find(row)
+    message = str(raised.value)
+    assert message.endswith("'column 18', 'column 19', … (4,000 in all)") and len(message) < 1000

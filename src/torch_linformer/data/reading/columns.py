@@ -23,6 +23,8 @@ TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "tran
 
 NAME_COLUMNS = ("id", "_id", "doc_id", "document_id")  # of a name that predictions and vectors keep unasked
 
+_LISTED = 20  # names in a message
+
 
 class ChosenColumns(NamedTuple):
     """The columns of the texts, the labels, the questions, names and groups (None: not read).
@@ -130,9 +132,9 @@ def _check_named(names: list[str], source: str, options: DataOptions, usual: Usu
     others = [(what, options.column(what)) for what in ("question", "id", "group")]
     for option, column in ((one, text), *others, *((two, label) for label in labels)):
         if column is not None and column not in names:
-            raise InputError(f"{source}: no column {column!r}, which --{option}-column names; columns: {_list(names)}")
+            raise InputError(f"{source}: no column {column!r}, which --{option}-column names; columns: {listed(names)}")
     if text is not None and text == label:
-        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {_list(names)}")
+        raise InputError(f"{source}: column {text!r} cannot be both {one} and {two}; columns: {listed(names)}")
 
 
 def _check_trained(
@@ -152,7 +154,7 @@ def _check_trained(
         if any(name not in names for name in column.split(",")) and column not in names:
             raise InputError(
                 f"{source}: no column {column!r}, which the model was trained with; name the {called} column with "
-                f"--{called}-column; columns: {_list(names)}"
+                f"--{called}-column; columns: {listed(names)}"
             )
 
 
@@ -172,8 +174,8 @@ def _choose(
         fitting = fitting or [name for name in choices if name not in taken]
         if len(fitting) == 1:
             return fitting[0], reason
-    problem = f"{_list(fitting)} could each be the {what} column" if fitting else f"no {what} column found"
-    raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {_list(names)}")
+    problem = f"{listed(fitting)} could each be the {what} column" if fitting else f"no {what} column found"
+    raise InputError(f"{source}: {problem}; name it with --{what}-column; columns: {listed(names)}")
 
 
 def _text_folder(rows: Sequence[Row], text: str, source: str, options: DataOptions) -> TextFolder | None:
@@ -215,5 +217,7 @@ def _is_text(rows: Sequence[Row], name: str) -> bool:
     return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
 
 
-def _list(names: list[str]) -> str:
-    return ", ".join(map(repr, names))
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, no more than a line of them."""
+    more = f", … ({len(names):,} in all)" if len(names) > _LISTED else ""
+    return ", ".join(f"{name!r:.40}" for name in names[:_LISTED]) + more

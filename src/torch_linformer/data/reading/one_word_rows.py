@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from torch_linformer.data.reading.cells import is_missing
-from torch_linformer.data.reading.columns import ChosenColumns
+from torch_linformer.data.reading.columns import ChosenColumns, listed
 from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
@@ -24,10 +24,9 @@ def sentence_column(rows: Sequence[Row], columns: ChosenColumns, source: str) ->
     fitting = [name for name in names if _SENTENCE.fullmatch(name.strip()) and name not in columns[:2]]
     if len(fitting) == 1:
         return fitting[0]
-    listed = ", ".join(map(repr, names))
     raise InputError(
         f"{source}: one word a row; call the column that numbers the sentences 'sentence', or write one sentence a row "
-        f"or CoNLL; columns: {listed}"
+        f"or CoNLL; columns: {listed(names)}"
     )
 
 
