@@ -32,6 +32,7 @@ class EmbedSettings:
     overflow: str = "cut"
     stride: int | None = None
     normalize: bool = True
+    prompt_name: str | None = None
     precision: str = "auto"
 
 
@@ -86,6 +87,7 @@ def embed_files(
         overflow=settings.overflow,
         stride=settings.stride,
         normalize=settings.normalize,
+        prompt_name=settings.prompt_name,
         device=device,
         precision=settings.precision,
         batch_size=batch_size,

@@ -46,7 +46,7 @@ def evaluate(
     task = task_of(model, tokenizer, seed)
     settings = sentence_settings(folder) if isinstance(task, Retrieval) else AS_THEY_ARE
     if isinstance(task, Retrieval):
-        task.vectors, task.prompt = document_vectors(folder, model.config).to(device), settings.prompt
+        task.vectors, task.prompt = document_vectors(folder, model.config).to(device), settings.prompt()
     read = task.load(data, documents, named)
     for note in read.notes:
         screen.say(note)

@@ -32,6 +32,8 @@ class Predictor:
         overflow: how long documents are read, ``cut`` or ``windows``, as for
         stride: tokens that neighboring windows share; a quarter of a window if None.
         normalize: whether vectors have length 1.
+        prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
+            None.
         device: ``auto`` takes a GPU if there is one.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
@@ -56,6 +58,7 @@ class Predictor:
         overflow: str = "cut",
         stride: int | None = None,
         normalize: bool = True,
+        prompt_name: str | None = None,
         device: str = "auto",
         precision: str = "auto",
         batch_size: int = 16,
@@ -63,6 +66,8 @@ class Predictor:
     ) -> None:
         if not (vectors or normalize):
             raise InputError("normalize=False is for vectors=True: a prediction has no length")
+        if prompt_name is not None and not vectors:
+            raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
         self.model = model
         self.options: dict[str, Any] = {
             "vectors": vectors,
@@ -71,6 +76,7 @@ class Predictor:
             "overflow": overflow,
             "stride": stride,
             "normalize": normalize,
+            "prompt_name": prompt_name,
             "device": device,
             "precision": precision,
             "batch_size": batch_size,
@@ -87,7 +93,7 @@ class Predictor:
         loaded, tokenizer = load_model(model), load_tokenizer(model)
         self.notice = compile_backbone(loaded, device) if compile else ""
         self._answers: Embedder | TaskPredictor = (
-            embedder_of(model, loaded, tokenizer, normalize=normalize, **shared)
+            embedder_of(model, loaded, tokenizer, normalize=normalize, prompt_name=prompt_name, **shared)
             if vectors
             else TaskPredictor(loaded, tokenizer, **shared)
         )
