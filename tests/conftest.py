@@ -444,7 +444,7 @@ def prompted_embedder(tmp_path_factory, save_source, masked_run):
     config = LinformerConfig(vocab_size=len(tokenizer), max_position_embeddings=32, k=8, initializer_range=0.3, **sizes)
     torch.manual_seed(0)
     LinformerModel(config).save_pretrained(folder)
-    prompts = {"prompts": {"passage": "Sea: "}, "default_prompt_name": "passage"}
+    prompts = {"prompts": {"passage": "Sea: ", "query": "Ice? "}, "default_prompt_name": "passage"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
     return folder

@@ -178,7 +178,7 @@ def test_texts_are_read_as_the_original_reads_them(adapt, source, tokenizer, tmp
         assert f"the student {length}, with" in adapt(output, path=path, max_length=max_length, steps=1)
         assert json.loads((output / "sentence_bert_config.json").read_text()) == {**told, "max_seq_length": length}
         assert (output / "config_sentence_transformers.json").read_text() == prompts
-        assert sentence_settings(str(output)).prompt == "Sea: "
+        assert sentence_settings(str(output)).prompt() == "Sea: "
         assert AutoTokenizer.from_pretrained(output)("WET").input_ids == tokenizer("wet").input_ids
     original = load_encoder(str(path))
     texts = Dataset.from_dict({"text": [f"Wet {number}" for number in range(200)]})

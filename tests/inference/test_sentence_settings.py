@@ -9,7 +9,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from torch_linformer.data.reading.streamed import Document
+from torch_linformer.errors import InputError
 from torch_linformer.inference import Predictor
+from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.embedder import embedder_of
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
@@ -26,10 +28,10 @@ TEXTS = ["Wet MUD", "the naïve sand of the warm sea and the cold white ice"]
 
 
 @torch.no_grad()
-def expected(folder, texts):
+def expected(folder, texts, prompt="sea: "):
     """Vectors of lower-case texts after the prompt, of 16 tokens, by the definition."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), LinformerModel.from_pretrained(folder).eval()
-    rows = tokenizer([f"sea: {text.lower()}" for text in texts], truncation=True, max_length=16)
+    rows = tokenizer([f"{prompt}{text.lower()}" for text in texts], truncation=True, max_length=16)
     vectors = []
     for ids in map(torch.tensor, rows["input_ids"]):
         mask = torch.ones(1, len(ids), dtype=torch.long)
@@ -42,6 +44,18 @@ def test_vectors_of_texts_as_the_folder_reads_them(prompted_embedder):
     found = predictor({"text": TEXTS})
     np.testing.assert_allclose(found["embedding"], expected(prompted_embedder, TEXTS), atol=1e-5)
     assert found["cut"] == [False, True] and predictor.max_length == 16
+
+
+def test_another_prompt_by_its_name(prompted_embedder, classifier_run, tmp_path):
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    files, told = (str(tmp_path / "t.jsonl"),), {"prompt_name": "query", "precision": "fp32"}
+    embed_files(EmbedSettings(model=str(prompted_embedder), files=files, **told), tmp_path / "v.npy", device="cpu")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected(prompted_embedder, TEXTS, "ice? "), atol=1e-5)
+    message = "--prompt-name 'sea': no such prompt; the model's folder has 'passage', 'query'"
+    with pytest.raises(InputError, match=message):
+        Predictor(str(prompted_embedder), vectors=True, prompt_name="sea", **SAME)
+    with pytest.raises(InputError, match="prompt_name is for vectors=True"):
+        Predictor(str(classifier_run.folder), prompt_name="query", **SAME)
 
 
 def test_windows_each_begin_with_the_prompt(prompted_embedder):

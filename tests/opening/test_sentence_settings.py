@@ -31,10 +31,15 @@ def test_all_that_a_folder_says(folder):
     assert settings == SentenceSettings(
         prompts={"query": "find: ", "passage": ""}, default_prompt_name="query", max_seq_length=9, do_lower_case=True
     )
-    assert (settings.prompt, settings.longest(16), settings.longest(8)) == ("find: ", 9, 8)
+    assert (settings.prompt(), settings.longest(16), settings.longest(8)) == ("find: ", 9, 8)
+    assert (settings.prompt("passage"), settings.prompt("query")) == ("", "find: ")
+    with pytest.raises(
+        InputError, match="--prompt-name 'sea': no such prompt; the model's folder has 'query', 'passage'"
+    ):
+        settings.prompt("sea")
     (folder / "modules.json").unlink()
     assert sentence_settings(str(folder)) == SentenceSettings()  # of another folder
-    assert (SentenceSettings().prompt, SentenceSettings().longest(16)) == ("", 16)
+    assert (SentenceSettings().prompt(), SentenceSettings().longest(16)) == ("", 16)
 
 
 def test_files_of_older_and_newer_versions(folder):

@@ -40,12 +40,20 @@ def post(application, path, content):
 def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):
     """After its default prompt, in lower case, up to its length: the vectors of ``linformer embed``."""
     folder, text, same = str(prompted_embedder), "Wet MUD", {"device": "cpu", "precision": "fp32"}
-    application = Application(load_served(folder, **same), Limits(), print)
-    status, content = post(application, "/v1/embeddings", {"input": text})
-    vector = Predictor(folder, vectors=True, **same)({"text": [text]})["embedding"][0]
-    assert status == 200 and content["data"][0]["embedding"] == pytest.approx(vector.tolist(), abs=1e-6)
-    assert content["usage"]["prompt_tokens"] == len(AutoTokenizer.from_pretrained(folder)("sea: wet mud").input_ids)
-    status, content = post(application, "/v1/embeddings", {"input": "wet mud " * 9, "truncate": False})
+    served = load_served(folder, **same)
+
+    def asked(**content):
+        return post(Application(served, Limits(), print), "/v1/embeddings", content)
+
+    for prompt_name, prompt in ((None, "sea:"), ("query", "ice?")):
+        status, content = asked(input=text, prompt_name=prompt_name)
+        vector = Predictor(folder, vectors=True, prompt_name=prompt_name, **same)({"text": [text]})["embedding"][0]
+        assert status == 200 and content["data"][0]["embedding"] == pytest.approx(vector.tolist(), abs=1e-6)
+        tokens = AutoTokenizer.from_pretrained(folder)(f"{prompt} wet mud").input_ids
+        assert content["usage"]["prompt_tokens"] == len(tokens)
+    status, content = asked(input=text, prompt_name="sea")
+    assert status == 422 and content["error"]["message"] == "no prompt 'sea'; this model has 'passage', 'query'"
+    status, content = asked(input="wet mud " * 9, truncate=False)
     assert status == 413 and "the model reads 16" in content["error"]["message"]
 
 

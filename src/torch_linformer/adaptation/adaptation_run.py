@@ -137,7 +137,7 @@ class Adaptation:
             screen.say(warning)
         max_length = settings.max_length or original.usual_length
         set_seed(settings.seed)
-        encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt)
+        encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         marks = Marks(*map(len, encoder.marks))
         self.student = build_student(original.model, settings, max_length, marks)
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))

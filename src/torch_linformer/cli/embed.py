@@ -25,6 +25,9 @@ def embed(
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
     normalize: Annotated[bool, typer.Option(help="vectors of length 1")] = True,
+    prompt_name: Annotated[
+        str | None, typer.Option(help="which prompt of its folder stands before texts, as query  [its default one]")
+    ] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -55,6 +58,7 @@ def embed(
         overflow=overflow,
         stride=stride,
         normalize=normalize,
+        prompt_name=prompt_name,
         precision=precision,
     )
     console = Console(stderr=True)

@@ -39,6 +39,7 @@ class EmbedSettings:
     overflow: str = "cut"
     stride: int | None = None
     normalize: bool = True
+    prompt_name: str | None = None
     precision: str = "auto"
 
 
@@ -97,6 +98,7 @@ def embed_files(
         stride=settings.stride,
         normalize=settings.normalize,
         keep_empty=True,
+        prompt_name=settings.prompt_name,
         device=device,
         precision=settings.precision,
         batch_size=batch_size,

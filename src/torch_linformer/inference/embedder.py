@@ -1,7 +1,7 @@
 """A trained model as a function of documents: a vector for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -43,6 +43,7 @@ class Embedder:
         tokenizer: of the model.
         vectors: what makes vectors of hidden states and words; by the configuration's pooling if None.
         settings: how texts are read, as a folder of sentence-transformers says.
+        prompt_name: one of its prompts, for documents whose prompt is not named; its default one if None.
         overflow: how long documents are read, see `DocumentEncoder`, as for
         stride.
         normalize: whether vectors have length 1.
@@ -58,6 +59,7 @@ class Embedder:
         *,
         vectors: DocumentVectors | None = None,
         settings: SentenceSettings = AS_THEY_ARE,
+        prompt_name: str | None = None,
         overflow: str = "cut",
         stride: int | None = None,
         normalize: bool = True,
@@ -75,9 +77,11 @@ class Embedder:
             )
         longest = settings.longest(self.encoder.config.max_position_embeddings)
         words = self.vectors.lexical is not None
-        self.encode = DocumentEncoder(
-            tokenizer, longest, overflow=overflow, stride=stride, whole=words, prompt=settings.prompt
+        self.settings = settings
+        self._encoder = cache(
+            partial(DocumentEncoder, tokenizer, longest, overflow=overflow, stride=stride, whole=words)
         )
+        self.encode = self._encoder(prompt=settings.prompt(prompt_name))
         self.windows = WindowReader(
             partial(pad_windows, DataCollatorWithPadding(tokenizer), whole=words),
             self._pooled,
@@ -96,9 +100,10 @@ class Embedder:
         for group in in_groups(documents, self.windows.batch_size):
             yield from self.answer(group, self.prepare(group))
 
-    def prepare(self, documents: Sequence[Document]) -> Windows:
-        """The windows of some documents."""
-        return self.encode([document.text for document in documents])
+    def prepare(self, documents: Sequence[Document], prompt_name: str | None = None) -> Windows:
+        """The windows of some documents, perhaps with another prompt."""
+        encode = self.encode if prompt_name is None else self._encoder(prompt=self.settings.prompt(prompt_name))
+        return encode([document.text for document in documents])
 
     def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[Embedded]:
         """A vector for each document, from the windows that :meth:`prepare` made of them."""

@@ -51,7 +51,7 @@ def evaluate(
     task = task_of(model, tokenizer, seed)
     settings = sentence_settings(folder) if isinstance(task, Retrieval) else AS_THEY_ARE
     if isinstance(task, Retrieval):
-        task.vectors, task.prompt = document_vectors(folder, model.config).to(device), settings.prompt
+        task.vectors, task.prompt = document_vectors(folder, model.config).to(device), settings.prompt()
     options = dataclasses.replace(options, trained=trained_columns(folder))
     read = task.load(data, documents, options, part="test", max_errors=max_errors)
     for note in read.notes:

@@ -33,6 +33,8 @@ class Predictor:
         stride: tokens that neighboring windows share; a quarter of a window if None.
         normalize: whether vectors have length 1.
         keep_empty: whether a row without text is no error and gets a vector of NaN.
+        prompt_name: which of the prompts of a folder of sentence-transformers is put before texts; its default one if
+            None.
         device: ``auto`` takes a GPU if there is one.
         precision: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         batch_size: windows computed at once; a batch of columns may have any number of rows.
@@ -58,15 +60,14 @@ class Predictor:
         stride: int | None = None,
         normalize: bool = True,
         keep_empty: bool = False,
+        prompt_name: str | None = None,
         device: str = "auto",
         precision: str = "auto",
         batch_size: int = 16,
         compile: bool = False,
     ) -> None:
-        if not (vectors or normalize):
-            raise InputError("normalize=False is for vectors=True: a prediction has no length")
-        if keep_empty and not vectors:
-            raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
+        if not vectors:
+            _check_no_vectors(normalize, keep_empty, prompt_name)
         self.model = model
         self.options: dict[str, Any] = {
             "vectors": vectors,
@@ -76,23 +77,19 @@ class Predictor:
             "stride": stride,
             "normalize": normalize,
             "keep_empty": keep_empty,
+            "prompt_name": prompt_name,
             "device": device,
             "precision": precision,
             "batch_size": batch_size,
             "compile": compile,
         }
         device = resolve_device(device)
-        shared: dict[str, Any] = {
-            "overflow": overflow,
-            "stride": stride,
-            "device": device,
-            "precision": resolve_precision(precision, device),
-            "batch_size": batch_size,
-        }
+        shared: dict[str, Any] = {"overflow": overflow, "stride": stride, "batch_size": batch_size}
+        shared |= {"device": device, "precision": resolve_precision(precision, device)}
         loaded, tokenizer = load_model(model), load_tokenizer(model)
         self.notice = compile_backbone(loaded, device) if compile else ""
         self._answers: Embedder | TaskPredictor = (
-            embedder_of(model, loaded, tokenizer, normalize=normalize, **shared)
+            embedder_of(model, loaded, tokenizer, normalize=normalize, prompt_name=prompt_name, **shared)
             if vectors
             else TaskPredictor(loaded, tokenizer, **shared)
         )
@@ -161,6 +158,16 @@ class Predictor:
             if column is not None and (not isinstance(cell, str) or not cell.strip()):
                 raise InputError(f"row {number} of a batch: no text in column {column!r}, but {cell!r:.40}; filter it")
         return Document("", text, question, words)
+
+
+def _check_no_vectors(normalize: bool, keep_empty: bool, prompt_name: str | None) -> None:
+    """Raise an `InputError` for what only vectors have."""
+    if not normalize:
+        raise InputError("normalize=False is for vectors=True: a prediction has no length")
+    if keep_empty:
+        raise InputError("keep_empty=True is for vectors=True: there is no prediction without text")
+    if prompt_name is not None:
+        raise InputError("prompt_name is for vectors=True: what a task reads has no prompts")
 
 
 def _vectors(embedder: Embedder, documents: Sequence[Document]) -> Columns:

@@ -64,7 +64,7 @@ def _pooling_and_lexical(path: str) -> tuple[str, str | None] | None:
     ways = _ways(config)
     if len(ways) != 1 or ways[0] not in POOLINGS.values():
         raise InputError(f"{path}: pools by {', '.join(ways) or 'nothing'}; only mean, cls or max are understood")
-    if config.get("include_prompt") is False and sentence_settings(path).prompt:
+    if config.get("include_prompt") is False and sentence_settings(path).prompt():
         raise InputError(
             f"{path}: include_prompt in {folders[1]}/config.json is false, and vectors here have the default prompt; "
             f"set default_prompt_name in {PROMPTS} to null to read texts without it"

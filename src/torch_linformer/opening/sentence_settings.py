@@ -33,10 +33,17 @@ class SentenceSettings:
     max_seq_length: int | None = None
     do_lower_case: bool = False
 
-    @property
-    def prompt(self) -> str:
-        """What is put before every text."""
-        return "" if self.default_prompt_name is None else self.prompts[self.default_prompt_name]
+    def prompt(self, name: str | None = None) -> str:
+        """What is put before every text: the prompt of this name, or the default one.
+
+        Raises:
+            InputError: there is no such prompt.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name is not None and name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "none"
+            raise InputError(f"--prompt-name {name!r}: no such prompt; the model's folder has {known}")
+        return "" if name is None else self.prompts[name]
 
     def longest(self, most: int) -> int:
         """Tokens that are read at once of the ``most`` that the model reads."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch_linformer.inference.window_reader import Windows
 from torch_linformer.serving.batcher import Ability, Batcher
 from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.refusals import Refusal
-from torch_linformer.serving.request_forms import EMBEDDINGS, Asked
+from torch_linformer.serving.request_forms import EMBEDDINGS, Asked, quoted
 from torch_linformer.serving.served_model import ServedModel
 
 
@@ -34,15 +35,19 @@ class Answerer:
     async def answer(self, asked: Asked, path: str) -> dict[str, Any]:
         """The answer to a request for ``path``, one of the model's; a `Refusal` where it asks for what there is not."""
         ability: Ability = self.model.embedder
+        prepare: Callable[[Sequence[Document]], Windows] = partial(
+            self.model.embedder.prepare, prompt_name=asked.prompt_name
+        )
         if path == EMBEDDINGS:
             self._check_dimensions(asked)
+            self._check_prompt(asked)
         else:
             assert self.model.predictor is not None
-            ability = self.model.predictor
+            ability, prepare = self.model.predictor, self.model.predictor.prepare
             self._check_question(asked)
         documents = [Document("", text, asked.question) for text in asked.texts]
         loop = asyncio.get_running_loop()
-        windows = await loop.run_in_executor(self._thread, ability.prepare, documents)
+        windows = await loop.run_in_executor(self._thread, prepare, documents)
         self._check_tokens(windows, asked)
         found = await self.batcher.answers(ability, documents, windows)
         tokens = sum(windows["length"])
@@ -63,6 +68,13 @@ class Answerer:
         if asked.dimensions not in (None, width):
             message = f"vectors of this model have {width} dimensions, not {asked.dimensions}; leave dimensions out"
             raise Refusal(422, message, code="invalid_value", param="dimensions")
+
+    def _check_prompt(self, asked: Asked) -> None:
+        prompts = self.model.embedder.settings.prompts
+        if asked.prompt_name is not None and asked.prompt_name not in prompts:
+            known = ", ".join(map(repr, prompts)) or "none"
+            message = f"no prompt {quoted(asked.prompt_name)}; this model has {known}"
+            raise Refusal(422, message, code="invalid_value", param="prompt_name")
 
     def _check_question(self, asked: Asked) -> None:
         if self.model.asks and asked.question is None:

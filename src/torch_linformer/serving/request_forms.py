@@ -11,7 +11,7 @@ MOST_TEXTS = 2048  # of one request, as OpenAI has it
 EMBEDDINGS = "/v1/embeddings"
 _OURS = ("model", "input", "ids", "truncate")
 FIELDS = {
-    EMBEDDINGS: (*_OURS, "encoding_format", "dimensions", "user"),
+    EMBEDDINGS: (*_OURS, "encoding_format", "dimensions", "user", "prompt_name"),
     "/classify": _OURS,
     "/predict": (*_OURS, "question"),
 }
@@ -28,6 +28,7 @@ class Asked:
         as_base64: whether vectors are wanted as bytes in base64, little-endian float32.
         dimensions: how many numbers a vector must have, if that is asked for.
         question: asked of every text.
+        prompt_name: which of the model's prompts stands before every text; None leaves it to the model.
     """
 
     texts: tuple[str, ...]
@@ -36,6 +37,7 @@ class Asked:
     as_base64: bool = False
     dimensions: int | None = None
     question: str | None = None
+    prompt_name: str | None = None
 
 
 def read_request(body: bytes, path: str, served: str) -> Asked:
@@ -43,15 +45,15 @@ def read_request(body: bytes, path: str, served: str) -> Asked:
     fields = _read_object(body)
     for name in fields:
         if name not in FIELDS[path]:
-            raise _wrong(name, f"unknown field {_quoted(name)}; {path} takes {', '.join(FIELDS[path])}")
+            raise _wrong(name, f"unknown field {quoted(name)}; {path} takes {', '.join(FIELDS[path])}")
     named = _typed(fields, "model", str, "a text")
     if named is not None and named != served:
         raise Refusal(
-            404, f"no model {_quoted(named)} here; this server has {served!r}", code="model_not_found", param="model"
+            404, f"no model {quoted(named)} here; this server has {served!r}", code="model_not_found", param="model"
         )
     form = _typed(fields, "encoding_format", str, "'float' or 'base64'") or "float"
     if form not in ("float", "base64"):
-        raise _wrong("encoding_format", f"encoding_format must be 'float' or 'base64', got {_quoted(form)}")
+        raise _wrong("encoding_format", f"encoding_format must be 'float' or 'base64', got {quoted(form)}")
     question = _typed(fields, "question", str, "a text")
     _typed(fields, "user", str, "a text")  # OpenAI's name for whoever asks, which changes no answer
     texts = _texts(fields)
@@ -62,6 +64,7 @@ def read_request(body: bytes, path: str, served: str) -> Asked:
         as_base64=form == "base64",
         dimensions=_typed(fields, "dimensions", int, "a whole number"),
         question=None if question is None else _text(question, "question"),
+        prompt_name=_typed(fields, "prompt_name", str, "a text"),
     )
 
 
@@ -130,13 +133,13 @@ def _kind(value: Any) -> str:
     names: Mapping[type, Callable[[Any], str]] = {
         dict: lambda _: "an object",
         list: lambda _: "a list",
-        str: _quoted,
+        str: quoted,
         bool: lambda truth: str(truth).lower(),
         type(None): lambda _: "null",
     }
     return names.get(type(value), lambda _: "a number")(value)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """The beginning of a text from a client, in ASCII."""
     return ascii(text if len(text) <= 60 else text[:60] + "...")

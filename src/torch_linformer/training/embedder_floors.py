@@ -73,7 +73,7 @@ class _Reader:
         self.model = load_backbone(path, device)
         self.of_hidden_states = document_vectors(path, self.model.config).to(device)
         self.tokenizer = load_tokenizer(path)
-        self.prompt = sentence_settings(path).prompt
+        self.prompt = sentence_settings(path).prompt()
         self.pad = DataCollatorWithPadding(self.tokenizer)
         self.device, self.precision = device, precision
 
