@@ -138,6 +138,12 @@ def test_two_encodings_that_fit_are_a_question(write, read):
     assert read(path, encoding="cp1252").rows == [{"text": "café"}]
 
 
+def test_a_question_shows_where_the_readings_differ(write, read):
+    path = write("t.txt", "L'été était très long\n".encode("cp1252"))
+    (problem,) = read(path).problems
+    assert "cp1250 ('trčs')" in problem and "cp1252 ('très')" in problem and "été" not in problem
+
+
 def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
     lines = [b"na\xc3\xafve\n", b"caf\xe9\n", b"\xc3\xa9t\xc3\xa9\n"]
     assert find_encoding(write("t.txt", b"".join(lines)), NO_OPTIONS) == Encoding("utf-8")

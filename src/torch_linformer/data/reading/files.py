@@ -2,7 +2,7 @@
 
 import codecs
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -223,12 +223,12 @@ def _detected(path: str, sample: bytes) -> Encoding:
             readings.setdefault(str(match), match)
     if not readings:
         raise InputError(f"{path}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")
-    shown = [(_name(match), _word(text)) for text, match in readings.items()][:_SHOWN]
-    if len(shown) > 1:
-        several = " as ".join(f"{name} ({word!r})" for name, word in shown)
+    names = [_name(match) for match in readings.values()][:_SHOWN]
+    words = _telling_words(list(readings)[:_SHOWN])
+    if len(names) > 1:
+        several = " as ".join(f"{name} ({word!r})" for name, word in zip(names, words, strict=True))
         raise InputError(f"{path}: not UTF-8, and reads as well as {several}; name the right one with --encoding")
-    name, word = shown[0]
-    return Encoding(name, f"read as {name}, as detected ({word!r}); --encoding names another")
+    return Encoding(names[0], f"read as {names[0]}, as detected ({words[0]!r}); --encoding names another")
 
 
 def _name(match: CharsetMatch) -> str:
@@ -236,9 +236,14 @@ def _name(match: CharsetMatch) -> str:
     return next((name for name in _ENCODINGS if name in match.could_be_from_charset), match.encoding)
 
 
-def _word(text: str) -> str:
-    """The first word that is not ASCII."""
-    return next((word[:40] for word in text.split() if not word.isascii()), "")
+def _telling_words(readings: Sequence[str]) -> list[str]:
+    """The first word of each reading of a text that is not the same in all; of a single one, that is not ASCII."""
+    columns = list(zip(*(reading.split() for reading in readings), strict=False))
+    if len(readings) > 1:
+        telling = (words for words in columns if len(set(words)) > 1)
+    else:
+        telling = (words for words in columns if not words[0].isascii())
+    return [word[:40] for word in next(telling, readings)]
 
 
 class NotText(InputError):
