@@ -110,6 +110,11 @@ def test_comments_before_a_sentence_are_no_tokens(parsed, comment):
     assert rows == [(2, {"tokens": ["a"], "tags": ["O"]}), (6, {"tokens": ["b"], "tags": ["O"]})] and problems == []
 
 
+def test_a_comment_of_several_cells_is_none_of_tokens(parsed):
+    rows, problems, _ = parsed("#\thttp://example.org\t[2010]\n1\tAnna\tB-PER\tO\n2\tin\tO\tO\n3\tBonn\tB-LOC\tB-LOC\n")
+    assert [values["tokens"] for _, values in rows] == [["Anna", "in", "Bonn"]] and problems == []
+
+
 def test_a_number_sign_with_a_tag_is_a_token(tokens):
     assert tokens("# O\n# B-X\n# SYM\n#tag O\n\n#\tSYM\n") == [["#", "#", "#", "#tag"], ["#"]]
     assert tokens("# B\n") == [["#"]]

@@ -157,6 +157,14 @@ def test_rows_by_name_keep_it(write, read):
     assert outcome.notes == [f"{path}: an object of 2 objects, read as a table"]
 
 
+def test_columns_whose_rows_have_names(write, read):
+    rows = [{"id": "anna", "Text": "a", "label": 1}, {"id": "bo", "Text": "b", "label": 2}]
+    content = {"Text": {"anna": "a", "bo": "b"}, "label": {"anna": 1, "bo": 2}}
+    assert read(write("t.json", json.dumps(content))).rows == rows
+    content = {"text": {"text": "a", "label": 1}, "bo": {"text": "b", "label": 2}}  # a row may be called so
+    assert [row["id"] for row in read(write("u.json", json.dumps(content))).rows] == ["text", "bo"]
+
+
 def test_columns_of_which_one_lacks_a_row(write, read):
     rows = read(write("t.json", '{"text": {"3": "a", "7": "b"}, "label": {"3": 1}}')).rows
     assert rows == [{"text": "a", "label": 1}, {"text": "b", "label": None}]

@@ -109,11 +109,18 @@ def _items(content: object, path: Path, report: ReadReport) -> Iterable[Any]:
 
 
 def _table(content: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of an object of objects: of columns, where the keys within are numbers of rows, or of rows by name."""
+    """Rows of an object of objects: of columns, where the keys within are those of rows, or of rows by name."""
     within = dict.fromkeys(key for values in content.values() for key in values)
     if within and all(key.isdecimal() for key in within):
         return [{name: column.get(key) for name, column in content.items()} for key in within]
+    if _names_text(content) and not _names_text(within):
+        return [{"id": key, **{name: column.get(key) for name, column in content.items()}} for key in within]
     return [{"id": name, **row} for name, row in content.items()]
+
+
+def _names_text(names: Iterable[str]) -> bool:
+    """Whether one of some names is usual for a column of texts."""
+    return any(name.lower() in TEXT_COLUMNS for name in names)
 
 
 def _holds_objects(value: object) -> bool:
