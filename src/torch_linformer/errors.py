@@ -20,6 +20,8 @@ FORMER_NAMES = {"memory": "activation_memory"}
 """Settings by the names they had; older command lines and files still use these."""
 
 BEFORE = {
+    "quoting": "auto",
+    "max_errors": 0,
     "slot_mass": "none",
     "exact_first": 0,
     "exact_last": 0,

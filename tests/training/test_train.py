@@ -20,7 +20,15 @@ from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
-FILES = ["README.md", "config.json", "metrics.json", "model.safetensors", "modeling_linformer.py", "report.html"]
+FILES = [
+    "README.md",
+    "config.json",
+    "data.json",
+    "metrics.json",
+    "model.safetensors",
+    "modeling_linformer.py",
+    "report.html",
+]
 FILES += ["run.json", "tokenizer.json", "tokenizer_config.json"]
 
 
