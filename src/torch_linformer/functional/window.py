@@ -58,7 +58,7 @@ def attend_with_window(
     keys and values are finite. ``once`` keeps what is worked out from these two masks and the sizes, for the next call.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
-    ``(B, H, N, K + 2 reach + 1)``, slots first.
+    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where K is 0 and a query reaches no position but padding.
     """
     length, width = query.shape[2], value.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -108,7 +108,12 @@ def attend_with_window(
         outputs.append(output)
     joined = first_positions(torch.cat(weights, dim=2), length) if need_weights else None
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return first_positions(output.flatten(2, 3), length)[..., :width], joined
+    output = first_positions(output.flatten(2, 3), length)[..., :width]
+    if slots_k.shape[2] == 0:
+        near = Near(key, value, key_padding, reach, offset)
+        alone = once(("alone", length, offset), lambda: ~near.visible(1, length).any(dim=-1).unsqueeze(1))
+        output, joined = (None if x is None else x.masked_fill(alone, 0.0) for x in (output, joined))
+    return output, joined
 
 
 class _Blocks(NamedTuple):
@@ -140,10 +145,12 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
 
     def find() -> Tensor:
         visible = near.visible(block, length + fill)
-        if slots.padding is None:
+        if slots.padding is None and slots.keys.shape[2] > 0:
             return visible
-        # A row that is all padding would have nothing to attend to.
-        nothing = slots.padding.all(dim=-1)[:, None, None] & ~visible.any(dim=-1)
+        # A softmax over nothing would be NaN: in a row that is all padding, or without slots.
+        nothing = ~visible.any(dim=-1)
+        if slots.padding is not None:
+            nothing = nothing & slots.padding.all(dim=-1)[:, None, None]
         return visible | nothing.unsqueeze(-1)
 
     return _Blocks(queries, keys, values, once(("visible", length, near.offset), find))
