@@ -5,7 +5,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.dynamic import Pooled
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
@@ -13,6 +12,7 @@ from torch_linformer.functional.projection import check_length, scale_to_length
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.nn.recomputing import computed_again
 
 PositionWise = Callable[[Tensor], Tensor]
 
@@ -167,9 +167,15 @@ class Gathered:
 
 
 def map_chunks(
-    function: PositionWise, sequence: Tensor, chunk_size: int | None, dim: int, *, overwrite: bool = False
+    function: PositionWise,
+    owner: nn.Module,
+    sequence: Tensor,
+    chunk_size: int | None,
+    dim: int,
+    *,
+    overwrite: bool = False,
 ) -> Tensor:
-    """``function``, which takes every position by itself, over chunks of dimension ``dim``.
+    """``function`` of the parameters of ``owner``, which takes every position by itself, over chunks of ``dim``.
 
     With gradients a chunk keeps only its input and is computed again in the backward pass. Without, ``overwrite``
     lets the result take the place of ``sequence``.
@@ -179,7 +185,8 @@ def map_chunks(
         return function(sequence)
     if torch.is_grad_enabled():
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
-        results = [checkpoint(function, piece, use_reentrant=False) for piece in pieces]
+        again = computed_again(function, owner)
+        results = [again(piece) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
     output = Gathered(length, dim, sequence if overwrite else None)
     for chunk in cut(length, chunk_size):

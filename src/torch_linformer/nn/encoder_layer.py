@@ -169,7 +169,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         dim = self.sequence_dim(first)
         if reversal is None:
             first = first + f(second)
-            second = second + map_chunks(g, first, self.chunk_size, dim)
+            second = second + map_chunks(g, self, first, self.chunk_size, dim)
         else:
             first, second = reversal.run((first, second), f, g, self.chunk_size, dim)
         return ((first + second) / 2).to(dtype), first, second
