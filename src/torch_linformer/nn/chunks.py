@@ -33,6 +33,12 @@ def is_watched(module: nn.Module) -> bool:
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
+def must_be_called(module: nn.Module) -> bool:
+    """Whether a hook runs before ``module`` does, as FSDP2's, which gathers its parameters: none of its other methods
+    may then be used in its place."""
+    return bool(module._forward_pre_hooks)
+
+
 def cut(length: int, size: int | None) -> Iterator[slice]:
     """``size`` positions at a time, None for all of them; no positions at all are one chunk."""
     if size is None:
