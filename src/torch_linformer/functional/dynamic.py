@@ -14,7 +14,7 @@ from torch_linformer.functional.cpu_flash import can_flash, flash
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.reach import LEAST, Block, Reach, blocks_of_slots
 from torch_linformer.functional.segment_prior import SegmentPrior
-from torch_linformer.functional.torch_state import is_transformed
+from torch_linformer.functional.torch_state import is_transformed, records_a_graph
 
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
 MOST = 256  # that the weights of a block sum to, times a value within what float16 holds
@@ -86,7 +86,7 @@ def pool(
     queries = queries if queries.dim() == 3 else queries.unsqueeze(0)
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         place = _Place(tokens, first, padding_mask)
-        if torch.compiler.is_compiling() or is_transformed():
+        if records_a_graph() or is_transformed():
             scores = _scores(queries, prior, scored, place)
             weights = _softmax(scores, place)
             return Pooled(_mix(weights, pooled), torch.logsumexp(scores, dim=-1, keepdim=True))

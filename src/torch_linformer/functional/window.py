@@ -28,6 +28,7 @@ from torch_linformer.functional.local_blocks import (
     put_around,
 )
 from torch_linformer.functional.padding import Once, afresh
+from torch_linformer.functional.torch_state import records_a_graph
 
 
 def attend_with_window(
@@ -136,7 +137,7 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     most = sizes_for(query.device).window_block
-    block = most if torch.compiler.is_compiling() else max(1, min(most, length))
+    block = most if records_a_graph() else max(1, min(most, length))
     number = blocks_of(length, block)
     fill = number * block - length
     queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
@@ -159,7 +160,7 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
 def _split(blocks: _Blocks, slots: WindowSlots) -> list[_Blocks]:
     """As many blocks at a time as the device takes scores; while compiling all."""
     most = sizes_for(blocks.queries.device).window_scores
-    if torch.compiler.is_compiling() or most is None:
+    if records_a_graph() or most is None:
         return [blocks]
     batch, heads, number, block, _ = blocks.queries.shape
     scores = batch * heads * block * (slots.keys.shape[2] + blocks.visible.shape[-1])

@@ -70,7 +70,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return self.config.share_embeddings and self.config.tie_word_embeddings
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """More or fewer tokens in the one vocabulary of encoder and decoder; without arguments the embeddings as they are.
+        """More or fewer tokens in the one vocabulary of encoder and decoder; without a number, the embeddings.
 
         Raises:
             ValueError: where they do not share their embeddings.

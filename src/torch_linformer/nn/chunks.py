@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch_linformer.functional.dynamic import Pooled
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.functional.projection import check_length, scale_to_length
+from torch_linformer.functional.torch_state import records_a_graph
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
@@ -25,7 +26,7 @@ def check_chunk_size(chunk_size: int | None) -> None:
 
 def runs_in_chunks(chunk_size: int | None) -> bool:
     """Whether inference goes chunk by chunk. A graph over all lengths cannot have as many steps as chunks."""
-    return chunk_size is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return chunk_size is not None and not torch.is_grad_enabled() and not records_a_graph()
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -187,7 +188,7 @@ def map_chunks(
     lets the result take the place of ``sequence``.
     """
     length = sequence.shape[dim]
-    if chunk_size is None or torch.compiler.is_compiling():
+    if chunk_size is None or records_a_graph():
         return function(sequence)
     if torch.is_grad_enabled():
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))

@@ -14,14 +14,13 @@ The first node of a branch that asks for one in the backward pass has the branch
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_linformer.functional.torch_state import is_transformed
+from torch_linformer.functional.torch_state import is_transformed, records_a_graph
 from torch_linformer.nn.chunks import cut, take
 from torch_linformer.nn.recomputing import Parameters
 
@@ -36,7 +35,7 @@ def stream_of(src: Tensor) -> Tensor:
 
 def can_reverse() -> bool:
     """Whether what autograd saves can be computed later: there is a graph, and no compiler or torch.func has it."""
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed()
+    return torch.is_grad_enabled() and not records_a_graph() and not is_transformed()
 
 
 class Reversal:
