@@ -34,6 +34,7 @@ from torch_linformer.nn import LinformerAttention, LinformerEncoder
 COUNTS = (1, 2, 3, 4)
 BATCH, LENGTH, WIDTH = 3, 53, 16
 PATIENCE = timedelta(seconds=30)  # with a process that has failed
+LAST_EMPTY = [0, LENGTH, LENGTH]
 UNEVEN = {3: [0, 2, 2, LENGTH], 4: [0, 5, 6, 40, LENGTH]}  # the last window of 6 reaches over 5, 6
 ENCODERS = {
     "linear, a map a head": {"sharing": "none"},
@@ -74,6 +75,10 @@ MODELS = {
         {"pooling": "mean_max", "projection": "dynamic", "sharing": "kv_per_head", "exact_first": 1},
     ),
     "classes with a lexical head": (LinformerForSequenceClassification, {"pooling": "mean", "lexical_buckets": 64}),
+    "classes with a lexical head, without a token for padding": (
+        LinformerForSequenceClassification,
+        {"pooling": "max", "lexical_buckets": 0, "pad_token_id": None},
+    ),
     "masked words": (LinformerForMaskedLM, {"projection": "mean", "window": 4, "position_embedding": "sinusoidal"}),
     "masked words, reversible": (
         LinformerForMaskedLM,
@@ -143,9 +148,8 @@ def config_of(options: dict) -> LinformerConfig:
         k=5,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        pad_token_id=0,
         num_labels=3,
-        **options,
+        **{"pad_token_id": 0, **options},
     )
 
 
@@ -153,6 +157,10 @@ def twins(model_class: type, options: dict) -> tuple[nn.Module, nn.Module]:
     """A model, and a copy of it."""
     torch.manual_seed(0)
     first, second = (model_class(config_of(options)).double() for _ in range(2))
+    if getattr(first, "lexical", None) is not None:
+        first.lexical.counts_as.copy_(torch.arange(50))
+        first.lexical.idf.fill_(1.0)
+        nn.init.normal_(first.lexical.weight)
     second.load_state_dict(first.state_dict())
     return first, second
 
@@ -224,6 +232,8 @@ def cases(count: int) -> dict[str, Callable[[], float]]:
     for name, options in ENCODERS.items():
         if count == 2:
             found[name] = partial(of_encoder, options, False, None)
+            if options.get("causal") or name == "dynamic, everything":
+                found[f"{name}; the last piece empty"] = partial(of_encoder, options, False, LAST_EMPTY)
         if count == 3 or (count == 4 and ("window" in options or "exact_first" in options)):
             found[f"{name}; padded, uneven"] = partial(of_encoder, options, True, UNEVEN[count])
     for name, (model_class, options) in MODELS.items():

@@ -5,7 +5,7 @@ import torch
 
 from torch_linformer.functional import causal, device_sizes
 from torch_linformer.functional.causal import attend_causally
-from torch_linformer.functional.reach import Reach, blocks_of_positions, blocks_of_slots
+from torch_linformer.functional.reach import Reach, blocks_of_slots
 from torch_linformer.functional.running_means import SlotWeights
 from torch_linformer.functional.segment_prior import SegmentPrior
 from torch_linformer.functional.window import attend_with_window
@@ -61,11 +61,10 @@ def test_pooled_scores_of_another_device_are_one_block():
         queries, scored = torch.rand(2, 300, 4, device=device), torch.rand(3, 2, 5_000, 4, device=device)
         prior, tokens = SegmentPrior(*torch.zeros(2, 300, device=device)), torch.tensor([5_000], device=device)
         reach = Reach(queries, prior, scored, tokens, 0)
-        ways = blocks_of_slots, blocks_of_positions
-        return [len(list(cut(reach, queries, scored))) for cut in ways]
+        return len(list(blocks_of_slots(reach, queries, scored)))
 
-    assert blocks(META) == [1, 1]
-    assert blocks("cpu") == [3 * 10, 9]
+    assert blocks(META) == 1
+    assert blocks("cpu") == 3 * 10
 
 
 def test_inference_takes_queries_in_pieces_on_a_cpu_only():

@@ -195,11 +195,25 @@ def plainly(inputs):
     return (torch.softmax(scores, dim=-1).to(sequence.dtype) @ sequence).to(scores.dtype)
 
 
+EXTREMES = {
+    "as drawn": lambda queries, *others: queries,
+    "large scores": lambda queries, *others: queries.mul_(30),
+    "huge scores": lambda queries, *others: queries.mul_(1000),
+    "steep priors": lambda queries, shift, log_steepness, *others: log_steepness.add_(5),
+    "far shifts": lambda queries, shift, *others: shift.mul_(100),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("at_once", [2**9, 2**21], ids=["blocks", "at-once"])
-def test_errors_stay_within_three_times_those_of_the_plain_form(gradients, monkeypatch, take_at_once, dtype, at_once):
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_errors_stay_within_three_times_those_of_the_plain_form(
+    gradients, monkeypatch, take_at_once, dtype, at_once, extreme
+):
     take_at_once(monkeypatch, pooled_scores=at_once)
-    exact = [x.detach().to(dtype).double().requires_grad_() for x in draw_inputs(0, 4, None, 300, 16, 16, [16])]
+    exact = [x.detach().to(dtype).double() for x in draw_inputs(0, 4, None, 300, 16, 16, [16])]
+    EXTREMES[extreme](*exact)
+    exact = [x.to(dtype).double().requires_grad_() for x in exact]
     low = [x.detach().to(dtype).requires_grad_() for x in exact]
     truth = low_precision_results(plainly, exact, gradients)
     naive = low_precision_results(plainly, low, gradients)

@@ -107,6 +107,21 @@ def test_parts_of_rows_are_joined(monkeypatch, take_at_once, width):
     assert_close(joined.log_mass, whole.log_mass)
 
 
+def test_gradients_of_parts_that_some_slots_do_not_reach(monkeypatch, take_at_once, gradients, width):
+    """One slot looks at the whole row, and so beyond slots that have no position in this part of it."""
+    given = inputs(width)
+    with torch.no_grad():
+        given[2][0] = -12.0
+    expected = found(monkeypatch, take_at_once, gradients, given, 2**13)
+    queries, shift, log_steepness, scored, sequence = given
+    prior, number, parts = SegmentPrior(shift, log_steepness), torch.tensor([LENGTH]), []
+    for there in (slice(0, 600), slice(600, LENGTH)):
+        keys, values = scored[:, :, there], [sequence[:, :, there]]
+        parts.append(pool(queries, prior, keys, values, number, first=there.start))
+    joined = parts[0].joined(parts[1]).slots[0]
+    assert_close([joined, *gradients(joined, given)], expected, rtol=1e-9, atol=1e-11)
+
+
 @torch.no_grad()
 def test_what_is_no_number_stays_in_sight(monkeypatch, take_at_once, width):
     take_at_once(monkeypatch, pooled_scores=2**13)

@@ -138,6 +138,22 @@ def test_without_slots_to_see_it_is_ordinary_attention(gradients, padded):
     assert_close(gradients(actual, wanted), gradients(expected, wanted))
 
 
+@pytest.mark.parametrize("padded", [False, True], ids=["beyond", "padding"])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_without_slots_a_query_that_reaches_no_key_gets_nothing(gradients, padded, need_weights):
+    inputs = draw_inputs(0, 2, 3, 9, 4, 0, 5, 5)
+    mask = torch.tensor([[False, True, True, True], [False] * 4]) if padded else None
+    slot_padding = torch.ones(1, 0, dtype=torch.bool) if padded else None
+    options = {"key_padding": mask, "slot_padding": slot_padding, "need_weights": need_weights}
+    output, weights = attend_with_window(*inputs, 1, **options)
+    seen = torch.arange(9) < torch.tensor([[2] if padded else [5], [5]])
+    assert not output.transpose(1, 2)[~seen].any()
+    if weights is not None:
+        assert_close(weights.sum(dim=-1), seen[:, None].expand(2, 3, 9).double())
+    of_query = gradients(output, inputs)[0]
+    assert of_query.isfinite().all() and not of_query.transpose(1, 2)[~seen].any()
+
+
 def test_rows_of_padding_alone_are_finite_and_so_are_their_gradients(gradients):
     inputs = draw_inputs(0, 2, 2, 7, 7, 3, 2, 5)
     masks = [torch.tensor([[True] * size, [False] * size]) for size in (3, 7)]
@@ -254,6 +270,24 @@ def test_joined_softmaxes_are_as_exact_as_one(joined, dtype):
     assert joined and by_two.dtype == dtype
     errors = [(found.double() - expected).square().mean() for found in (by_one, by_two)]
     assert errors[1] <= 1.5 * errors[0]
+
+
+@pytest.mark.cpu("elsewhere one softmax is computed")
+@pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_joined_softmaxes_of_scores_as_low_as_they_come(joined, dtype, padded):
+    """About −50,000 for everything that is seen: the largest negative number of float16 is −65,504."""
+    direction = torch.full((16,), 4.0, **DOUBLE)
+    query, slots_k, slots_v, key, value = (x.detach() for x in draw_inputs(0, 2, 3, 150, 150, 9, 16, 16))
+    inputs = [x.to(dtype) for x in (200 * direction + query, slots_k - 3.9 * direction, slots_v)]
+    inputs += [x.to(dtype) for x in (key - 3.9 * direction, value)]
+    options = {"slot_padding": torch.arange(9) >= torch.tensor([9, 4])[:, None]} if padded else {}
+    expected, _ = attend_with_window(*[x.double() for x in inputs], 5, scale=0.25, need_weights=True, **options)
+    by_one, _ = attend_with_window(*inputs, 5, scale=0.25, need_weights=True, **options)
+    assert not joined
+    by_two, _ = attend_with_window(*inputs, 5, scale=0.25, **options)
+    errors = [(found.double() - expected).square().mean().sqrt() for found in (by_one, by_two)]
+    assert joined and errors[1] <= 1.5 * errors[0] + torch.finfo(dtype).eps * expected.square().mean().sqrt()
 
 
 @pytest.mark.cpu("elsewhere one softmax is computed")

@@ -130,6 +130,8 @@ def test_it_reads_the_whole_document_where_the_row_is_a_part(model, token_ids):
     found = model(ids, whole_ids=whole)
     assert_close(found.lexical_logits, model.lexical(whole[:, :60]))
     assert_close(found.logits - found.lexical_logits, model(ids).logits - model.lexical(ids))
+    whole[:, 60:] = -1  # padding too, where no token is for it
+    assert_close(model(ids, whole_ids=whole).lexical_logits, found.lexical_logits)
 
 
 def test_what_it_cannot_read_is_refused(model, build, token_ids):
@@ -161,6 +163,14 @@ def test_weights_that_a_file_lacks_say_nothing(build, token_ids, tmp_path):
     build(LinformerForSequenceClassification, num_labels=LABELS).save_pretrained(tmp_path)
     model = LinformerForSequenceClassification.from_pretrained(tmp_path, lexical_buckets=BUCKETS)
     assert torch.equal(model.lexical(token_ids(2, 9)), torch.zeros(2, LABELS))
+
+
+@pytest.mark.parametrize("size", [None, 37])
+def test_a_vocabulary_of_the_same_size_leaves_every_parameter(model, size):
+    before = dict(model.named_parameters())
+    assert model.resize_token_embeddings(size) is model.get_input_embeddings()
+    for name, parameter in model.named_parameters():
+        assert parameter is before[name], name
 
 
 @pytest.mark.parametrize("size", [45, 31])

@@ -472,6 +472,8 @@ def test_more_and_fewer_tokens(make, token_ids):
         ValueError, match=r"embeddings of their own: model.encoder.resize_token_embeddings\(...\) resiz"
     ):
         make().resize_token_embeddings(41)
+    apart = make()
+    assert apart.resize_token_embeddings() is apart.get_input_embeddings()
 
 
 @layouts

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.func import functional_call
+from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerEncoder
 
@@ -33,6 +35,26 @@ def test_loss_and_gradients_are_those_of_none_bit_for_bit(trailing_padding, opti
     expected = step(build("none", **options), src, mask, autocast)
     actual = step(build("checkpoint", **options), src, mask, autocast)
     assert all(torch.equal(*both) for both in zip(actual, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"norm_first": True, "sharing": "layerwise"}, {"projection": "random", "chunk_size": 4}],
+    ids=str,
+)
+@pytest.mark.parametrize("memory", ["none", "checkpoint"])
+def test_functional_call_computes_with_the_tensors_it_is_given(options, memory):
+    model, others, src = build(memory, **options), build("none", **options), torch.randn(2, 11, 12)
+    with torch.no_grad():
+        for tensor in [*others.parameters(), *others.buffers()]:
+            tensor.mul_(1.5)
+    lent = {**others.state_dict(), **dict(others.named_parameters())}
+    torch.manual_seed(3)
+    loss = functional_call(model, lent, (src,)).square().sum()
+    torch.manual_seed(3)
+    expected = torch.autograd.grad(others(src).square().sum(), [*others.parameters()])
+    for _ in range(2):  # the graph may be followed back again
+        assert_close(torch.autograd.grad(loss, [*others.parameters()], retain_graph=True), expected, rtol=0, atol=0)
 
 
 def test_a_layer_keeps_its_input_alone():

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.testing import assert_close
 
-from torch_linformer.nn import LinformerEncoder
+from torch_linformer.nn import LinformerAttention, LinformerDecoder, LinformerEncoder
 from torch_linformer.nn.layer import TransformerLayer
 
 # FSDP2 warns of what linear maps return in float64.
@@ -40,15 +40,16 @@ def each(*kinds):
 
 WAYS = {
     "maps": each(nn.Linear),
+    "attentions": each(LinformerAttention),
     "layers": each(TransformerLayer),
     "layers and maps": each(TransformerLayer, nn.Linear, nn.LayerNorm),
 }
 
 
-def step(model, src):
+def step(model, *inputs, **masks):
     """The loss and every gradient, whole, with the random numbers of a seed."""
     torch.manual_seed(3)
-    loss = model(src).square().sum()
+    loss = model(*inputs, **masks).square().sum()
     loss.backward()
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     return loss, {name: x.full_tensor() if isinstance(x, DTensor) else x for name, x in found.items()}
@@ -79,3 +80,17 @@ def test_a_sharded_stack_is_the_stack(randomize, options, way):
     assert all(isinstance(parameter, DTensor) for parameter in sharded.layers.parameters())
     with torch.no_grad():
         assert_close(sharded.eval()(src), model.eval()(src))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("chunk_size", [None, 16])
+def test_a_sharded_decoder_is_the_decoder(randomize, chunk_size, way):
+    model = randomize(LinformerDecoder(12, 4, 2, 17, 0.0, max_len=53, k=5, chunk_size=chunk_size, **DOUBLE))
+    sharded, target, memory = copy.deepcopy(model), torch.randn(2, 23, 12, **DOUBLE), torch.randn(2, 47, 12, **DOUBLE)
+    mask = torch.arange(47) >= torch.tensor([[47], [31]])
+    WAYS[way](sharded)
+    expected, found = (step(x, target, memory, memory_key_padding_mask=mask) for x in (model, sharded))
+    assert_close(found, expected)
+    with torch.no_grad():
+        whole, gathered = (x.eval()(target, memory, memory_key_padding_mask=mask) for x in (model, sharded))
+    assert_close(gathered, whole)

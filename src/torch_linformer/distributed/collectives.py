@@ -154,11 +154,18 @@ class Receive(torch.autograd.Function):
 
 
 class HandOn(torch.autograd.Function):
-    """Tensors for the rank after; returns the output, by which their gradients are asked for."""
+    """Tensors for the rank after, if there is one; returns the output, by which their gradients are asked for.
+
+    They depend on what was received, even where the output of a piece does not, as that of an empty one: its backward
+    pass reaches :class:`Receive`, for whose gradients the rank before waits.
+    """
 
     @staticmethod
     def forward(ctx: Any, peers: Peers, output: Tensor, *state: Tensor) -> Tensor:
-        ctx.peers = peers
+        ctx.peers, ctx.is_last = peers, peers.rank == peers.count - 1
+        if ctx.is_last:
+            ctx.number = len(state)
+            return output.clone()
         ctx.save_for_backward(*state)  # a layer that is computed again receives and hands on before it is followed back
         for x in state:
             peers.exchange({peers.rank + 1: x}, {})
@@ -167,7 +174,7 @@ class HandOn(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *of_output: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = []
+        gradients: list[Tensor | None] = [None] * ctx.number if ctx.is_last else []
         for x in ctx.saved_tensors:
             gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if x.is_floating_point() else None
             if gradient is not None:

@@ -14,6 +14,8 @@ from torch_linformer.functional.padding import Padding
 Model = TypeVar("Model", bound=nn.Module)
 OF_TOKENS = ("input_ids", "token_type_ids", "inputs_embeds")  # arguments with a number, or a vector, a token
 
+NO_TOKEN = -1  # at padding, whatever the vocabulary: pad_token_id may be None, or count as a word
+
 
 def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) -> Model:
     """Let each rank of ``mesh`` compute a piece of every row that ``model`` is given.
@@ -76,8 +78,7 @@ def arguments_of_piece(
         )
     padding, whole = None if mask is None else mask == 0, dict[str, Any]()
     if getattr(model, "lexical", None) is not None and given.get("whole_ids") is None and ids is not None:
-        pad_token_id = cast(Any, model.config).pad_token_id
-        whole["whole_ids"] = ids if padding is None else ids.masked_fill(padding, pad_token_id)
+        whole["whole_ids"] = ids if padding is None else ids.masked_fill(padding, NO_TOKEN)
     piece = SequencePiece(mesh, *rows.shape[:2], key_padding_mask=padding, device=rows.device)
     of_tokens = [*OF_TOKENS, *(["labels"] if getattr(model, "scores_tokens", False) else [])]
     cut = {name: piece.cut(given[name]) for name in of_tokens if given.get(name) is not None}

@@ -136,8 +136,6 @@ class SequencePiece(Padding):
         return received
 
     def hand_on(self, state: Sequence[Tensor], output: Tensor) -> Tensor:
-        if self.peers.rank == self.peers.count - 1:
-            return output
         handed: Tensor = HandOn.apply(self.peers, output, *state)  # type: ignore[no-untyped-call]
         return handed
 

@@ -18,6 +18,7 @@ from torch_linformer.functional.implementations import (
 )
 from torch_linformer.functional.padding import justify
 from torch_linformer.functional.projection import check_dense, compress
+from torch_linformer.functional.torch_state import is_traced
 
 
 def linformer_attention(
@@ -137,7 +138,7 @@ def attend_to_past(
     """
     choose(CAUSAL_ATTENTION, query, key, value)
     length, positions = query.shape[2], key.shape[2]
-    if padding_mask is None and length in (1, positions) and not need_weights:
+    if padding_mask is None and not is_traced() and length in (1, positions) and not need_weights:
         # One query, the last, sees every position.
         output = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=length > 1)
         return output, None

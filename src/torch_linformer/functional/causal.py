@@ -23,7 +23,7 @@ from torch_linformer.functional.implementations import (
 from torch_linformer.functional.local_blocks import blocks_of, first_positions
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 from torch_linformer.functional.running_means import SlotWeights
-from torch_linformer.functional.torch_state import is_transformed
+from torch_linformer.functional.torch_state import is_traced, is_transformed, records_a_graph
 
 CHUNK = 64  # positions in a chunk
 STEEPEST = 64.0  # nats that a weight may fade in one chunk: float32 has room for them and for the weights
@@ -163,13 +163,13 @@ def attend_causally(
         state = state.with_first(key, value, padding_mask)
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-        if query.shape[2] == 1:
+        if not is_traced() and query.shape[2] == 1:
             output, softmax, state = attend_next(inputs.to(dtype), score_bias, state, window, dropout_p)
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if need_weights else None, state
         how = partial(attend_segment, window=window, dtype=dtype, dropout_p=dropout_p)
         attend = partial(how, need_weights=need_weights, by_scan=by_scan)
-        if torch.compiler.is_compiling():
+        if records_a_graph():
             return _attend_as_one_segment(attend, inputs, score_bias, state, chunk_size)
         if by_scan:
             return _attend_by_scan(attend, inputs, score_bias, state, chunk_size, dropout_p)

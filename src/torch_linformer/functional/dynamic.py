@@ -1,5 +1,6 @@
 """Slots chosen by the input: each pools the positions by a softmax of scores, begun at the means of segments."""
 
+import functools
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,9 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from torch_linformer.functional.cpu_flash import can_flash, flash
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.reach import LEAST, Reach, blocks_of_positions, blocks_of_slots
+from torch_linformer.functional.reach import LEAST, Block, Reach, blocks_of_slots
 from torch_linformer.functional.segment_prior import SegmentPrior
-from torch_linformer.functional.torch_state import is_transformed
+from torch_linformer.functional.torch_state import is_transformed, records_a_graph
 
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
 MOST = 256  # that the weights of a block sum to, times a value within what float16 holds
@@ -85,7 +86,7 @@ def pool(
     queries = queries if queries.dim() == 3 else queries.unsqueeze(0)
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         place = _Place(tokens, first, padding_mask)
-        if torch.compiler.is_compiling() or is_transformed():
+        if records_a_graph() or is_transformed():
             scores = _scores(queries, prior, scored, place)
             weights = _softmax(scores, place)
             return Pooled(_mix(weights, pooled), torch.logsumexp(scores, dim=-1, keepdim=True))
@@ -165,55 +166,81 @@ class _Pool(torch.autograd.Function):
             for sequence, of_slots in zip((*known.slots, known.log_mass), (*found.slots, found.log_mass), strict=True):
                 sequence.copy_(of_slots)
         ctx.place, ctx.reach = place, reach
-        ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled, *whole.slots, whole.log_mass)
+        ctx.save_for_backward(queries, shift, log_steepness, scored, *pooled)
         return (*whole.slots, whole.log_mass)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        queries, shift, log_steepness, scored, *others, log_mass = ctx.saved_tensors
-        prior, number, place, reach = SegmentPrior(shift, log_steepness), len(others) // 2, ctx.place, ctx.reach
-        pooled, slots = others[:number], others[number:]
-        # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P), and that sum is the result times its gradient; that of the
-        # logarithm of its sum is P.
-        mean = sum((x * y).sum(dim=-1, keepdim=True) for x, y in zip(slots, of_outputs[:-1], strict=True))
-        mean = mean - of_outputs[-1]
-        of_slots = [x.to(y.dtype) for x, y in zip(of_outputs[:-1], pooled, strict=True)]
-        sums = {"dtype": log_mass.dtype, "device": log_mass.device}
+        queries, shift, log_steepness, scored, *pooled = ctx.saved_tensors
+        prior, place, reach = SegmentPrior(shift, log_steepness), ctx.place, ctx.reach
+        *of_pooled_slots, of_log_mass = of_outputs
+        of_slots = [x.to(y.dtype) for x, y in zip(of_pooled_slots, pooled, strict=True)]
+        sums = {"dtype": of_log_mass.dtype, "device": of_log_mass.device}
         of_queries = torch.zeros(queries.shape, **sums)
         of_shift, of_steepness = torch.zeros(shift.shape, **sums), torch.zeros(shift.shape, **sums)
-        of_scored, of_pooled = torch.empty_like(scored), [torch.empty_like(x) for x in pooled]
-        for block in blocks_of_positions(reach, queries, scored):
+        blocks = list(blocks_of_slots(reach, queries, scored))
+        of_sequences = _GradientsOfBlocks([scored, *pooled], reach.are_whole(blocks), of_log_mass.dtype)
+        for block in blocks:
             rows, near, positions = block
             some, there = prior.part(near), place.part(rows, positions, reach.is_real(rows, positions))
             asked, keys = queries[:, near], block.of(scored)
-            scores = _scores_in_place(asked, some, keys, there)
-            weights = there.hide_(scores.sub_(log_mass[rows, :, near]).clamp_(min=LEAST).exp_(), 0.0)
-            of_weights = -mean[rows, :, near]
-            for sequence, of_sequence, of_slot in zip(pooled, of_pooled, of_slots, strict=True):
+            # Normalised by their own sum: the forward pass has rounded its scores, and so its sum, in another way.
+            weights, mass, _ = _weights_in_place(_scores_in_place(asked, some, keys, there), there)
+            weights.div_(mass)
+            products = []
+            for index, (sequence, of_slot) in enumerate(zip(pooled, of_slots, strict=True), start=1):
                 of_slot = of_slot[rows, :, near]
-                of_weights = (of_slot @ block.of(sequence).mT).to(weights.dtype).add_(of_weights)
-                block.of(of_sequence).copy_(weights.mT.to(of_slot.dtype) @ of_slot)
+                products.append((of_slot @ block.of(sequence).mT).to(weights.dtype))
+                of_sequences.add(index, block, weights.mT.to(of_slot.dtype) @ of_slot)
+            of_weights = functools.reduce(Tensor.add_, products)
+            # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P); that of the logarithm of its sum is P.
             of_scores = of_weights.mul_(weights)
+            mean = of_scores.sum(dim=-1, keepdim=True) - of_log_mass[rows, :, near]
+            of_scores.addcmul_(weights, mean, value=-1.0)
             shifts, steepnesses = some.gradients(of_scores.sum(dim=1), there.distances(some, keys.shape[2]))
             of_shift[near] += shifts
             of_steepness[near] += steepnesses
             of_scores = of_scores.to(keys.dtype)
             of_queries[:, near] += (of_scores @ keys).sum(dim=0)
-            block.of(of_scored).copy_(of_scores.mT @ asked)
+            of_sequences.add(0, block, of_scores.mT @ asked)
         found = (of_queries, queries), (of_shift, shift), (of_steepness, log_steepness)
+        of_scored, *of_pooled = of_sequences.total()
         return (*(gradient.to(x.dtype) for gradient, x in found), of_scored, None, *of_pooled)
+
+
+class _GradientsOfBlocks:
+    """Gradients of sequences ``(B, H, M, X)``, of which each block of slots has a share, summed in ``dtype``.
+
+    Where a block has all slots of its rows, its share is all there is.
+    """
+
+    def __init__(self, sequences: Sequence[Tensor], is_whole: bool, dtype: torch.dtype) -> None:
+        self.is_whole, self.dtypes = is_whole, [x.dtype for x in sequences]
+        make = torch.empty_like if is_whole else torch.zeros_like
+        self.sums = [make(x, dtype=None if is_whole else dtype) for x in sequences]
+
+    def add(self, index: int, block: Block, share: Tensor) -> None:
+        part = block.of(self.sums[index])
+        part.copy_(share) if self.is_whole else part.add_(share)
+
+    def total(self) -> list[Tensor]:
+        return [x.to(dtype) for x, dtype in zip(self.sums, self.dtypes, strict=True)]
 
 
 def _pool_in_place(
     queries: Tensor, prior: SegmentPrior, scored: Tensor, pooled: Sequence[Tensor], place: _Place
 ) -> Pooled:
     """Of all positions, by one product after the other."""
-    scores = _scores_in_place(queries, prior, scored, place)
+    weights, mass, peaks = _weights_in_place(_scores_in_place(queries, prior, scored, place), place)
+    return Pooled(tuple(x.div_(mass) for x in _mix(weights, pooled)), mass.log().add_(peaks))
+
+
+def _weights_in_place(scores: Tensor, place: _Place) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights in the memory of their scores; what they sum to; and the logarithm of what they are divided by."""
     peaks = scores.amax(dim=-1, keepdim=True).add_(math.log(max(1.0, scores.shape[-1] / MOST)))
     weights = place.hide_(scores.sub_(peaks).clamp_(min=LEAST).exp_(), 0.0)
-    mass = weights.sum(dim=-1, keepdim=True).clamp_(min=TINY)
-    return Pooled(tuple(x.div_(mass) for x in _mix(weights, pooled)), mass.log_().add_(peaks))
+    return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=TINY), peaks
 
 
 def _sdpa_can(scored: Tensor, pooled: Sequence[Tensor]) -> bool:

@@ -35,10 +35,11 @@ def attend_joined(
     """
     if rest := -slots.keys.shape[2] % LANES:
         slots, slot_bias = slots.padded(rest), None if slot_bias is None else F.pad(slot_bias, (0, rest))
-    hidden = torch.finfo(query.dtype).min / 2  # a sum of nothing but −∞ would be NaN
-    bias = None if slot_bias is None else slot_bias.to(query.dtype).unsqueeze(2)
+    accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
+    hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
+    bias = None if slot_bias is None else slot_bias.to(accurate).unsqueeze(2)
     if slots.padding is not None:
-        there = query.new_zeros(1, 1, 1, slots.keys.shape[2]) if bias is None else bias
+        there = query.new_zeros(1, 1, 1, slots.keys.shape[2], dtype=accurate) if bias is None else bias
         bias = torch.where(slots.padding[:, None, None, :], hidden, there)
     length = query.shape[2]
     number = blocks_of(length, BLOCK)
@@ -51,9 +52,9 @@ def attend_joined(
 
     def find() -> Tensor:
         visible = near.visible(BLOCK, length + fill)
-        return torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, hidden)
+        return torch.zeros(visible.shape, dtype=accurate).masked_fill_(~visible, hidden)
 
-    allowed = once(("scores of windows", length, near.offset, query.dtype), find)
+    allowed = once(("scores of windows", length, near.offset, accurate), find)
 
     def in_blocks(x_HNX: Tensor) -> Tensor:
         return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)

@@ -1,24 +1,26 @@
 """Sequences cut into blocks of positions, each with those around it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.torch_state import is_traced, records_a_graph
+
 
 def blocks_of(length: int, block: int) -> int:
-    """Blocks that hold ``length`` positions; while compiling, enough for one graph to serve every length."""
-    if torch.compiler.is_compiling():
+    """Blocks that hold ``length`` positions; in a recorded graph, enough for it to serve every length."""
+    if records_a_graph():
         # One block and several would be two graphs; so would filling up by no position and by some.
-        number: int = torch.sym_max(length // block + 1, 2)  # type: ignore[no-untyped-call]
-        return number
+        number: Any = length // block + 1
+        return number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
     return -(-length // block)
 
 
 def first_positions(x: Tensor, length: int) -> Tensor:
     """``(B, H, ·, X)`` to ``(B, H, length, X)``."""
-    if torch.compiler.is_compiling():
+    if records_a_graph():
         # A slice is contiguous at some lengths only, on which a graph for all lengths must not depend.
         return x.index_select(2, torch.arange(length, device=x.device))
     return x[:, :, :length]
@@ -39,12 +41,12 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
     ``sides`` are positions to put before and after the sequence.
     """
     blocks = (sequence.shape[-2] + sum(sides) - span + block) // block
-    if not torch.compiler.is_compiling() and blocks == 1:  # comparing a size would tie a graph to it
+    if not records_a_graph() and blocks == 1:  # comparing a size would tie a graph to it
         return [put_around(sequence, *sides).unsqueeze(-3)]
     # By columns as wide as a block. Tensor.unfold would give them as one view, but its backward pass is slow.
     sequence = put_around(sequence, sides[0], sides[1] + -span % block)
     starts = range(0, span, block)
-    if torch.compiler.is_compiling():  # a graph for all lengths cannot know that the whole is one column more
+    if records_a_graph():  # a graph for all lengths cannot know that the whole is one column more
         shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
         columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
     else:
@@ -55,7 +57,7 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
 
 def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> Tensor:
     """``(…, M, C)`` with positions that hold ``fill`` before and after it; itself where there are none to add."""
-    if not torch.compiler.is_compiling() and before == after == 0:
+    if not records_a_graph() and before == after == 0:
         return sequence
     return F.pad(sequence, (0, 0, before, after), value=fill)
 
@@ -93,7 +95,7 @@ class Near(NamedTuple):
 
     def visible(self, block: int, queries: int) -> Tensor:
         """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
-        if not torch.compiler.is_compiling() and queries == 0:
+        if not records_a_graph() and queries == 0:
             return self.real.new_ones(1, 0, block, block + 2 * self.reach)
         spans = F.pad(self.real, self.sides(queries)).unfold(1, block + 2 * self.reach, block)
         return spans.unsqueeze(2) & local_mask(block, self.reach, self.reach, self.key.device)

@@ -43,7 +43,7 @@ class Padding:
 
         Not in a compiled graph: it finds equal steps itself, and may not write to what it is given.
         """
-        if torch.compiler.is_compiling():
+        if records_a_graph():
             return find()
         if question not in self._found:
             self._found[question] = find()

@@ -25,6 +25,7 @@ from torch_linformer.functional.padding import (
     total_of,
     zero_padding,
 )
+from torch_linformer.functional.torch_state import records_a_graph
 
 
 def project_sequence(
@@ -120,7 +121,7 @@ def _rows(proj: Tensor, length: int, padding: Padding | None) -> Tensor:
     """The row of E of each position: ``(M, K)`` or ``(H, M, K)``; ``(B, M, K)`` where real tokens do not come first."""
     if padding is not None and not padding.in_order:
         return F.embedding(padding.ranks, proj)
-    if proj.dim() == 3 and torch.compiler.is_compiling():
+    if proj.dim() == 3 and records_a_graph():
         # A slice of (H, max_len, K) is contiguous only at full length, and a graph must serve all lengths.
         return proj.index_select(1, torch.arange(length, device=proj.device))
     start = start_of(padding)
@@ -132,7 +133,7 @@ def scale_to_length(slots: Tensor, max_len: int, length: int, padding: Padding |
     if padding is None:
         factor: float = (max_len / max(length, 1)) ** 0.5  # math.sqrt would tie an exported graph to one length
         # A comparison would tie it too.
-        return slots if not torch.compiler.is_compiling() and factor == 1 else slots * factor
+        return slots if not records_a_graph() and factor == 1 else slots * factor
     return slots * padding.length_factor(max_len, slots.dtype).view(-1, *[1] * (slots.dim() - 1))
 
 
@@ -223,7 +224,7 @@ def _windows(
     """``(…, M, C)`` cut into ``(…, n, w, C)``, the windows that it reaches into, filled up with ``fill``."""
     length, inside = sequence.shape[-2], start_of(padding) % window
     # In a compiled graph for all lengths the number of windows must not depend on the length.
-    count = num_slots if torch.compiler.is_compiling() else -(-(inside + length) // window)
+    count = num_slots if records_a_graph() else -(-(inside + length) // window)
     padded = put_around(sequence, inside, count * window - inside - length, fill)
     return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
 

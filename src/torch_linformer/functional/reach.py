@@ -1,7 +1,7 @@
 """How far slots that are chosen by the input can look, and the blocks in which they are computed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -53,15 +53,9 @@ class Reach:
         """Whether no position there is known to be padding."""
         return self.leaves_out and bool(self.first + positions.stop <= self._of(rows, self.tokens).min())
 
-    def slots(self, rows: slice, positions: slice) -> slice:
-        """The slots from the first to the last that has a weight there."""
-        if not self.leaves_out:
-            return slice(0, self.num_slots)
-        start, stop = self.first + positions.start, self.first + positions.stop
-        last = self._of(rows, self.tokens).clip(max=stop) - 1  # behind it is padding
-        reached = (self._of(rows, self.begin) <= last[:, None]) & (self._of(rows, self.end) >= start)
-        near = (reached.any(axis=0) & (start <= last.max())).nonzero()[0]
-        return slice(int(near[0]), int(near[-1]) + 1) if len(near) else slice(0, 0)
+    def are_whole(self, blocks: Sequence["Block"]) -> bool:
+        """Whether each block has all slots and positions of its rows."""
+        return not self.leaves_out and all(block.slots.stop - block.slots.start == self.num_slots for block in blocks)
 
     def positions(self, rows: slice, slots: slice) -> slice:
         """The positions from the first to the last that has a weight in one of these slots."""
@@ -112,14 +106,3 @@ def blocks_of_slots(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[B
             if positions.start < positions.stop:
                 yield Block(some, slots, positions)
             start = slots.stop
-
-
-def blocks_of_positions(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[Block]:
-    """Rows at once whose scores the caches hold, or else positions of one row; and the slots that reach them."""
-    batch, _, length, _ = scored.shape
-    size = positions_at_once(queries, scored)
-    rows = max(1, size // max(length, 1))
-    for row in range(0, batch, rows):
-        for position in range(0, length, size):
-            some, positions = slice(row, row + rows), slice(position, min(position + size, length))
-            yield Block(some, reach.slots(some, positions), positions)

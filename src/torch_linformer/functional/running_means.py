@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.local_blocks import blocks_of, first_positions
 from torch_linformer.functional.padding import reorder
+from torch_linformer.functional.torch_state import records_a_graph
 
 GROUP = 8  # chunks in a group, and groups in a larger one
 
@@ -81,7 +82,7 @@ class Clock:
         They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
         its beginning, ``added_BHnKX``.
         """
-        if torch.compiler.is_compiling():
+        if records_a_graph():
             # Any number of chunks in one graph: the number of levels is fixed.
             return _carry(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX, levels=1)
         if self.by_scan:

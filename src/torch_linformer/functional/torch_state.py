@@ -5,7 +5,12 @@ import torch
 
 def records_a_graph() -> bool:
     """Whether torch.compile, torch.export or torch.jit.trace records a graph, in which sizes are symbolic."""
-    return torch.compiler.is_compiling() or bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+    return torch.compiler.is_compiling() or is_traced()
+
+
+def is_traced() -> bool:
+    """Whether torch.jit.trace records a graph: sizes are tensors there, and what is decided by one holds for all."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def is_transformed() -> bool:

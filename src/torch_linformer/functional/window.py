@@ -28,6 +28,7 @@ from torch_linformer.functional.local_blocks import (
     put_around,
 )
 from torch_linformer.functional.padding import Once, afresh
+from torch_linformer.functional.torch_state import records_a_graph
 
 
 def attend_with_window(
@@ -58,7 +59,7 @@ def attend_with_window(
     keys and values are finite. ``once`` keeps what is worked out from these two masks and the sizes, for the next call.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
-    ``(B, H, N, K + 2 reach + 1)``, slots first.
+    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where K is 0 and a query reaches no position but padding.
     """
     length, width = query.shape[2], value.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -108,7 +109,12 @@ def attend_with_window(
         outputs.append(output)
     joined = first_positions(torch.cat(weights, dim=2), length) if need_weights else None
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return first_positions(output.flatten(2, 3), length)[..., :width], joined
+    output = first_positions(output.flatten(2, 3), length)[..., :width]
+    if slots_k.shape[2] == 0:
+        near = Near(key, value, key_padding, reach, offset)
+        alone = once(("alone", length, offset), lambda: ~near.visible(1, length).any(dim=-1).unsqueeze(1))
+        output, joined = (None if x is None else x.masked_fill(alone, 0.0) for x in (output, joined))
+    return output, joined
 
 
 class _Blocks(NamedTuple):
@@ -131,7 +137,7 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
     length = query.shape[2]
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     most = sizes_for(query.device).window_block
-    block = most if torch.compiler.is_compiling() else max(1, min(most, length))
+    block = most if records_a_graph() else max(1, min(most, length))
     number = blocks_of(length, block)
     fill = number * block - length
     queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
@@ -140,10 +146,12 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
 
     def find() -> Tensor:
         visible = near.visible(block, length + fill)
-        if slots.padding is None:
+        if slots.padding is None and slots.keys.shape[2] > 0:
             return visible
-        # A row that is all padding would have nothing to attend to.
-        nothing = slots.padding.all(dim=-1)[:, None, None] & ~visible.any(dim=-1)
+        # A softmax over nothing would be NaN: in a row that is all padding, or without slots.
+        nothing = ~visible.any(dim=-1)
+        if slots.padding is not None:
+            nothing = nothing & slots.padding.all(dim=-1)[:, None, None]
         return visible | nothing.unsqueeze(-1)
 
     return _Blocks(queries, keys, values, once(("visible", length, near.offset), find))
@@ -152,7 +160,7 @@ def _cut_into_blocks(query: Tensor, near: Near, slots: WindowSlots, once: Once) 
 def _split(blocks: _Blocks, slots: WindowSlots) -> list[_Blocks]:
     """As many blocks at a time as the device takes scores; while compiling all."""
     most = sizes_for(blocks.queries.device).window_scores
-    if torch.compiler.is_compiling() or most is None:
+    if records_a_graph() or most is None:
         return [blocks]
     batch, heads, number, block, _ = blocks.queries.shape
     scores = batch * heads * block * (slots.keys.shape[2] + blocks.visible.shape[-1])

@@ -49,9 +49,9 @@ class LexicalFeatures(nn.Module):
 
     def weigh(self, input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The features ``(B, F)`` of token ids ``(B, N)`` and the :math:`x_f` of each; a feature that stands twice has
-        0 the second time, as has what does not count. Tokens where the mask is 0 are padding."""
-        tokens = self.counts_as[input_ids]
-        missing = tokens == NOTHING
+        0 the second time, as has what does not count. Negative ids are padding, and tokens where the mask is 0."""
+        tokens = self.counts_as[input_ids.clamp(min=0)]
+        missing = (tokens == NOTHING) | (input_ids < 0)
         if attention_mask is not None:
             missing = missing | (attention_mask == 0)
         rows = Padding(missing)

@@ -49,8 +49,13 @@ class LexicalHead(LexicalFeatures):
 
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        """Take this many token ids; those that are new count for nothing."""
+        """Take this many token ids; those that are new count for nothing.
+
+        With as many as before every tensor stays, so that an optimizer goes on training the weight that it holds.
+        """
         tokens = len(self.counts_as)
+        if vocab_size == tokens:
+            return
         self.weight = nn.Parameter(_resized(self.weight, tokens, vocab_size), requires_grad=self.weight.requires_grad)
         self.idf = _resized(self.idf, tokens, vocab_size)
         self.counts_as = F.pad(self.counts_as, (0, vocab_size - tokens), value=NOTHING)

@@ -70,11 +70,13 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
         return self.config.share_embeddings and self.config.tie_word_embeddings
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """More or fewer tokens in the one vocabulary of encoder and decoder.
+        """More or fewer tokens in the one vocabulary of encoder and decoder; without a number, the embeddings.
 
         Raises:
             ValueError: where they do not share their embeddings.
         """
+        if new_num_tokens is None and not args and not kwargs:
+            return cast(nn.Embedding, self.get_input_embeddings())
         if not self._shares_embeddings:
             raise ValueError(
                 "encoder and decoder have embeddings of their own: model.encoder.resize_token_embeddings(...) resizes "

@@ -75,7 +75,7 @@ class LinformerForSequenceClassification(LabeledModel):
         """Logits, and the loss if ``labels`` are given; the other arguments are those of the backbone.
 
         Where a row is only a part of its document, a lexical head may read all of it: ``whole_ids`` ``(B, M)``, padded
-        with ``config.pad_token_id``.
+        with ``config.pad_token_id`` or a negative number.
 
         Raises:
             ValueError: ``whole_ids`` without a lexical head, or a lexical head without ids.

@@ -5,14 +5,15 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.functional.dynamic import Pooled
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 from torch_linformer.functional.projection import check_length, scale_to_length
+from torch_linformer.functional.torch_state import records_a_graph
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.nn.recomputing import computed_again
 
 PositionWise = Callable[[Tensor], Tensor]
 
@@ -25,12 +26,18 @@ def check_chunk_size(chunk_size: int | None) -> None:
 
 def runs_in_chunks(chunk_size: int | None) -> bool:
     """Whether inference goes chunk by chunk. A graph over all lengths cannot have as many steps as chunks."""
-    return chunk_size is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return chunk_size is not None and not torch.is_grad_enabled() and not records_a_graph()
 
 
 def is_watched(module: nn.Module) -> bool:
     """Whether a hook sees what goes through ``module`` or a module in it, and may keep it."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def must_be_called(module: nn.Module) -> bool:
+    """Whether a hook runs before ``module`` does, as FSDP2's, which gathers its parameters: none of its other methods
+    may then be used in its place."""
+    return bool(module._forward_pre_hooks)
 
 
 def cut(length: int, size: int | None) -> Iterator[slice]:
@@ -167,19 +174,26 @@ class Gathered:
 
 
 def map_chunks(
-    function: PositionWise, sequence: Tensor, chunk_size: int | None, dim: int, *, overwrite: bool = False
+    function: PositionWise,
+    owner: nn.Module,
+    sequence: Tensor,
+    chunk_size: int | None,
+    dim: int,
+    *,
+    overwrite: bool = False,
 ) -> Tensor:
-    """``function``, which takes every position by itself, over chunks of dimension ``dim``.
+    """``function`` of the parameters of ``owner``, which takes every position by itself, over chunks of ``dim``.
 
     With gradients a chunk keeps only its input and is computed again in the backward pass. Without, ``overwrite``
     lets the result take the place of ``sequence``.
     """
     length = sequence.shape[dim]
-    if chunk_size is None or torch.compiler.is_compiling():
+    if chunk_size is None or records_a_graph():
         return function(sequence)
     if torch.is_grad_enabled():
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))
-        results = [checkpoint(function, piece, use_reentrant=False) for piece in pieces]
+        again = computed_again(function, owner)
+        results = [again(piece) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results, dim)
     output = Gathered(length, dim, sequence if overwrite else None)
     for chunk in cut(length, chunk_size):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
-from torch_linformer.nn.chunks import Chunks, runs_in_chunks
+from torch_linformer.nn.chunks import Chunks, must_be_called, runs_in_chunks
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, check_k, split_options
@@ -90,13 +90,19 @@ class DecoderLayer(TransformerLayer):
                 "the memory is read whole: memory_mask must be None and memory_is_causal False; use "
                 "memory_key_padding_mask for padding"
             )
-        if not isinstance(memory, KeysAndValues):
-            memory = self.compress(memory, memory_key_padding_mask, shared_projection)
-        elif memory_key_padding_mask is not None:
-            raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
+        of_memory: dict[str, Any] = {"key": memory}
+        if isinstance(memory, KeysAndValues):
+            if memory_key_padding_mask is not None:
+                raise ValueError(
+                    "memory_key_padding_mask belongs to compress(): the compressed memory holds it already"
+                )
+        elif must_be_called(self.multihead_attn):
+            of_memory |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
+        else:
+            of_memory["key"] = self.compress(memory, memory_key_padding_mask, shared_projection)
         padding = self.read_padding(tgt, tgt_key_padding_mask)
         weights: dict[str, Any] = {"need_weights": need_weights, "average_attn_weights": False}
-        attend_to_memory = partial(self.multihead_attn, key=memory, **weights)
+        attend_to_memory = partial(self.multihead_attn, **of_memory, **weights)
         if runs_in_chunks(self.chunk_size) and not need_weights:
             after = Past() if past is None else past
 

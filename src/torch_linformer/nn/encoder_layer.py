@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, LinformerAttention, Past
-from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, runs_in_chunks
+from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, must_be_called, runs_in_chunks
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, split_options
@@ -33,11 +33,13 @@ class SelfAttentionLayer(TransformerLayer):
     def can_chunk(self, padding: Padding | None, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
         """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention.
 
-        Of a piece of the rows, which is short already, only the feed-forward does.
+        Of a piece of the rows, which is short already, only the feed-forward does; so where the attention must be
+        called to have its parameters.
         """
         refused = not self.self_attn.causal if is_causal else src_mask is not None
         whole = padding is None or not padding.is_piece
-        return runs_in_chunks(self.chunk_size) and whole and not need_weights and not refused
+        in_chunks = self.self_attn.causal or not must_be_called(self.self_attn)
+        return runs_in_chunks(self.chunk_size) and whole and in_chunks and not need_weights and not refused
 
     def attend_with(
         self,
@@ -169,7 +171,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         dim = self.sequence_dim(first)
         if reversal is None:
             first = first + f(second)
-            second = second + map_chunks(g, first, self.chunk_size, dim)
+            second = second + map_chunks(g, self, first, self.chunk_size, dim)
         else:
             first, second = reversal.run((first, second), f, g, self.chunk_size, dim)
         return ((first + second) / 2).to(dtype), first, second

@@ -100,7 +100,7 @@ class TransformerLayer(nn.Module):
             added, _ = attend(norm(x) if self.norm_first else x)
             x = x + self.drop(branch, added)
             x = x if self.norm_first else norm(x)
-        x = x + map_chunks(self.feed_forward, x, self.chunk_size, self.sequence_dim(x))
+        x = x + map_chunks(self.feed_forward, self, x, self.chunk_size, self.sequence_dim(x))
         return x if self.norm_first else self.norm(self.num_branches)(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch_linformer.functional.projection import (
     max_windows,
     tokens_per_window,
 )
+from torch_linformer.functional.torch_state import records_a_graph
 from torch_linformer.nn.options import (
     DEFAULT_K,
     DENSE,
@@ -160,8 +161,9 @@ class SequenceProjection(nn.Module):
 
     @property
     def matrix(self) -> Tensor:
-        """E of a dense map, ``(max_len, K)``, or ``(H, max_len, K)`` with one a head."""
-        assert self.weight is not None
+        """E of a dense map, ``(max_len, K)``, or ``(H, max_len, K)`` with one a head; no other map has one."""
+        if self.projection not in DENSE or self.weight is None:
+            raise AttributeError(f"projection={self.projection!r} has no matrix: only linear and random maps have one")
         return self.weight
 
     def mass(self, sequence: Tensor, padding: Padding | None) -> Tensor:
@@ -194,7 +196,7 @@ class SequenceProjection(nn.Module):
     def reached(self, length: int) -> int:
         """Slots that a sequence of ``length`` positions fills, the first ones; the others are empty."""
         # A compiled graph over all lengths cannot have a number of slots that depends on the length.
-        return self.k if self.projection in DENSE or torch.compiler.is_compiling() else -(-length // self.window)
+        return self.k if self.projection in DENSE or records_a_graph() else -(-length // self.window)
 
     def slot_padding_mask(
         self, sequence: Tensor, key_padding_mask: KeyPaddingMask = None, *, all_slots: bool = True
@@ -203,7 +205,7 @@ class SequenceProjection(nn.Module):
 
         With ``all_slots=False`` only of those that the sequence reaches, as :meth:`forward` gives them.
         """
-        every = all_slots or torch.compiler.is_compiling()
+        every = all_slots or records_a_graph()
         if self.projection in DENSE or (not every and key_padding_mask is None and sequence.shape[-2] > 0):
             return None
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)

@@ -14,15 +14,15 @@ The first node of a branch that asks for one in the backward pass has the branch
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_linformer.functional.torch_state import is_transformed
+from torch_linformer.functional.torch_state import is_transformed, records_a_graph
 from torch_linformer.nn.chunks import cut, take
+from torch_linformer.nn.recomputing import Parameters
 
 Branch = Callable[[Tensor], Tensor]
 Streams = tuple[Tensor, Tensor]
@@ -35,7 +35,7 @@ def stream_of(src: Tensor) -> Tensor:
 
 def can_reverse() -> bool:
     """Whether what autograd saves can be computed later: there is a graph, and no compiler or torch.func has it."""
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not is_transformed()
+    return torch.is_grad_enabled() and not records_a_graph() and not is_transformed()
 
 
 class Reversal:
@@ -46,7 +46,7 @@ class Reversal:
     """
 
     def __init__(self, stack: nn.Module) -> None:
-        self._parameters = _Parameters(stack)
+        self._parameters = Parameters(stack)
         self._stretch: _Stretch | None = None
 
     def run(self, streams: Streams, f: Branch, g: Branch, chunk_size: int | None, dim: int) -> Streams:
@@ -73,7 +73,7 @@ class _Step:
 class _Stretch:
     """Layers that follow one another: the steps they took, the streams they led to, and the way back."""
 
-    def __init__(self, parameters: "_Parameters", dim: int) -> None:
+    def __init__(self, parameters: Parameters, dim: int) -> None:
         self.parameters, self.dim = parameters, dim
         self.steps: list[_Step] = []
         self.ends: list[Tensor] = []
@@ -142,8 +142,8 @@ class _Stretch:
             saved[len(saved)] = tensor.detach()
             return len(saved) - 1
 
-        random, autocast, parameters = step.random.again(), step.autocast.again(), self.parameters.again()
-        with random, autocast, parameters, torch.enable_grad(), saved_tensors_hooks(keep, saved.__getitem__):
+        random, autocast = step.random.again(), step.autocast.again()
+        with random, autocast, self.parameters, torch.enable_grad(), saved_tensors_hooks(keep, saved.__getitem__):
             added = step.branch(x).detach()
         if [(tensor.shape, tensor.dtype) for tensor in saved.values()] != step.saved:
             raise RuntimeError(
@@ -158,41 +158,6 @@ class _Stretch:
 
     def _ends_are_unchanged(self) -> bool:
         return [end._version for end in self.ends] == self.versions
-
-
-class _Parameters:
-    """The parameters and buffers of a module, now: ``torch.func.functional_call`` lends it others for a call."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.held: list[tuple[dict[str, Any], str, Tensor, int]] = [
-            (tensors, name, tensor, tensor._version)
-            for part in module.modules()
-            for tensors in (part._parameters, part._buffers)
-            for name, tensor in tensors.items()
-            if tensor is not None
-        ]
-
-    @contextmanager
-    def again(self) -> Iterator[None]:
-        lent = []
-        for tensors, name, then, version in self.held:
-            if then._version != version and (then.requires_grad or isinstance(then, nn.Parameter)):
-                raise RuntimeError(f"{name} of a reversible layer has been modified by an inplace operation")
-            now = tensors[name]
-            if now is not then and _takes_the_place_of(then, now):
-                lent.append((tensors, name, now))
-                tensors[name] = then
-        try:
-            yield
-        finally:
-            for tensors, name, now in lent:
-                tensors[name] = now
-
-
-def _takes_the_place_of(then: Tensor, now: Tensor | None) -> bool:
-    """False where a parameter was sharded and now is whole, or the other way round."""
-    plain = (Tensor, nn.Parameter)
-    return now is not None and type(then) in plain and type(now) in plain and then.shape == now.shape
 
 
 class _Random:

@@ -2,12 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slots import Slots
@@ -22,6 +20,7 @@ from torch_linformer.nn.options import (
     check_activation_memory,
     complete,
 )
+from torch_linformer.nn.recomputing import computed_again
 
 
 class Stack(nn.Module):
@@ -82,7 +81,7 @@ class Stack(nn.Module):
         for layer, past in zip(self.layers, each_past, strict=True):
             # Transformers' own switch makes the layer do the same by itself: once is enough.
             switched = getattr(layer, "gradient_checkpointing", False) and layer.training
-            yield partial(checkpoint, layer, use_reentrant=False) if again and not switched else layer, past
+            yield computed_again(layer, self) if again and not switched else layer, past
 
     def finish(self, x: Tensor, overwrite: bool = False) -> Tensor:
         """The final norm, if there is one."""
@@ -91,7 +90,7 @@ class Stack(nn.Module):
         if len(self.layers) == 0 or not runs_in_chunks(self.chunk_size):
             return cast(Tensor, self.norm(x))
         dim = next(self.each_layer()).sequence_dim(x)
-        return map_chunks(self.norm, x, self.chunk_size, dim, overwrite=overwrite)
+        return map_chunks(self.norm, self, x, self.chunk_size, dim, overwrite=overwrite)
 
 
 def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: str | None, name: str = "k") -> list[int]:

@@ -132,7 +132,7 @@ class Attention(Heads):
         if weights is not None:
             weights = self._arrange_weights(weights, padding, average_attn_weights, query.dim() == 2)
         attended = output.sequence()
-        if padding is not None and self.context.is_aligned:
+        if padding is not None and self.context.moves_queries:
             attended = padding.restore(attended)
         return self.from_batch_first(attended, query.dim() == 2), weights
 
@@ -210,12 +210,11 @@ class Attention(Heads):
 
     def _clean_queries(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding) -> Tensor:
         """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them."""
-        aligned = self.context.is_aligned
+        moves = self.context.moves_queries
         if query is key:
-            moved = self.context.moves_keys and not padding.in_order
-            return keys if aligned or not moved else padding.clean(query)
-        if aligned:
-            return padding.justify(query)
+            return keys if padding.in_order or moves == self.context.moves_keys else padding.clean(query)
+        if self.context.is_aligned:
+            return padding.justify(query) if moves else padding.clean(query)
         if query.shape != key.shape:
             return query
         # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.
@@ -224,7 +223,7 @@ class Attention(Heads):
 
     def _arrange_weights(self, weights: Tensor, padding: Padding | None, average: bool, unbatched: bool) -> Tensor:
         """Weights ``(B, H, N, ·)`` of queries as they were given."""
-        if padding is not None and self.context.is_aligned:
+        if padding is not None and self.context.moves_queries:
             weights = padding.restore(weights)
         weights = weights.mean(dim=1) if average else weights
         return weights.squeeze(0) if unbatched else weights

@@ -96,6 +96,11 @@ class Context:
         """Whether query i stands at the position of key i, and sees only what is before it, or near."""
         return self.causal
 
+    @property
+    def moves_queries(self) -> bool:
+        """Whether queries go where the keys beside them have gone, and what they get comes back the same way."""
+        return self.is_aligned and self.moves_keys
+
     def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
         """Register maps and parameters on ``attention``, with their first values; ``factory`` is device and dtype."""
 

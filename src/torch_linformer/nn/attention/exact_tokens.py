@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_linformer.functional.padding import Once, Padding, afresh, length_of, total_of, zero_padding
+from torch_linformer.functional.torch_state import records_a_graph
 
 
 class ExactTokens(NamedTuple):
@@ -43,7 +44,7 @@ class ExactTokens(NamedTuple):
         first = torch.arange(self.first, device=device).expand(tokens.shape[0], -1)
         last = tokens - self.last + torch.arange(self.last, device=device)
         index = torch.cat([first, last], dim=-1)
-        if padding is None and not torch.compiler.is_compiling() and length >= self.number:
+        if padding is None and not records_a_graph() and length >= self.number:
             return Places(index, None, None)
         missing = torch.cat([first >= tokens, last < self.first], dim=-1)
         once = afresh if padding is None else padding.about(self)

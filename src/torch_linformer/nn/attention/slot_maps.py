@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_linformer.functional.padding import Padding, length_of, zero_padding
 from torch_linformer.functional.projection import check_length, compress, compress_with_mass
+from torch_linformer.functional.torch_state import records_a_graph
 from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.products import count_multiplications
 from torch_linformer.nn.chunks import Chunks, DynamicSlotsOfChunks, SlotsOfChunks
@@ -55,7 +56,7 @@ class SlotMaps(NamedTuple):
         if not (self.of_keys.commutes_with_channels and self.of_values.commutes_with_channels):
             return False
         # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
-        length = self.of_keys.max_len if torch.compiler.is_compiling() else length
+        length = self.of_keys.max_len if records_a_graph() else length
         counted = count_multiplications(
             length,
             self.of_keys.reached(length),
