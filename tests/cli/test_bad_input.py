@@ -62,6 +62,12 @@ def test_an_unknown_format(refused, workplace, name, content):
     assert message.startswith(f"{name}: {said}")
 
 
+def test_a_table_without_a_header_can_be_told(refused):
+    assert refused("train", "--data", "good.csv", "--no-header", "--text-column", "text") == (
+        "good.csv: no column 'text', which --text-column names; columns: '1', '2'"
+    )
+
+
 def test_a_missing_column_lists_the_columns(refused):
     listed = "columns: 'text', 'label'"
     assert (

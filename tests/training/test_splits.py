@@ -62,6 +62,16 @@ def test_a_file_for_one_part_and_a_fraction_for_the_other(numbered):
     assert not set(splits.train["text"]) & {*splits.validation["text"], *splits.test["text"]}
 
 
+def test_a_part_without_labels_is_named(tmp_path, write_csv):
+    (tmp_path / "data").mkdir()
+    write_csv(tmp_path / "data" / "train.csv", [(f"text {i}", "xy"[i % 2]) for i in range(20)])
+    write_csv(tmp_path / "data" / "test.csv", [(f"text {i}",) for i in range(5)], header=("text",))
+    with pytest.raises(InputError) as raised:
+        load_splits(TrainSettings(data=str(tmp_path / "data")))
+    assert str(raised.value).startswith(f"test: {tmp_path / 'data'}: no label column found; ")
+    assert str(raised.value).endswith("; --data may name one file of the folder")
+
+
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_a_label_that_training_lacks(numbered, part):
     data, other = numbered("a.csv", ["x", "y"] * 10), numbered("b.csv", ["x", "z", "z"])

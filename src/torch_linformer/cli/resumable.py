@@ -62,11 +62,10 @@ def options_of(settings: type) -> list[inspect.Parameter]:
         if item.default is not None:
             text += f"  [{item.default}]"
         names = flag(item.name)
+        if hints[item.name] in (bool, bool | None):
+            names = f"{names}/--no-{names.removeprefix('--')}"
         if hints[item.name] is bool:
-            names, text = (
-                f"{names}/--no-{names.removeprefix('--')}",
-                f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]",
-            )
+            text = f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]"
         option = typer.Option(names, help=text)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
     for old, new in FORMER_NAMES.items():

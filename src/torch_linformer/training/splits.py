@@ -18,6 +18,7 @@ from torch_linformer.data.labels import (
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.parts import GROUP, parse_part, split_documents
 from torch_linformer.data.reading.documents import Documents
+from torch_linformer.errors import InputError
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.tagging import NUMBERED
 from torch_linformer.training.train_settings import TrainSettings
@@ -122,7 +123,10 @@ def _part(
     """``train`` without the part ``name``, and the part; a part from a file of its own takes nothing from ``train``."""
     source = parse_part(getattr(settings, name))
     if name in parts and getattr(settings, name) == DEFAULTS[name]:
-        documents = _load(settings, settings.data, name)
+        try:
+            documents = _load(settings, settings.data, name)
+        except InputError as problem:
+            raise InputError(f"{name}: {problem}; --data may name one file of the folder") from None
         notes.extend(f"{name}: {note}" for note in documents.notes if note not in notes)
         return train, documents.dataset
     if isinstance(source, float):

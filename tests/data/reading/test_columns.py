@@ -262,3 +262,15 @@ def test_many_columns_are_not_all_listed():
         find(row)
     message = str(raised.value)
     assert message.endswith("'column 18', 'column 19', … (4,000 in all)") and len(message) < 1000
+
+
+def test_a_missed_column_of_a_table_without_a_header():
+    options = DataOptions(trained=(("text", "2"), ("label", "1")))
+    with pytest.raises(InputError, match=r"columns: 'ham', 'hello'; --no-header, if the first row is one like the oth"):
+        find_columns(rows({"ham": "spam", "hello": "win"}), "t.tsv", options, needs_label=False)
+
+
+@pytest.mark.parametrize("name", ["id", "review_id", "Review ID", "query-id", "pid"])
+def test_names_of_things_are_no_texts(name):
+    table = [Row({name: f"r{number}x", "words": f"w {number}"}, "t.csv") for number in range(9)]
+    assert find_columns(table, "t.csv", DataOptions(), needs_label=False).text == "words"

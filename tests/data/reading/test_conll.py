@@ -103,6 +103,7 @@ def test_white_space_beyond_ascii_belongs_to_the_token(tokens):
         "# id 5b4d domain=train",
         "# text = Vitamin B-12",
         "# a = O",
+        "#\thttp://de.wikipedia.org/wiki/Beispiel [2009-10-17]",  # of GermEval
     ],
 )
 def test_comments_before_a_sentence_are_no_tokens(parsed, comment):
@@ -190,6 +191,11 @@ def test_a_text_that_holds_words_with_tags(write, read, text, is_one):
     assert is_conll(text) is is_one
     (values,) = read(write("t.txt", text)).rows
     assert "tokens" in values if is_one else values == {"text": text}
+
+
+@pytest.mark.parametrize("name", ["eng.train", "eng.testa", "t.dev", "t.test"])
+def test_files_of_corpora_whose_suffix_is_their_part(write, read, name):
+    assert read(write(name, "EU B-ORG\nrejects O\n")).rows == [{"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}]
 
 
 # Lines that cannot be read

@@ -87,6 +87,31 @@ def test_a_cell_may_be_a_book(write, read):
     assert read(write("t.csv", f"text\n{book}\n")).rows == [{"text": book}]
 
 
+def test_a_header_that_comes_again_is_no_row(write, read):
+    path = write("t.csv", "\ufefftext,label\na,x\n\ufefftext,label\nb,y\ntext,label\n")
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    assert outcome.places == [f"{path}, row 1", f"{path}, row 3"]
+    assert outcome.notes == [f"{path}: left out 2 rows with the names of the columns again"]
+    assert read(write("one.csv", "text\na\ntext\n")).rows == [{"text": "a"}, {"text": "text"}]
+
+
+def test_rows_after_the_line_for_excel_keep_their_numbers(write, read):
+    path = write("t.csv", "sep=;\ntext;label\na;x\nb\n")
+    outcome = read(path)
+    assert outcome.rows == [{"text": "a", "label": "x"}] and outcome.places == [f"{path}, row 1"]
+    assert outcome.problems[0].startswith(f"{path}, row 2 (line 4): expected 2 cells")
+    assert read(write("no.csv", "sep=;\n")).rows == []
+
+
+def test_a_table_of_a_folder_without_the_column_is_told(write):
+    write("data/a.csv", "text,label\n" + "good,x\nbad,y\n" * 2)
+    path = write("data/b.csv", "5,good\n3,bad\n5,fine\n")
+    with pytest.raises(InputError) as raised:
+        load_documents(str(path.parent))
+    assert f"3 of 7 rows cannot be read: {path}, row 1: no column 'text'; columns: '1', '2'; " in str(raised.value)
+
+
 def test_bad_rows_are_counted_and_the_first_three_named(write):
     lines = "".join(f"text {number},a\n" for number in range(9)) + "short\n" * 4
     path = str(write("t.csv", f"text,label\n{lines}"))

@@ -58,6 +58,17 @@ def test_the_delimiter_that_makes_all_rows_whole(dialect):
     assert dialect("text,label\nx,y\nz\nu,v\nw,x\n")[0].delimiter == ","  # one row is not, most are
 
 
+def test_a_line_break_is_one_of_the_file_and_not_of_unicode(dialect):
+    found, notes = dialect("text,label\n" + "one\u2028two\x85\x0cthree,a\n" * 3)
+    assert found.names == ("text", "label") and found.delimiter == "," and notes == []
+
+
+@pytest.mark.parametrize("line", ["sep=;", "SEP=;", '"sep=;"', "\ufeffsep=;"])
+def test_the_line_that_tells_excel_the_delimiter(dialect, line):
+    found, notes = dialect(f"{line}\r\ntext;label\r\nso, far;a\r\n")
+    assert found.delimiter == ";" and found.names == ("text", "label") and notes == []
+
+
 def test_two_unusual_delimiters_that_fit_are_a_question(dialect):
     content = "text;a|label\nx;b|1\ny;c|2\n"
     assert refusal(dialect, content).endswith(
@@ -171,8 +182,9 @@ def test_a_first_row_that_looks_like_the_others_is_no_header(dialect):
         "pos,first\nneg,second\npos,third\nneg,fourth\npos,fifth\n",  # a value that comes again
         "a long sentence that nobody would call a column,a\nanother,b\n",
         f"{'x' * 65},a\nanother,b\n",
+        "a long sentence that nobody would call a column,N/A\nanother,5\n",
     ],
-    ids=["label", "sentence", "long word"],
+    ids=["label", "sentence", "long word", "missing number"],
 )
 def test_first_rows_that_are_no_header(dialect, content):
     assert not dialect(content)[0].header
@@ -186,10 +198,20 @@ def test_first_rows_that_are_no_header(dialect, content):
         "text,5\na,7\n",  # a usual name
         "a,b\n",  # nothing to compare it with
         "star,star sign\nx,star\ny,star\n",  # each in another column
+        '"How likely are you to come again, all in all?",why\n5,good\n3,bad\n',  # a question above numbers
     ],
 )
 def test_first_rows_that_are_a_header(dialect, content):
     assert dialect(content)[0].header
+
+
+def test_a_second_row_with_the_names_of_columns_is_a_question(dialect):
+    content = "Reviews of March,\ntext,label\ngood,a\nbad,b\n"
+    assert refusal(dialect, content).endswith(
+        "t.csv: the second row, 'text, label', has names of columns; remove the first, "
+        "or say with --header or --no-header what it is"
+    )
+    assert dialect(content, header=True)[0].names == ("Reviews of March", "2")
 
 
 def test_a_header_may_be_asked_for_or_not(dialect):
@@ -211,6 +233,15 @@ def test_names_of_rows_as_r_writes_them(dialect):
     assert found.names == (None, "text", "label") and found.header
     assert notes == ["column 1 has no name and counts the rows: left out"]
     assert dialect('"text","label"\n"anna","a","x"\n"bo","b","y"\n')[0].names == ("1", "text", "label")
+
+
+def test_a_delimiter_at_the_end_of_each_row_makes_no_column(dialect):
+    assert dialect("id,text,label\n7,a,x,\n9,b,y,\n")[0].names == ("id", "text", "label", None)
+
+
+def test_names_of_rows_differ(dialect):
+    """Where the first cells do not, texts hold a delimiter: the rows are too long, not the header too short."""
+    assert dialect("label,text\nx,well, so far\ny,on, and on\nx,up, and up\n")[0].names == ("label", "text")
 
 
 def test_other_columns_without_a_name(dialect):

@@ -136,6 +136,22 @@ def test_a_question_shows_where_the_readings_differ(write, read):
     assert "cp1250 ('trčs')" in problem and "cp1252 ('très')" in problem and "été" not in problem
 
 
+def test_the_most_usual_encoding_is_among_those_that_fit(write, read):
+    """charset-normalizer likes the Baltic reading of this French a little better."""
+    path = write("t.txt", "garçon, le film “était” très bien… à Noël, où déjà vu\n".encode("cp1252"))
+    (problem,) = read(path).problems
+    assert problem.startswith(f"{path}: not UTF-8, and reads as well as cp1252 ('garçon,') as ")
+
+
+@pytest.mark.parametrize(
+    ("line", "encoding"),
+    [("この映画はとても面白かったです", "shift_jis"), ("žluťoučký kůň úpěl ďábelské ódy", "cp1250")],
+)
+def test_a_line_that_begins_with_a_byte_that_goes_on_in_utf8(write, read, line, encoding):
+    path = write("t.txt", f"{line}\n".encode(encoding) * 20)
+    assert read(path).rows == [{"text": f"{line}\n" * 20}]
+
+
 def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
     lines = [b"na\xc3\xafve\n", b"caf\xe9\n", b"\xc3\xa9t\xc3\xa9\n"]
     assert find_encoding(write("t.txt", b"".join(lines)), NO_OPTIONS) == Encoding("utf-8")

@@ -30,6 +30,10 @@ def texts(outcome):
         },
         {"train": ["train_1.csv", "train_2.csv"], "validation": ["val.0.csv"]},
         {"train": ["train/1.txt"], "test": ["test/1.txt"]},
+        {"train": ["reviews_train.csv"], "test": ["reviews_test.csv"]},
+        {"train": ["de_gsd-ud-train.conllu"], "validation": ["de_gsd-ud-dev.conllu"]},
+        {"train": ["train.txt"], "validation": ["valid.txt"], "test": ["test.txt"]},
+        {"train": ["wiki.train.tokens"], "test": ["wiki.test.tokens"]},
     ],
 )
 def test_parts_by_their_names(write, tmp_path, names):
@@ -42,7 +46,14 @@ def test_parts_by_their_names(write, tmp_path, names):
 
 
 @pytest.mark.parametrize(
-    "names", [["train.csv"], ["test.csv", "dev.csv"], ["train.txt", "test.txt"], ["trains.csv", "test.csv"], ["a.csv"]]
+    "names",
+    [
+        *(["train.csv"], ["test.csv", "dev.csv"], ["trains.csv", "test.csv"], ["a.csv"]),
+        ["train.txt", "test.txt", "boat.txt"],  # texts about other things
+        ["train_test.csv", "test.csv"],
+        ["train.py", "eval.py"],
+        ["train_rides/1.txt", "test_rides/1.txt"],
+    ],
 )
 def test_folders_without_parts(write, tmp_path, names):
     for name in names:
@@ -89,6 +100,13 @@ def test_files_and_the_folders_they_lie_in(write, tmp_path):
         *below,
         *(FolderFile(root / "twin" / file.path.relative_to(root / "b"), "twin") for file in below),
     ]
+
+
+@pytest.mark.parametrize("name", ["Thumbs.db", "desktop.ini", "__MACOSX/1.txt", ".DS_Store"])
+def test_files_of_systems_are_passed_over(write, tmp_path, name):
+    expected = write("data/neg/1.txt", "bad")
+    write(f"data/neg/{name}", "left behind")
+    assert [file.path for file in folder_files(tmp_path / "data")] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from torch_linformer.data.reading.columns import ChosenColumns
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.records import ASKED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
+from torch_linformer.data.reading.records import ASKED, LABELED, PAIRED, SCORED, SEVERAL, TAGGED, join_words
 from torch_linformer.data.reading.rows import Row
 from torch_linformer.errors import InputError
 
@@ -65,6 +65,13 @@ def test_what_is_no_number(value):
 )
 def test_several_labels(value, labels):
     assert read(SEVERAL, text="x", label=value) == {"text": "x", "label": labels}
+
+
+@pytest.mark.parametrize("cell", ["[14, 25]", "['a']", "[3 4]", "{'a'}"])
+def test_a_list_is_no_label(cell):
+    message = refusal(LABELED, text="x", label=cell)
+    assert message.endswith(f"column 'label' holds {cell!r}, a list; --task multilabel learns lists of labels")
+    assert read(LABELED, text="x", label="[NEW]") == {"text": "x", "label": "[NEW]"}
 
 
 def test_a_column_for_each_label():
@@ -175,6 +182,7 @@ def test_a_source_and_its_target():
     [
         {"text": ["met", "Ann met"], "answer_start": [4, 0]},
         json.dumps({"text": ["met", "Ann met"], "answer_start": [4, 0]}),
+        str({"text": ["met", "Ann met"], "answer_start": [4, 0]}),  # as pandas writes it into a table
     ],
 )
 def test_answers_as_in_squad(answers):

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import CellRow, Row
 from torch_linformer.errors import InputError
 
 
 def read_text(row: Row, column: str, called: str = "text") -> str:
     """The text of a row; "" where the cell is missing or holds only white space."""
     value = row.cell(column)
+    if column not in row.values and isinstance(row, CellRow):
+        columns = ", ".join(map(repr, row.values))
+        raise InputError(f"{row.where}: no column {column!r}; columns: {columns}")
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -26,8 +29,8 @@ def read_label(row: Row, column: str | None) -> str:
     if is_missing(value):
         raise empty_cell(row, "label", column)
     if not isinstance(value, str):
-        remedy = "expected text or a whole number (--task regress learns any number)"
-        raise bad_cell(row, column, value, f", no label; {remedy}")
+        other = "--task multilabel learns lists" if isinstance(value, list) else "--task regress learns any number"
+        raise bad_cell(row, column, value, f", no label; expected text or a whole number ({other})")
     return value.strip()
 
 

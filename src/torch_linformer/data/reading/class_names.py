@@ -7,7 +7,7 @@ from typing import Any, Self
 from datasets import ClassLabel, Features
 
 from torch_linformer.data.reading.cells import bad_cell
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import CellRow, Row
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ClassNames:
         Raises:
             InputError: a number is that of no class.
         """
-        row = Row(values, where)
+        row = CellRow(values, where)
         names = {column: _name(classes, values[column], row, column) for column, classes in self.columns.items()}
         return row._replace(values={**values, **names})
 

@@ -1,5 +1,6 @@
 """Which columns hold the documents, the labels and the questions."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ QUERY_COLUMNS = ("query", "queries", "question", "anchor")
 ID_COLUMNS = ("document_id", "doc_id", "corpus_id", "corpus-id", "document", "_id", "id")
 TARGET_COLUMNS = ("target", "output", "summary", "highlights", "abstract", "translation", "answer", "response")
 
+_NAMES = re.compile(r"(.*[-_ ])?(id|ids|qid|pid|uid|docid)", re.IGNORECASE)  # columns of names, which are no texts
 NAME_COLUMNS = ("id", "_id", "doc_id", "document_id")  # of a name that predictions and vectors keep unasked
 
 _LISTED = 20  # names in a message
@@ -87,7 +89,8 @@ def find_columns(
 
     A column that is named is taken, or the one that the model was trained with. Otherwise the one whose name is usual,
     whatever its case; otherwise the only candidate: for the texts the only column of strings that are not all numbers
-    (of several, the one most of whose values differ), for the labels the only other one that does not count the rows.
+    and that is not called an id (of several, the one most of whose values differ), for the labels the only other one
+    that does not count the rows.
     Without `needs_label`, labels are read only if their column is named. With `several_labels` the user may name
     several label columns, divided by commas. Where a text is the name of a file that lies beside the table, in all of
     these rows, the file is read.
@@ -103,7 +106,7 @@ def find_columns(
         question, reasons[2] = _choose(names, usual.question, [], (), source, "question", trained.get("question"))
     if text is None:
         others = [name for name in names if name not in _known(names, usual.label)]
-        strings = [name for name in others if _is_text(rows, name)]
+        strings = [name for name in others if _is_text(rows, name) and not _NAMES.fullmatch(name.strip())]
         if needs_label and len(strings) > 1:  # texts differ, labels come again
             strings = [name for name in strings if _differs(rows, name)] or strings
         text, reasons[0] = _choose(
@@ -152,9 +155,10 @@ def _check_trained(
         if column is None or options.column(called) is not None or (what == "question" and not usual.question):
             continue
         if any(name not in names for name in column.split(",")) and column not in names:
+            header = "; --no-header, if the first row is one like the others" if column.isdecimal() else ""
             raise InputError(
                 f"{source}: no column {column!r}, which the model was trained with; name the {called} column with "
-                f"--{called}-column; columns: {listed(names)}"
+                f"--{called}-column; columns: {listed(names)}{header}"
             )
 
 

@@ -127,7 +127,8 @@ def _cells(line: str) -> list[str]:
 def _is_left_out(line: str, cells: list[str], in_sentence: bool) -> bool:
     """Whether a line is a comment (and not the token "#" with its tag), or a token that CoNLL-U adds to others."""
     if line.startswith("#") and not in_sentence:
-        may_be_token = _TAG.fullmatch(cells[-1]) or not (line.startswith("# ") or len(cells) > 2)
+        has_space = line.startswith("# ") or " " in cells[-1]  # a token and its tag are divided, by a tab or by a space
+        may_be_token = _TAG.fullmatch(cells[-1]) or not (has_space or len(cells) > 2)
         return len(cells) < 2 or " = " in line or not may_be_token
     return len(cells) == len(_UNIVERSAL) and re.fullmatch(r"\d+[-.]\d+", cells[0]) is not None
 

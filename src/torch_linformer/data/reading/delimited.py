@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.dialects import divide, find_dialect
+from torch_linformer.data.reading.dialects import divide, find_dialect, table_lines
 from torch_linformer.data.reading.encodings import check_decoded, open_text
-from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row
 from torch_linformer.errors import InputError
 
 
@@ -17,11 +17,14 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
         report.note(note)
     kept = [(number, name) for number, name in enumerate(dialect.names) if name is not None]
     with open_text(path, options, report) as stream:
-        records = divide(stream, dialect.delimiter, dialect.quoting)
-        if dialect.header:
-            next(records, None)
+        records = divide(table_lines(stream), dialect.delimiter, dialect.quoting)
+        header = next(records, (0, []))[1] if dialect.header else []
+        repeated = 0
         for number, (line, cells) in enumerate(records, start=1):
             where = f"{path}, row {number}"
+            if kept[1:] and isinstance(cells, list) and [cells[0].lstrip("\ufeff"), *cells[1:]] == header:
+                repeated += 1  # several files were put after each other
+                continue
             try:
                 if not isinstance(cells, list):
                     raise InputError(f"{where} (line {line}): {cells}; check the quotes there, or try --quoting none")
@@ -36,4 +39,7 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
             except InputError as problem:
                 yield BadRow(where, problem)
                 continue
-            yield Row({name: cells[column] for column, name in kept}, where)
+            yield CellRow({name: cells[column] for column, name in kept}, where)
+    if repeated:
+        rows = f"{repeated:,} row{'' if repeated == 1 else 's'}"
+        report.note(f"{path}: left out {rows} with the names of the columns again")

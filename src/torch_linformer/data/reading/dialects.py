@@ -5,9 +5,11 @@ is usual, take a quote in the middle of it for the beginning of a long cell (doc
 """
 
 import csv
+import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,8 @@ _MOST_LOST = 0.5  # of the rows, if the delimiter is to be one
 _LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name
 _OPENED = 0.3  # share of rows with quotes around cells, from which on they hold them together
 _SWALLOWED_LINES = 3  # lines inside a quoted cell that would each be a row
+_SEPARATOR_LINE = re.compile(r'"?sep=(?P<delimiter>.)"?\s*', re.IGNORECASE)  # the first line, for Excel
+_NO_VALUE = ("na", "n/a", "#n/a", "null", "none", "nil", "?", "-", ".")  # what stands for a number that is missing
 
 Record = list[str] | csv.Error
 
@@ -78,6 +82,15 @@ def find_dialect(path: Path, options: DataOptions) -> Dialect:
     return _find_dialect(path, options, state.st_size, state.st_mtime_ns)
 
 
+def table_lines(stream: Iterable[str]) -> Iterator[str]:
+    """The lines of a table; the one that tells Excel the delimiter is blank, so that the others keep their numbers."""
+    lines = iter(stream)
+    for first in lines:
+        yield "\n" if _SEPARATOR_LINE.fullmatch(first) else first
+        break
+    yield from lines
+
+
 def divide(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[tuple[int, Record]]:
     """The cells of each row that is not blank, or what is wrong with them, and the number of its last line."""
     csv.field_size_limit(_LONGEST_CELL)
@@ -103,7 +116,12 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
     with open_text(path, options, report) as stream:
         sample = stream.read(_SAMPLE_CHARACTERS)
         whole = not stream.read(1)
-    lines = sample.splitlines(keepends=True)
+    told = _SEPARATOR_LINE.match(sample)
+    if told is not None and options.delimiter is None:
+        options = replace(options, delimiter=told["delimiter"])
+    lines = list(
+        table_lines(io.StringIO(sample, newline=""))
+    )  # unlike `splitlines`, which ends a line at U+2028 or a form feed
     if not whole and len(lines) > 1:
         lines.pop()
     best = _best(path, options, lines)
@@ -111,7 +129,7 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
         tallies = []
         for quoting in {Quoting(False), Quoting(True), best.quoting}:
             with open_text(path, options, report) as stream:
-                tallies.append(_tally(stream, best.delimiter, quoting))
+                tallies.append(_tally(table_lines(stream), best.delimiter, quoting))
         best = _best_quoting(tallies)
     rows = [cells for _, cells in divide(lines, best.delimiter, best.quoting) if isinstance(cells, list)]
     return _described(path, options, best, rows[: SAMPLE_ROWS + 1])
@@ -187,12 +205,11 @@ def _rows_within(record: Sequence[str], delimiter: str) -> int:
 def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Sequence[str]]) -> Dialect:
     first, *others = rows or [[]]
     others = [row for row in others if len(row) == tally.width]
-    header = _is_header(first, others) if options.header is None else options.header
+    header = _is_header(path, first, others) if options.header is None else options.header
     notes = []
     names: list[str | None] = [str(number) for number in range(1, tally.width + 1)]
     if header:
-        row_names = [""] if len(first) == tally.width - 1 else []  # as R writes them
-        names = _named(path, [*row_names, *first], others)
+        names = _named(path, _header_cells(first, others), others)
         for number, name in enumerate(names, start=1):
             if name is None and any(number <= len(row) and row[number - 1] for row in others):
                 notes.append(f"{path}: column {number} has no name and counts the rows: left out")
@@ -210,6 +227,18 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
     return Dialect(tally.delimiter, tally.quoting, header, tuple(names), tuple(notes))
 
 
+def _header_cells(first: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[str]:
+    """The cells of a header, with "" for a column that it does not have: names of rows, as R writes them, or the last.
+
+    Names of rows differ. Where other rows have a cell more, a delimiter is in a text, and they cannot be read.
+    """
+    if not rows or len(first) != len(rows[0]) - 1:
+        return first
+    if not any(row[-1] for row in rows):
+        return [*first, ""]
+    return ["", *first] if len({row[0] for row in rows}) == len(rows) else first
+
+
 def _named(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str | None]:
     """The names of columns; None for one without a name that is empty, or counts the rows."""
     names: list[str | None] = []
@@ -225,12 +254,22 @@ def _named(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]) -> l
     return names
 
 
-def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns, by what stands in the others."""
-    if any(cell.strip().lower() in (*TEXT_COLUMNS, *LABEL_COLUMNS) for cell in first) or not rows:
+def _is_header(path: Path, first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names the columns, by what stands in the others.
+
+    Raises:
+        InputError: the second row seems to do so.
+    """
+    if _usual(first) or not rows:
         return True
+    if len(_usual(rows[0])) > 1:
+        raise InputError(
+            f"{path}: the second row, {', '.join(rows[0])!r:.60}, has names of columns; remove the first, "
+            "or say with --header or --no-header what it is"
+        )
     if len(first) != len(rows[0]):
         return True
+    is_long = names_numbers = False
     for cell, column in zip(first, zip(*rows, strict=True), strict=True):
         filled = [value for value in column if value.strip()]
         if cell.strip() and filled and is_number(cell) and all(map(is_number, filled)):
@@ -238,6 +277,12 @@ def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         # A value that comes again, in a column of few values, is no name.
         if cell.strip() and filled.count(cell) > 1 and 2 * len(set(filled)) <= len(filled):
             return False
-        if len(cell) > _LONGEST_NAME or len(cell.split()) > _NAME_WORDS:
-            return False
-    return True
+        is_long |= len(cell) > _LONGEST_NAME or len(cell.split()) > _NAME_WORDS
+        names_numbers |= bool(filled) and all(map(is_number, filled)) and cell.strip().lower() not in ("", *_NO_VALUE)
+    return names_numbers or not is_long
+
+
+def _usual(cells: Sequence[str]) -> set[str]:
+    """What texts and labels are usually called, of the cells of a row."""
+    names = {cell.strip().lower() for cell in cells}
+    return {kind[0] for kind in (TEXT_COLUMNS, LABEL_COLUMNS) if names & {*kind}}

@@ -89,7 +89,8 @@ def load_documents(
         one, two = record.usual.called
         raise InputError(f"{source}: holds only texts; give a table with a {one} and a {two} column")
     if not is_table and needs_label and not any("label" in row.values for row in sample):
-        raise InputError(f"{source}: no labels; put the files of each label into a folder named after it")
+        table = ", or name a table .csv or .tsv, words with tags .conll" if Path(source).is_file() else ""
+        raise InputError(f"{source}: no labels; put the files of each label into a folder named after it{table}")
     columns = find_columns(
         sample, source, options, usual=record.usual, needs_label=needs_label, several_labels=record.several_labels
     )

@@ -35,7 +35,8 @@ _ENCODINGS = [
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "iso8859_2", "iso8859_5"),
     *("koi8_r", "gb18030", "big5", "shift_jis", "euc_jp", "euc_kr"),
 ]
-_EQUAL_CHAOS, _EQUAL_COHERENCE = 0.02, 0.06  # differences between two encodings that decide nothing
+_EQUAL = 0.05, 0.06  # differences in chaos and coherence between two encodings that decide nothing
+_EQUAL_TO_USUAL = 0.15, 0.12  # likewise against the most usual one: a lone "à" of French counts as chaos
 _DETECTED_BYTES = 2**16  # of lines that are not UTF-8
 _SHOWN_LINES = 20  # of each file of a folder
 _SHOWN = 4  # encodings that fit equally
@@ -160,8 +161,9 @@ def detect_together(folder: Path, files: Iterable[Path]) -> tuple[set[Path], Enc
 
 def _not_utf8(stream: "io.BufferedReader[Any]") -> tuple[int, list[bytes]]:
     """How many lines hold characters of UTF-8 beyond ASCII, and the first of those that are not UTF-8."""
-    utf8, damaged, held = 0, list[bytes](), 0
+    utf8, damaged, held, goes_on = 0, list[bytes](), 0, False
     for line in iter(partial(stream.readline, _LINE_BYTES), b""):
+        is_rest, goes_on = goes_on, len(line) == _LINE_BYTES and not line.endswith(b"\n")
         if line.isascii():
             continue
         try:
@@ -169,9 +171,7 @@ def _not_utf8(stream: "io.BufferedReader[Any]") -> tuple[int, list[bytes]]:
             utf8 += 1
         except UnicodeDecodeError as error:
             # A piece of a longer line may end, and the next one begin, within a character.
-            if (len(line) == _LINE_BYTES and error.start >= len(line) - 3) or (
-                line[0] & 0xC0 == 0x80 and not error.start
-            ):
+            if (goes_on and error.start >= len(line) - 3) or (is_rest and line[0] & 0xC0 == 0x80 and not error.start):
                 continue
             if held < _DETECTED_BYTES:
                 damaged.append(line)
@@ -184,8 +184,8 @@ def _detected(path: str, sample: bytes) -> Encoding:
     matches = list(from_bytes(sample[:_DETECTED_BYTES], cp_isolation=_ENCODINGS))
     readings: dict[str, CharsetMatch] = {}
     for match in matches:
-        best = matches[0]
-        if match.chaos - best.chaos <= _EQUAL_CHAOS and best.coherence - match.coherence <= _EQUAL_COHERENCE:
+        chaos, coherence = _EQUAL_TO_USUAL if _name(match) == _ENCODINGS[0] else _EQUAL
+        if match.chaos - matches[0].chaos <= chaos and matches[0].coherence - match.coherence <= coherence:
             readings.setdefault(str(match), match)
     if not readings:
         raise InputError(f"{path}: neither UTF-8 nor an encoding that can be detected; name it with --encoding")

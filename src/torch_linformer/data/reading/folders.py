@@ -13,7 +13,11 @@ PARTS = {
     "validation": ("validation", "valid", "val", "dev", "development"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-_PART = re.compile(r"(?P<name>[a-z]+)([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
+_FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
+_BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # what Windows and macOS leave in folders
+_TEXTS_OF_PARTS = (".txt", ".tokens")
+ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -27,16 +31,35 @@ class FolderFile:
 def parts_of(root: Path) -> dict[str, list[Path]]:
     """The entries of each part of a folder that holds a data set in parts; empty for any other folder.
 
-    It does where there is one for training and one for validation or test.
+    It does where there is one for training and one for validation or test: folders, tables, or all of its texts.
     """
-    parts: dict[str, list[Path]] = {}
-    for entry in entries(root):
-        stem = entry.name if entry.is_dir() else entry.name.partition(".")[0]
-        name = _PART.fullmatch(stem)
-        part = next((part for part, names in PARTS.items() if name and name["name"].lower() in names), None)
-        if part is not None and (entry.is_dir() or file_suffix(entry) in TABLE_SUFFIXES):
-            parts.setdefault(part, []).append(entry)
-    return {part: parts[part] for part in PARTS if part in parts} if "train" in parts and len(parts) > 1 else {}
+    inside = entries(root)
+    texts = [entry for entry in inside if _is_text(entry)]
+    for candidates in ([entry for entry in inside if entry not in texts], texts):
+        parts: dict[str, list[Path]] = {}
+        for entry in candidates:
+            parts.setdefault(_part(entry), []).append(entry)
+        others = parts.pop("", [])
+        if "train" in parts and len(parts) > 1 and not (candidates is texts and others):
+            return {part: parts[part] for part in PARTS if part in parts}
+    return {}
+
+
+def _is_text(entry: Path) -> bool:
+    """Whether an entry is a text that may be a part, and none about the data."""
+    return entry.is_file() and file_suffix(entry) in _TEXTS_OF_PARTS and not ABOUT_DATA.fullmatch(entry.name)
+
+
+def _part(entry: Path) -> str:
+    """The part that an entry is called after; "" where it is none, or may be two."""
+    is_part = (
+        _FOLDER_OF_PART.fullmatch(entry.name)
+        if entry.is_dir()
+        else _is_text(entry) or file_suffix(entry) in TABLE_SUFFIXES
+    )
+    words = {*_BETWEEN_WORDS.split(entry.name.lower())} if is_part else set[str]()
+    called = [part for part, names in PARTS.items() if words & {*names}]
+    return called[0] if len(called) == 1 else ""
 
 
 def folder_files(root: Path) -> Iterator[FolderFile]:
@@ -55,8 +78,9 @@ def shard_suffix(files: Sequence[Path]) -> str | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """The files and folders in a folder that are not hidden, sorted."""
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    """The files and folders in a folder that are not hidden, nor a system's own, sorted."""
+    inside = (entry for entry in folder.iterdir() if entry.name.lower() not in _OF_SYSTEMS)
+    return sorted(entry for entry in inside if not entry.name.startswith("."))
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -27,7 +27,7 @@ from torch_linformer.data.reading.conll import conll_rows, is_conll
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
-from torch_linformer.data.reading.folders import FolderFile, folder_files, shard_suffix
+from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, shard_suffix
 from torch_linformer.data.reading.formats import CONLL_SUFFIXES, SNIFFED_BYTES, file_suffix, not_text, unreadable
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.parquet import parquet_rows
@@ -44,8 +44,7 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), json_rows),
     **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
 }
-_MAY_BE_CONLL = (".txt", ".tsv", "")
-_ABOUT_DATA = re.compile(r"(readme|licen[sc]e|copying|notice|citation|changelog|authors)\b.*", re.IGNORECASE)
+_MAY_BE_CONLL = (".txt", ".tsv", "", ".train", ".dev", ".test", ".testa", ".testb")  # eng.testa of CoNLL-2003
 _SHOWN_FILES = 3
 # Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -158,7 +157,7 @@ def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, l
     if labeled and in_folders:
         files = _without(files, [file for file in files if file.label is None], f"beside the folders of {root}", report)
     if any(file_suffix(file.path) in _READERS for file in files):
-        about = [file for file in files if _ABOUT_DATA.fullmatch(file.path.name)]
+        about = [file for file in files if ABOUT_DATA.fullmatch(file.path.name)]
         files = _without(files, about, "about the data", report)
     # Files of one kind in folders may be tables; of several kinds they are the documents.
     are_texts = bool(in_folders) and shard_suffix([file.path for file in in_folders]) is None

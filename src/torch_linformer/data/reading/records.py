@@ -50,7 +50,10 @@ def _text(row: Row, columns: ChosenColumns) -> dict[str, Any]:
 
 def _labeled(row: Row, columns: ChosenColumns) -> dict[str, Any]:
     text = columns.read_text(row)
-    return {"text": text, "label": read_label(row, columns.label) if text else ""}
+    label = read_label(row, columns.label) if text else ""
+    if isinstance(_parsed(label), list):
+        raise bad_cell(row, columns.label, label, ", a list; --task multilabel learns lists of labels")
+    return {"text": text, "label": label}
 
 
 def _scored(row: Row, columns: ChosenColumns) -> dict[str, Any]:
@@ -233,11 +236,10 @@ def _are_words(values: list[Any]) -> bool:
 def _answers(row: Row, column: str, text: str) -> dict[str, Any]:
     """Answers and where each begins: as SQuAD has them, or one answer as text, found in the context."""
     value: Any = row.cell(column)
-    if isinstance(value, str) and value.lstrip().startswith("{"):  # a cell of CSV
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise bad_cell(row, column, value, ", which is not valid JSON") from None
+    if isinstance(value, str) and value.lstrip().startswith("{"):  # a cell of CSV, in JSON or as Python prints it
+        value = _parsed(value)
+        if isinstance(value, str):
+            raise bad_cell(row, column, value, ", which is not valid JSON")
     if isinstance(value, str):
         found = [value] if value.strip() else []
         value = {"text": found, "answer_start": [_start(row, answer, text) for answer in found]}

@@ -25,6 +25,10 @@ class Row(NamedTuple):
         return None if column is None else self.values.get(column)
 
 
+class CellRow(Row):
+    """A row with a cell for each column of its file, unlike an object of JSON: what it lacks, the file lacks."""
+
+
 class TextRow(Row):
     """A text that is of no table, under "text", perhaps with the "label" of its folder."""
 

@@ -92,7 +92,7 @@ def _local(path: Path, part: str, options: DataOptions, whole: bool, labeled: bo
             report.note(note)
         return iter_parts(chosen, report, options=options, whole=whole, labeled=labeled)
 
-    described = f"{len(files):,} files of {path}"
+    described = f"{len(files):,} file{'' if len(files) == 1 else 's'} of {path}"
     if labeled:
         described = f"files of {path}, labeled with the names of their folders"
     if path.is_file():
