@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -16,6 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
 from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
@@ -82,7 +84,8 @@ def predict_files(
     streamed = output is None or not (output.is_file() or output.is_dir() or not output.exists())
     if resume and streamed:
         raise InputError("--resume goes on with a file: name it with --output")
-    settings = dataclasses.replace(settings, files=given_files(settings.files))
+    precision = resolve_precision(settings.precision, resolve_device(device))
+    settings = dataclasses.replace(settings, files=given_files(settings.files), precision=precision)
     engine = engine or Engine()
     engine.check(settings.files, device, compile)
     predictor = Predictor(
@@ -112,16 +115,16 @@ def predict_files(
         raise InputError("--max-errors writes bad records beside the file of --output: name it")
     report = ReadReport(on_note=say)
     with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
-        written, cut = _stream(engine.answers(predictor, run.given, report, 0, 0), stream, on_document)
+        written, cut = _stream(engine.answers(predictor, run.given, report), stream, on_document)
     if not written:
         raise run.nothing(report)
     return run.said(written, cut, report)
 
 
-def _stream(records: Iterable[Row], stream: TextIO, on_document: Callable[[int], object]) -> tuple[int, int]:
+def _stream(groups: Iterable[list[Row]], stream: TextIO, on_document: Callable[[int], object]) -> tuple[int, int]:
     """Write lines at once; returns how many there were, and how many documents were cut."""
     written = cut = 0
-    for written, record in enumerate(records, start=1):
+    for written, record in enumerate(chain.from_iterable(groups), start=1):
         stream.write(_line(record))
         cut += record["cut"]
         on_document(written)
