@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent, read_spent, seal
+from torch_linformer.opening.checkpoints import Spent, is_whole, read_spent, seal
 from torch_linformer.training.trainer import RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -38,11 +38,17 @@ def fit(
     if checkpoint is not None:
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         trainer.before = read_spent(checkpoint)
+        callback.lost = processes.on_main(lambda: _lost_best(trainer.state, output))
+        if callback.lost is not None:
+            screen.say(f"{callback.lost}, with the best weights so far, is damaged: the best from here on are kept")
+            _forget_best(trainer.state)
     if not processes.is_main():
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
         screen.say(f"{processes.count()} processes, each with {', '.join(_shares(trainer))}")
+    weights = checkpoint  # of a training that is over
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
+        weights = None  # those that the model has
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
@@ -52,10 +58,20 @@ def fit(
             raise Interrupted
     spent = trainer.spent
     best = trainer.state.best_model_checkpoint
-    if best is not None:
-        weights = output / Path(best).name / "model.safetensors"
-        load_model(cast(nn.Module, trainer.model), weights)
+    weights = weights if best is None else output / Path(best).name
+    if weights is not None:
+        load_model(cast(nn.Module, trainer.model), weights / "model.safetensors")
     return spent
+
+
+def _lost_best(state: TrainerState, output: Path) -> Path | None:
+    """The checkpoint with the best weights of a training that goes on, if it is no longer whole."""
+    best = output / Path(state.best_model_checkpoint).name if state.best_model_checkpoint else None
+    return None if best is None or is_whole(best) else best
+
+
+def _forget_best(state: TrainerState) -> None:
+    state.best_model_checkpoint = state.best_metric = state.best_global_step = None
 
 
 def _shares(trainer: RunTrainer) -> list[str]:
@@ -73,10 +89,13 @@ class RunCallback(TrainerCallback):
     def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
         self.trainer, self.screen, self.score_first = trainer, screen, score_first
         self.loss: float | None = None
+        self.lost: Path | None = None  # the damaged checkpoint that the state which is gone on from calls the best
         self.stepped = 0.0  # when the last step was over
         self.score_again = 0.0  # the time of the training at which that takes no more than its share again
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.lost is not None:
+            _forget_best(state)
         self.trainer.started = time.monotonic()
         self.saved = self.trainer.seconds
         self.screen.start(state.global_step, state.max_steps)
