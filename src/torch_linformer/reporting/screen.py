@@ -43,6 +43,10 @@ class Screen:
             self.task = self.bar.add_task("", total=total, completed=completed, line="")
             self.bar.start()
 
+    def hang_up(self) -> None:
+        """Show nothing more on a terminal, which has been closed: writing there would be an error."""
+        self.console.quiet = self.console.quiet or self.console.is_terminal
+
     def stop(self) -> None:
         """Take the bar away, if there is one."""
         if self.bar is not None:

@@ -21,8 +21,19 @@ CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may tak
 EVALUATING = 0.1  # share of that time, at most, in which these are scored
 
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a cluster that ends a job, a closed terminal
+
+
 class Interrupted(Exception):
-    """The user pressed Ctrl-C and a checkpoint has been left."""
+    """The user pressed Ctrl-C, or another signal came, and a checkpoint has been left.
+
+    Attributes:
+        signum: the number of the signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
 
 
 def fit(
@@ -54,8 +65,8 @@ def fit(
         finally:
             callback.close()
         trainer.put_together()
-        if processes.on_main(lambda: trainer.asked_to_stop):  # after the last checkpoint
-            raise Interrupted
+        if signum := max(processes.gathered(trainer.stop_signal)):  # after the last checkpoint
+            raise Interrupted(signum)
     spent = trainer.spent
     best = trainer.state.best_model_checkpoint
     weights = weights if best is None else output / Path(best).name
@@ -84,10 +95,11 @@ def _shares(trainer: RunTrainer) -> list[str]:
 
 
 class RunCallback(TrainerCallback):
-    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
+    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on a signal."""
 
     def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
         self.trainer, self.screen, self.score_first = trainer, screen, score_first
+        self.former_handlers: dict[signal.Signals, Any] = {}
         self.loss: float | None = None
         self.lost: Path | None = None  # the damaged checkpoint that the state which is gone on from calls the best
         self.stepped = 0.0  # when the last step was over
@@ -99,7 +111,8 @@ class RunCallback(TrainerCallback):
         self.trainer.started = time.monotonic()
         self.saved = self.trainer.seconds
         self.screen.start(state.global_step, state.max_steps)
-        self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+        heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+        self.former_handlers = {number: signal.signal(number, self._interrupt) for number in heeded}
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
@@ -147,12 +160,12 @@ class RunCallback(TrainerCallback):
         processes.wait()
         self.saved = self.trainer.seconds
         if self.trainer.stopping:
-            raise Interrupted
+            raise Interrupted(self.trainer.stop_signal or signal.SIGTERM)  # another process got it
 
     def close(self) -> None:
-        """Restore Ctrl-C and the screen, however the training ended."""
-        if hasattr(self, "previous_handler"):
-            signal.signal(signal.SIGINT, self.previous_handler)
+        """Restore what signals do, and the screen, however the training ended."""
+        for number, handler in self.former_handlers.items():
+            signal.signal(number, handler)
         self.screen.stop()
 
     def _checkpoint_is_due(self) -> bool:
@@ -160,7 +173,12 @@ class RunCallback(TrainerCallback):
         return allowed is not None and self.trainer.seconds - self.saved >= allowed / CHECKPOINTS
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.trainer.asked_to_stop:
+        if signum == signal.SIGINT and self.trainer.stop_signal:
             raise KeyboardInterrupt
-        self.trainer.asked_to_stop = True
-        self.screen.say("Ctrl-C: leaving a checkpoint after this step (Ctrl-C again to stop without one)")
+        self.trainer.stop_signal = self.trainer.stop_signal or signum
+        if signum == signal.SIGHUP:
+            self.screen.hang_up()
+        name, again = signal.Signals(signum).name, ""
+        if signum == signal.SIGINT:
+            name, again = "Ctrl-C", " (Ctrl-C again to stop without one)"
+        self.screen.say(f"{name}: leaving a checkpoint after this step{again}")
