@@ -1,6 +1,5 @@
 """``linformer embed``."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,7 @@ def embed(
 
     from torch_linformer.inference.embed import EmbedSettings, embed_files
     from torch_linformer.inference.engine import Engine
+    from torch_linformer.reporting.screen import Screen
 
     settings = EmbedSettings(
         model=model,
@@ -57,8 +57,8 @@ def embed(
         normalize=normalize,
         precision=precision,
     )
-    console = Console(stderr=True)
-    with saying_how_to_go_on(resume), counting_documents(console) as show:
+    screen = Screen(Console(stderr=True))
+    with saying_how_to_go_on(resume), counting_documents(screen.console) as show:
         sentence = embed_files(
             settings,
             output,
@@ -69,6 +69,6 @@ def embed(
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             compile=compiled,
             on_document=show,
-            say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+            say=screen.say,
         )
-    console.print(sentence, highlight=False)
+    screen.say(sentence)

@@ -52,9 +52,12 @@ def saying_how_to_go_on(resume: bool) -> Iterator[str]:
         try:
             yield command
         except KeyboardInterrupt as interrupt:
+            from torch_linformer.reporting.screen import printable
+
             if speaks_for_all():
                 with suppress(OSError):  # a terminal that is closed
-                    print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
+                    on = command if resume else f"{command} --resume"
+                    print(printable(f"stopped; to go on:  {on}"), file=sys.stderr)
             signum = interrupt.signum if isinstance(interrupt, Stopped) else signal.SIGINT
             raise SystemExit(128 + signum) from None
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,8 @@ from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
+
+_MORE_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +140,10 @@ def _write(records: Iterable[Row], path: Path) -> None:
 
 
 def _line(record: Row) -> str:
-    # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape.
-    return json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
+    # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape. It escapes controls of a
+    # terminal of its own accord, but for the second set, whose first is DEL.
+    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    return _MORE_CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", line) + "\n"
 
 
 def _join(parts: Sequence[Path], output: Path) -> None:

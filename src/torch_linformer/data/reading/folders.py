@@ -34,7 +34,7 @@ def parts_of(root: Path) -> dict[str, list[Path]]:
         stem = entry.name if entry.is_dir() else entry.name.partition(".")[0]
         name = _PART.fullmatch(stem)
         part = next((part for part, names in PARTS.items() if name and name["name"].lower() in names), None)
-        if part is not None and (entry.is_dir() or file_suffix(entry) in TABLE_SUFFIXES):
+        if part is not None and (entry.is_dir() or (file_suffix(entry) in TABLE_SUFFIXES and not is_special(entry))):
             parts.setdefault(part, []).append(entry)
     return {part: parts[part] for part in PARTS if part in parts} if "train" in parts and len(parts) > 1 else {}
 
@@ -46,6 +46,11 @@ def folder_files(root: Path) -> Iterator[FolderFile]:
             yield from (FolderFile(file, entry.name) for file in _files_below(entry))
         else:
             yield FolderFile(entry, None)
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a pipe, a socket or a device: reading it may never end."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def shard_suffix(files: Sequence[Path]) -> str | None:
