@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "measuring": ({"nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "models", "data"}, "train"),
-    "opening": ({"errors", "models", "reporting", "data", "tasks"}, "train"),
+    "opening": ({"errors", "models", "reporting", "measuring", "data", "tasks"}, "train"),
     "training": (
         {"errors", "models", "distributed", "reporting", "measuring", "data", "tasks", "opening"},
         "train",

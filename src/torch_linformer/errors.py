@@ -16,6 +16,18 @@ class SaidElsewhere(Exception):
     """The main process of several has failed, and says why."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal that asks a command to end as Ctrl-C does.
+
+    Attributes:
+        signum: its number.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
+
+
 FORMER_NAMES = {"memory": "activation_memory"}
 """Settings by the names they had; older command lines and files still use these."""
 

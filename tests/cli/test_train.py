@@ -82,13 +82,15 @@ def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys):
+@pytest.mark.parametrize(("signum", "called"), [(2, "Ctrl-C"), (15, "SIGTERM"), (1, "SIGHUP")])
+def test_a_signal_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, classifier_run, capsys, signum, called):
+    """Ctrl-C; SIGTERM of a cluster that ends a job; SIGHUP of a terminal that was closed."""
     process, arguments, output = start_training()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signum)
     process.send_signal(signal.SIGCONT)
     shown, error = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert "Ctrl-C: leaving a checkpoint after this step" in shown
+    assert process.returncode == 128 + signum
+    assert f"{called}: leaving a checkpoint after this step" in shown
     assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
     newest = max(output.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     assert is_whole(newest)
@@ -98,15 +100,16 @@ def test_ctrl_c_leaves_a_checkpoint_and_prints_how_to_go_on(start_training, clas
     assert weights(output) == weights(classifier_run.folder)
 
 
-def test_ctrl_c_before_the_training_prints_it_as_well(start_command, datasets_cache, write_csv, tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_training_prints_it_as_well(start_command, datasets_cache, write_csv, tmp_path, signum):
     path = write_csv(tmp_path / "many.csv", [("wet mud " * 20, i % 2) for i in range(400_000)])
     arguments = ["train", "--data", path, "--output", str(tmp_path / "run")]
     before = set(datasets_cache.rglob("*.incomplete*"))
     process = start_command(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_for(lambda: set(datasets_cache.rglob("*.incomplete*")) - before, process)  # it reads the documents
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signum)
     _, error = process.communicate(timeout=600)
-    assert process.returncode == 130
+    assert process.returncode == 128 + signum
     assert error == f"stopped; to go on:  linformer {shlex.join(arguments)} --resume\n"
     assert not (tmp_path / "run").exists()
 

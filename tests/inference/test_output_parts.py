@@ -1,6 +1,9 @@
 """An output in parts beside a manifest: what a run leaves, finishes, goes on from and refuses."""
 
 import json
+import re
+import shutil
+from contextlib import nullcontext
 
 import pytest
 from pyarrow import parquet
@@ -9,6 +12,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference import output_parts
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.predict import PredictSettings, predict_files
+from torch_linformer.opening.devices import resolve_precision
 
 
 @pytest.fixture
@@ -24,11 +28,11 @@ def given(tmp_path, weather, monkeypatch):
 
 @pytest.fixture
 def predict(classifier_run, given, tmp_path):
-    """A function: predict the folder's documents, into a folder unless told; what the command says."""
+    """A function: predict the folder's documents, 16 at once, into a folder unless told; what the command says."""
 
-    def call(output="labels", files=None, **options):
-        settings = PredictSettings(model=str(classifier_run.folder), files=files or (str(given),), precision="fp32")
-        return predict_files(settings, tmp_path / output, device="cpu", batch_size=4, **options)
+    def call(output="labels", files=None, *, batch_size=1, precision="fp32", model=classifier_run.folder, **options):
+        settings = PredictSettings(model=str(model), files=files or (str(given),), precision=precision)
+        return predict_files(settings, tmp_path / output, device="cpu", batch_size=batch_size, **options)
 
     return call
 
@@ -128,11 +132,112 @@ def test_a_folder_keeps_the_bad_records(predict, given, tmp_path):
     assert predict(max_errors=1, resume=True) == said and (tmp_path / "labels" / "_errors.jsonl").exists()
 
 
-def test_a_part_has_so_many_documents_at_most(predict, tmp_path, monkeypatch):
+def test_a_part_has_whole_groups_and_so_many_documents_at_most(predict, tmp_path, monkeypatch):
     monkeypatch.setattr(output_parts, "PART_SECONDS", 1e9)
-    monkeypatch.setattr(output_parts, "PART_DOCUMENTS", 25)
+    for most, documents in ((25, [16, 16, 16, 12]), (40, [32, 28]), (10, [16, 16, 16, 12])):
+        monkeypatch.setattr(output_parts, "PART_DOCUMENTS", most)
+        predict(f"{most}")
+        assert [part["documents"] for part in lines_of(tmp_path / f"{most}")[0]["parts"]] == documents
+
+
+def texts_of(folder):
+    """What its parts hold, joined."""
+    return b"".join((folder / part["file"]).read_bytes() for part in lines_of(folder)[0]["parts"])
+
+
+@pytest.mark.parametrize("stop", [20, 50])
+def test_an_interrupted_run_gives_the_rows_of_another_bit_for_bit(predict, tmp_path, stop):
+    """In bfloat16, where a batch of other documents gives other numbers."""
+
+    def interrupt(number):
+        if number == stop:
+            raise KeyboardInterrupt
+
+    half = {"batch_size": 3, "precision": "bf16"}  # groups of 48
+    with pytest.raises(KeyboardInterrupt):
+        predict(on_document=interrupt, **half)
+    predict(resume=True, **half)
+    predict("whole", **half)
+    assert texts_of(tmp_path / "labels") == texts_of(tmp_path / "whole")
+
+
+DAMAGES = {
+    "missing": (lambda part: part.unlink(), "is missing"),
+    "halved": (lambda part: part.write_bytes(part.read_bytes()[:300]), r"has 300 bytes of [\d,]+"),
+    "zeroed": (lambda part: part.write_bytes(bytes(part.stat().st_size)), "was overwritten"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("finished", [True, False])
+def test_damaged_parts_are_made_anew(predict, tmp_path, damage, finished):
+    def interrupt(number):
+        if number == 50 and not finished:
+            raise KeyboardInterrupt
+
+    with nullcontext() if finished else pytest.raises(KeyboardInterrupt):
+        predict(on_document=interrupt)
+    predict("whole")
+    break_part, state = DAMAGES[damage]
+    for number in (0, 2):
+        break_part(tmp_path / "labels" / f"part-{number:05d}.jsonl")
+    notes, numbers = [], []
+    said = predict(resume=True, say=notes.append, on_document=numbers.append)
+    damages = [re.fullmatch(rf".*part-0000(\d)\.jsonl: {state}; it is made anew", note) for note in notes]
+    assert [found[1] for found in filter(None, damages)] == ["0", "2"]
+    assert numbers == list(range(61 - len(numbers), 61)) and len(numbers) == (32 if finished else 44)
+    assert said == predict("whole", resume=True) and texts_of(tmp_path / "labels") == texts_of(tmp_path / "whole")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
+    assert predict(resume=True) == said
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "labels").iterdir()}
+
+
+def test_damaged_parts_of_vectors_are_made_anew(classifier_run, given, tmp_path):
+    settings = EmbedSettings(model=str(classifier_run.folder), files=(str(given),), precision="fp32")
+    embed_files(settings, tmp_path / "vectors", device="cpu", batch_size=1)
+    whole = parquet.read_table(tmp_path / "vectors")
+    (tmp_path / "vectors" / "part-00001.parquet").unlink()
+    embed_files(settings, tmp_path / "vectors", device="cpu", batch_size=1, resume=True)
+    assert parquet.read_table(tmp_path / "vectors").equals(whole)
+
+
+def test_an_edited_manifest_is_refused(predict, tmp_path):
     predict()
-    assert [part["documents"] for part in lines_of(tmp_path / "labels")[0]["parts"]] == [25, 25, 10]
+    file = tmp_path / "labels" / "_manifest.json"
+    manifest = json.loads(file.read_text())
+    for edited in ({**manifest, "parts": manifest["parts"][:2]}, {**manifest, "sha256": None}, {}, []):
+        file.write_text(json.dumps(edited))
+        with pytest.raises(InputError, match=r"_manifest\.json: is not as the run wrote it; put it back, or remove "):
+            predict(resume=True)
+    file.write_text(json.dumps(manifest))
+    predict(resume=True)
+
+
+def test_a_model_trained_anew_is_another(predict, classifier_run, tmp_path):
+    model = shutil.copytree(classifier_run.folder, tmp_path / "model")
+    predict(model=model)
+    (model / "scores.json").write_text("{}")  # of an evaluation
+    predict(model=model, resume=True)
+    for name, edit in (
+        ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+        ("config.json", lambda content: content + b" "),
+        ("tokenizer.json", lambda content: content + b" "),
+    ):
+        content = (model / name).read_bytes()
+        (model / name).write_bytes(edit(content))
+        with pytest.raises(InputError, match=r"labels: the model in .*model was changed since the run began; remove "):
+            predict(model=model, resume=True)
+        (model / name).write_bytes(content)
+    predict(model=model, resume=True)
+
+
+def test_another_precision_is_another_run(predict):
+    """Also where a command without the option would compute in it, as on another machine."""
+    usual = resolve_precision("auto", "cpu")
+    other = "fp32" if usual == "bf16" else "bf16"
+    predict(precision=other)
+    with pytest.raises(InputError, match=rf"another \(--precision {other} there, {usual} here\)"):
+        predict(precision="auto", resume=True)
 
 
 def test_patterns_stand_for_all_they_match(predict, given, tmp_path):

@@ -135,10 +135,11 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
     given = write_csv(tmp_path / "given.csv", [(document.text, "") for document in texts], ("text", "note"))
     settings = PredictSettings(model=str(classifier_run.folder), files=(given,), text_column="text")
     output, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
-    predict_files(settings, whole, device="cpu")
+    predict_files(settings, whole, device="cpu", batch_size=2)
     assert len(whole.read_text().splitlines()) == len(texts)
 
-    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every document
+    monkeypatch.setattr(window_reader, "BATCHES_AHEAD", 1)
+    monkeypatch.setattr(output_parts, "PART_SECONDS", 0.0)  # a part for every batch
     done = []
 
     def third(number):
@@ -147,15 +148,16 @@ def test_an_interrupted_run_goes_on(classifier_run, tmp_path, texts, monkeypatch
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        predict_files(settings, output, device="cpu", on_document=third)
+        predict_files(settings, output, device="cpu", batch_size=2, on_document=third)
     assert not output.exists()
     with pytest.raises(
         InputError, match=r"a run was interrupted; add --resume to go on, or remove .*out\.jsonl\.parts"
     ):
-        predict_files(settings, output, device="cpu")
+        predict_files(settings, output, device="cpu", batch_size=2)
     with pytest.raises(InputError, match=r"is another \(--overflow cut there, windows here\); remove "):
-        predict_files(dataclasses.replace(settings, overflow="windows"), output, resume=True, device="cpu")
-    said = predict_files(settings, output, resume=True, device="cpu", on_document=third)
+        other = dataclasses.replace(settings, overflow="windows")
+        predict_files(other, output, resume=True, device="cpu", batch_size=2)
+    said = predict_files(settings, output, resume=True, device="cpu", batch_size=2, on_document=third)
     assert said.startswith(f"{len(texts)} documents read")
     lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in (output, whole)]
     assert [line["document"] for line in lines[0]] == [line["document"] for line in lines[1]]

@@ -25,6 +25,16 @@ START = (
     "from torch_linformer.inference import output_parts; from torch_linformer.cli import main; "
     "output_parts.PART_SECONDS = 0.0; main()"
 )
+LOADS_FOR_EVER = """
+import time
+from torch_linformer.inference.worker_processes import in_processes
+
+class LoadsForEver:
+    def __reduce__(self):
+        return time.sleep, (10_000,)
+
+next(in_processes(2, LoadsForEver(), ({"n": [number]} for number in range(8))))
+"""
 
 
 @pytest.fixture
@@ -68,6 +78,15 @@ def assert_same(records, expected):
     for record, other in zip(records, expected, strict=True):
         assert record["probabilities"] == pytest.approx(other["probabilities"], abs=5e-6)
         assert {**record, "probabilities": 0} == {**other, "probabilities": 0}
+
+
+def assert_ended(children):
+    """That processes end by themselves, which are nobody's now."""
+    for _ in range(6_000):
+        if not any(Path(f"/proc/{child}").exists() for child in children):
+            return
+        time.sleep(0.01)
+    raise AssertionError([child for child in children if Path(f"/proc/{child}").exists()])
 
 
 def threads_and_rows(columns):
@@ -127,14 +146,23 @@ def test_workers_end_with_a_command_that_is_killed(whole, settings, given, tmp_p
     assert len(children) >= 2
     process.kill()
     process.wait()
-    for _ in range(6_000):  # they are nobody's now, and end by themselves
-        left = [child for child in children if Path(f"/proc/{child}").exists()]
-        if not left:
-            break
-        time.sleep(0.01)
-    assert left == []
+    assert_ended(children)
     predict_files(settings, tmp_path / "out", max_errors=2, resume=True, **SAME)
     assert_same(records_of(tmp_path / "out"), records_of(whole[1]))
+
+
+def test_workers_end_with_a_command_that_is_killed_while_they_start():
+    process = subprocess.Popen([sys.executable, "-c", LOADS_FOR_EVER])
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    workers = []
+    while len(workers) < 2:
+        assert process.poll() is None
+        commands = {child: Path(f"/proc/{child}/cmdline") for child in listed.read_text().split()}
+        workers = [child for child, command in commands.items() if b"spawn_main" in command.read_bytes()]
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert_ended(workers)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def checkpoint(tmp_path):
     folder = tmp_path / "checkpoint-9"
     (folder / "more").mkdir(parents=True)
     (folder / "weights").write_bytes(b"12345")
+    (folder / "more" / "random").write_bytes(b"6")
     (folder / "state.json").write_text("{}")
     seal(folder, Spent(2.5, 700))
     return folder
@@ -35,9 +36,12 @@ DAMAGES = {
     "empty file": lambda folder: (folder / "state.json").write_bytes(b""),
     "longer file": lambda folder: (folder / "weights").write_bytes(b"123456"),
     "missing file": lambda folder: (folder / "weights").unlink(),
+    "zeroed file": lambda folder: (folder / "weights").write_bytes(bytes(5)),
+    "overwritten file": lambda folder: (folder / "more" / "random").write_bytes(b"7"),
     "not sealed": lambda folder: (folder / MANIFEST).unlink(),
     "seal cut off": lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:20]),
     "seal of another kind": lambda folder: (folder / MANIFEST).write_text("{}"),
+    "seal without digests": lambda folder: (folder / MANIFEST).write_text('{"files": {"weights": 5}}'),
     "empty folder": lambda folder: [file.unlink() for file in folder.iterdir() if file.is_file()],
 }
 

@@ -1,5 +1,21 @@
-from torch_linformer.reporting.markdown import markdown_table, render_markdown
+from torch_linformer.reporting.markdown import code_span, escape_markdown, markdown_table, render_markdown
 from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.templates import render_template
+
+ODD = "a_b *c* [d](e)\n\n<script>`f` \x1b[2J_g_"
+ESCAPED = r"a_b \*c\* \[d\](e) \<script\>\`f\` \\x1b\[2J_g\_"
+
+
+def test_headings_show_any_name_as_it_is():
+    assert escape_markdown(ODD) == ESCAPED and escape_markdown("my-posts_2024.csv") == "my-posts_2024.csv"
+    assert render_markdown(Report(title=ODD)).splitlines()[0] == f"# {ESCAPED}"
+    card = render_template("reporting/template_files/model_card.md", title=ODD, scores="", warnings=[], version="1")
+    assert [line for line in card.splitlines() if "script" in line] == [f"# {ESCAPED}"]
+
+
+def test_code_in_a_sentence_ends_where_it_should():
+    assert code_span("linformer train --data x") == "`linformer train --data x`"
+    assert code_span("--data 'a`b``c\n\n# d'") == "``` --data 'a`b``c # d' ```"
 
 
 def test_a_whole_document():

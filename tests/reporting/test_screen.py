@@ -3,7 +3,19 @@ import io
 from rich.console import Console
 
 from torch_linformer.reporting.report import Headline, Report, Section
-from torch_linformer.reporting.screen import Screen
+from torch_linformer.reporting.screen import Screen, printable
+
+TITLE, SHOWN = "\x1b]0;mine\x07\x1b[2J\x9b1m\r", "\\x1b]0;mine\\x07\\x1b[2J\\x9b1m\\x0d"
+
+
+def test_what_would_control_a_terminal_is_shown_as_escapes():
+    assert printable(f"naïve\t{TITLE}\n") == f"naïve\t{SHOWN}\n"
+    screen = Screen(Console(file=io.StringIO(), width=200))
+    screen.say(TITLE)
+    screen.table(TITLE, ("", TITLE), [(TITLE, 1)])
+    screen.report(Report(title="", verdict=TITLE, sections=[Section(heading=TITLE, facts={TITLE: TITLE})]))
+    shown = screen.console.file.getvalue()
+    assert shown.count(SHOWN) == 8 and not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)
 
 
 def test_a_report_in_brief():

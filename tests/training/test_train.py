@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from torch_linformer.errors import InputError
+from torch_linformer.opening.checkpoints import read_spent, seal
 from torch_linformer.opening.run_folder import identity, open_run
 from torch_linformer.training import prepared
 from torch_linformer.training.sizes import SIZES
@@ -20,16 +22,8 @@ from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
 
-FILES = [
-    "README.md",
-    "config.json",
-    "data.json",
-    "metrics.json",
-    "model.safetensors",
-    "modeling_linformer.py",
-    "report.html",
-]
-FILES += ["run.json", "tokenizer.json", "tokenizer_config.json"]
+FILES = ["README.md", "config.json", "data.json", "metrics.json", "model.safetensors", "modeling_linformer.py"]
+FILES += ["report.html", "run.json", "tokenizer.json", "tokenizer_config.json"]
 
 
 def weights(folder):
@@ -189,10 +183,17 @@ def shorten(path):
     path.write_bytes(path.read_bytes()[:1000])
 
 
+def zero(path):
+    """As a loss of power may leave it."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 DAMAGES = {
     "none": lambda newest: None,
     "weights cut off": lambda newest: shorten(newest / "model.safetensors"),
     "optimizer cut off": lambda newest: shorten(newest / "optimizer.pt"),
+    "weights zeroed": lambda newest: zero(newest / "model.safetensors"),
+    "state zeroed": lambda newest: zero(newest / "trainer_state.json"),
     "state missing": lambda newest: (newest / "trainer_state.json").unlink(),
     "not sealed": lambda newest: (newest / "complete.json").unlink(),
     "empty": lambda newest: (shutil.rmtree(newest), newest.mkdir()),
@@ -215,7 +216,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     shown = train_quickly(output, resume=True, task=task)
     assert weights(output) == weights(run.folder)
     assert sorted(os.listdir(output)) == FILES
-    assert f"{newest} is incomplete: skipped" in shown or damage == "none"
+    assert f"{newest} is incomplete or damaged: removed" in shown or damage == "none"
     if moment == "4":
         assert f"no run in {output} yet: starting afresh" in shown
     else:
@@ -224,6 +225,18 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     resumed, whole = (read_json(folder / "metrics.json") for folder in (output, run.folder))
     score = "accuracy" if task == "classify" else "perplexity"
     assert resumed[score] == whole[score]
+
+
+@pytest.mark.parametrize("moment", ["40", "trained"])
+def test_the_best_checkpoint_may_be_the_damaged_one(classifier_run, train_quickly, tmp_path, moment):
+    output = shutil.copytree(classifier_run.moments / moment, tmp_path / "killed")
+    *_, newest = sorted(output.glob("checkpoint-*"))
+    best = output / Path(read_json(newest / "trainer_state.json")["best_model_checkpoint"]).name
+    assert best != newest
+    zero(best / "model.safetensors")
+    shown = train_quickly(output, resume=True)
+    assert f"{best}, with the best weights so far, is damaged: the best from here on are kept" in shown
+    assert weights(output) == weights(classifier_run.moments / "trained" / "checkpoint-40")
 
 
 def test_time_and_curve_of_a_resumed_run_are_those_of_the_whole(classifier_run, train_quickly, tmp_path):
@@ -325,7 +338,9 @@ def test_a_last_step_that_leaves_nothing_finite_is_no_end(train_quickly, tmp_pat
 def test_a_checkpoint_that_is_not_finite_is_not_gone_on_with(classifier_run, train_quickly, tmp_path):
     output = shutil.copytree(classifier_run.moments / "12", tmp_path / "run")
     path = output / "checkpoint-8" / "model.safetensors"
+    spent = read_spent(path.parent)
     save_file({name: weight * math.nan for name, weight in load_file(path).items()}, path, {"format": "pt"})
+    seal(path.parent, spent)
     assert "diverged at step 9 of 40: the loss is nan" in refusal(output, train_quickly, resume=True)
     assert not (output / "checkpoint-12").exists() and not (output / "model.safetensors").exists()
 

@@ -73,7 +73,7 @@ def run_adaptation(
 
     Raises:
         InputError: for anything wrong with the source, the settings, the texts or the folder.
-        Interrupted: on Ctrl-C, once a checkpoint is written.
+        Interrupted: on Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is written.
         SaidElsewhere: in the other processes, where the main one failed.
     """
     device = resolve_device(settings.device)

@@ -20,6 +20,7 @@ from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
 from torch_linformer.models.with_attention import with_attention
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.pretrained import load_any_config, needs_code
@@ -80,6 +81,7 @@ def load_encoder(
             that is not trusted.
     """
     config = load_any_config(path, trust_remote_code)
+    check_model(path, config)
     pooling = sentence_pooling(path)
     if task is None and pooling is not None:
         task = "embed"

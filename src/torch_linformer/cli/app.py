@@ -97,4 +97,6 @@ def _is_said_elsewhere(error: Exception) -> bool:
 
 
 def _say(line: Any) -> None:
-    print(f"linformer: {line}", file=sys.stderr)
+    from torch_linformer.reporting.screen import printable
+
+    print(printable(f"linformer: {line}"), file=sys.stderr)

@@ -1,6 +1,5 @@
 """``linformer embed``."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +43,7 @@ def embed(
 
     from torch_linformer.inference.embed import EmbedSettings, embed_files
     from torch_linformer.inference.engine import Engine
+    from torch_linformer.reporting.screen import Screen
 
     settings = EmbedSettings(
         model=model,
@@ -61,8 +61,8 @@ def embed(
         prompt_name=prompt_name,
         precision=precision,
     )
-    console = Console(stderr=True)
-    with saying_how_to_go_on(resume), counting_documents(console) as show:
+    screen = Screen(Console(stderr=True))
+    with saying_how_to_go_on(resume), counting_documents(screen.console) as show:
         sentence = embed_files(
             settings,
             output,
@@ -73,6 +73,6 @@ def embed(
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             compile=compiled,
             on_document=show,
-            say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+            say=screen.say,
         )
-    console.print(sentence, highlight=False)
+    screen.say(sentence)

@@ -19,7 +19,9 @@ def export(
     The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
     """
     from torch_linformer.inference.export import FILES, export_model
+    from torch_linformer.reporting.screen import printable
 
     folder = output or Path(f"{model.rstrip('/')}-{format}")
     difference = export_model(model, folder, format)
-    print(f"{folder / FILES[format]}: its scores differ from the model's by at most {difference:.0e} of the largest")
+    path = printable(str(folder / FILES[format]))
+    print(f"{path}: its scores differ from the model's by at most {difference:.0e} of the largest")

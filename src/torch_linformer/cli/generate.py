@@ -41,11 +41,17 @@ def generate(
     loaded, tokenizer = load_causal_model(model, resolve_device(device)), load_tokenizer(model)
     text = _standard_input() if prompt is None or prompt == "-" else prompt
     try:
-        continue_text(loaded, tokenizer, text, choice, lambda piece: print(piece, end="", flush=True))
+        continue_text(loaded, tokenizer, text, choice, _show)
     except KeyboardInterrupt:
         print()  # so that the message has a line of its own
         raise
     print()
+
+
+def _show(piece: str) -> None:
+    from torch_linformer.reporting.screen import printable
+
+    print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 
 
 def _standard_input() -> str:

@@ -30,7 +30,8 @@ def import_(
 ) -> None:
     """Convert another package's weights into a model folder."""
     from torch_linformer.opening.importing import import_model
+    from torch_linformer.reporting.screen import printable
 
     options = {"heads": heads, "activation": activation, "k": k, "max_length": max_length, "projection": projection}
     model = import_model(source, origin, output, **options)
-    print(f"{output}: {type(model).__name__}, {model.num_parameters():,} parameters")
+    print(f"{printable(str(output))}: {type(model).__name__}, {model.num_parameters():,} parameters")

@@ -26,13 +26,14 @@ def inspect_(
     from rich.console import Console
 
     from torch_linformer.analysis.inspection.inspect_folder import inspect_folder
+    from torch_linformer.reporting.screen import printable
 
     chosen = _numbers(layers)
     with Console(stderr=True, highlight=False).status("reading the document") as status:
         sentence = inspect_folder(
             model, text, output, layers=chosen, cut=cut, device=device, on_progress=lambda doing: status.update(doing)
         )
-    print(sentence)
+    print(printable(sentence))
 
 
 def _numbers(layers: str | None) -> list[int] | None:

@@ -1,7 +1,6 @@
 """``linformer predict``."""
 
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -50,6 +49,7 @@ def predict(
 
     from torch_linformer.inference.engine import Engine
     from torch_linformer.inference.predict import PredictSettings, predict_files
+    from torch_linformer.reporting.screen import Screen
 
     if output is None:
         check_standard_output()
@@ -70,8 +70,8 @@ def predict(
         stride=stride,
         precision=precision,
     )
-    console = Console(stderr=True)
-    with saying_how_to_go_on(resume) if output else nullcontext(), counting_documents(console) as show:
+    screen = Screen(Console(stderr=True))
+    with saying_how_to_go_on(resume) if output else nullcontext(), counting_documents(screen.console) as show:
         sentence = predict_files(
             settings,
             output,
@@ -82,6 +82,6 @@ def predict(
             engine=Engine(name=engine, workers=workers, ray_address=ray_address),
             compile=compiled,
             on_document=show,
-            say=partial(console.print, highlight=False, markup=False, soft_wrap=True),
+            say=screen.say,
         )
-    console.print(sentence, highlight=False)
+    screen.say(sentence)

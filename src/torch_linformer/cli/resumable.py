@@ -4,17 +4,19 @@ import dataclasses
 import inspect
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
-from torch_linformer.errors import FORMER_NAMES, flag
+from torch_linformer.errors import FORMER_NAMES, Stopped, flag
 from torch_linformer.training.option_fields import read_config, renamed
 
 
@@ -32,23 +34,50 @@ def run_resumable(run: Callable[..., object], settings: type, options: dict[str,
     with saying_how_to_go_on(resume) as command:
         try:
             run(chosen, resume=resume, command=command)
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        except Interrupted as interrupted:
+            raise Stopped(interrupted.signum) from None
         processes.leave()
 
 
 @contextmanager
 def saying_how_to_go_on(resume: bool) -> Iterator[str]:
-    """The command as it was given; Ctrl-C ends it with the command that goes on, and status 130."""
+    """The command as it was given; a signal ends it with the command that goes on, and the status of that signal.
+
+    Such are Ctrl-C (130), SIGTERM of a cluster (143) and SIGHUP of a terminal that was closed (129).
+    """
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     start = "linformer" if processes == "1" else f"torchrun --nproc-per-node {processes} -m torch_linformer.cli"
     command = f"{start} {shlex.join(sys.argv[1:])}"
+    with _stopped_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            yield command
+        except KeyboardInterrupt as interrupt:
+            from torch_linformer.reporting.screen import printable
+
+            if speaks_for_all():
+                with suppress(OSError):  # a terminal that is closed
+                    on = command if resume else f"{command} --resume"
+                    print(printable(f"stopped; to go on:  {on}"), file=sys.stderr)
+            signum = interrupt.signum if isinstance(interrupt, Stopped) else signal.SIGINT
+            raise SystemExit(128 + signum) from None
+
+
+@contextmanager
+def _stopped_by(*signals: signal.Signals) -> Iterator[None]:
+    """Each of these signals raises `Stopped` in the block, as Ctrl-C does, unless it is ignored, as by nohup."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise Stopped(signum)
+
+    before = {number: signal.getsignal(number) for number in signals}
+    heeded = [number for number in signals if before[number] is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, stop)
     try:
-        yield command
-    except KeyboardInterrupt:
-        if speaks_for_all():
-            print(f"stopped; to go on:  {command if resume else f'{command} --resume'}", file=sys.stderr)
-        raise SystemExit(130) from None
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
 
 
 def options_of(settings: type) -> list[inspect.Parameter]:

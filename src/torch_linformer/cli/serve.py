@@ -45,6 +45,7 @@ def serve(
         raise ValueError("--api-key: is empty; give a key, or leave it out")
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
+    from torch_linformer.reporting.screen import printable
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
     from torch_linformer.serving.served_model import load_served
@@ -74,11 +75,13 @@ def serve(
         )
         if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
             _say("no --api-key: whoever reaches this port can use the model")
-        where = f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}"
+        where = printable(f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}")
         left = answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
     _say(f"stopped with {left} requests unanswered" if left else "every accepted request was answered")
 
 
 def _say(*lines: str) -> None:
+    from torch_linformer.reporting.screen import printable
+
     with suppress(OSError):  # a server goes on when nobody reads what it says
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.output_parts import is_folder_of_parts
 from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
 from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
@@ -88,7 +89,8 @@ def embed_files(
         raise InputError(f"--output {output}: the name must end with {' or '.join(SUFFIXES)}, or have no suffix")
     if max_errors and output.suffix == ".npy":
         raise InputError(f"--max-errors leaves rows out, and those of {output} have no names: write a .parquet file")
-    settings = dataclasses.replace(settings, files=given_files(settings.files))
+    precision = resolve_precision(settings.precision, resolve_device(device))
+    settings = dataclasses.replace(settings, files=given_files(settings.files), precision=precision)
     engine = engine or Engine()
     engine.check(settings.files, device, compile)
     predictor = Predictor(

@@ -1,6 +1,6 @@
 """Where a model computes the answers to many documents: in this process, in several, or in the workers of Ray Data."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -12,6 +12,7 @@ from torch_linformer.data.reading.records import Record
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import Document, documents_of
 from torch_linformer.errors import InputError
+from torch_linformer.inference.output_parts import EVERYTHING, Gap
 from torch_linformer.inference.predictor import Columns, Predictor
 from torch_linformer.inference.window_reader import in_groups
 from torch_linformer.inference.worker_processes import in_processes
@@ -41,34 +42,37 @@ class GivenDocuments:
     batch_size: int
     keep_empty: bool = False
 
-    def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
-        """The documents but for the first ones, as columns of some batches: ``document``, its place, and ``text``.
+    def groups(self, report: ReadReport, gaps: Sequence[Gap]) -> Iterator[Columns]:
+        """The documents of the gaps, as columns of some batches: ``document``, its place, and ``text``.
 
-        Words that were given stand in the column of the texts, as lists. ``id`` is there where rows have a name.
+        Words that were given stand in the column of the texts, as lists. ``id`` is there where rows have a name. A
+        group depends on nothing before its first document, so that a run that goes on at one makes the same groups.
         """
         documents = documents_of(
             self.files, self.record, self.options, report, self.question, keep_empty=self.keep_empty
         )
-        for group in in_groups(islice(documents, skipped, None), self.batch_size):
-            for (in_words, has_id, is_asked), part in groupby(group, _kind):
-                columns: Columns = {"document": [], "text": []}
-                columns |= {"id": []} if has_id else {}
-                columns |= {"question": []} if is_asked else {}
-                for document in part:
-                    values = {
-                        "document": document.where,
-                        "text": list(document.words or ()) if in_words else document.text,
-                        "id": document.id,
-                        "question": document.question,
-                    }
-                    for name, column in columns.items():
-                        column.append(values[name])
-                yield columns
+        read = 0
+        for begin, end in gaps:
+            span = islice(documents, begin - read, None if end is None else end - read)
+            for kind, alike in groupby(span, _kind):
+                for group in in_groups(alike, self.batch_size):
+                    yield _columns(group, *kind)
+            read = begin if end is None else end
 
 
 def _kind(document: Document) -> tuple[bool, bool, bool]:
     """What is there of a document, as the columns of a batch have it of all."""
     return document.words is not None, document.id is not None, document.question is not None
+
+
+def _columns(group: Sequence[Document], in_words: bool, has_id: bool, is_asked: bool) -> Columns:
+    columns: Columns = {
+        "document": [document.where for document in group],
+        "text": [list(document.words or ()) if in_words else document.text for document in group],
+    }
+    columns |= {"id": [document.id for document in group]} if has_id else {}
+    columns |= {"question": [document.question for document in group]} if is_asked else {}
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,21 +108,24 @@ class Engine:
             raise InputError("--workers share the threads of a CPU: add --device cpu, or leave --workers out")
 
     def answers(
-        self, predictor: Predictor, given: GivenDocuments, report: ReadReport, most: int, skipped: int
-    ) -> Iterator[Row]:
-        """The answer to each document but for the first ones, in their order.
+        self,
+        predictor: Predictor,
+        given: GivenDocuments,
+        report: ReadReport,
+        most: int = 0,
+        gaps: Sequence[Gap] = EVERYTHING,
+    ) -> Iterator[list[Row]]:
+        """The answers to the documents of the gaps, in their order, of a group at a time.
 
         ``report`` is brought up to date; ``most`` is how many bad records it takes.
         """
         if self.name == "ray":
             from torch_linformer.inference.on_ray import on_ray
 
-            return _rows(on_ray(predictor, given, report, most, skipped, self.workers, self.ray_address))
-        groups = given.groups(report, skipped)
-        return _rows(in_processes(self.workers, predictor, groups) if self.workers > 1 else map(predictor, groups))
+            return map(_rows, on_ray(predictor, given, report, most, gaps, self.workers, self.ray_address))
+        groups = given.groups(report, gaps)
+        return map(_rows, in_processes(self.workers, predictor, groups) if self.workers > 1 else map(predictor, groups))
 
 
-def _rows(groups: Iterable[Columns]) -> Iterator[Row]:
-    for columns in groups:
-        for values in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, values, strict=True))
+def _rows(columns: Columns) -> list[Row]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

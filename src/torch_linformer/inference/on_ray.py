@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import torch
 
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
+from torch_linformer.inference.output_parts import Gap
 from torch_linformer.inference.predictor import Columns, Predictor
 from torch_linformer.inference.window_reader import BATCHES_AHEAD
 from torch_linformer.opening.devices import resolve_device
@@ -20,8 +21,8 @@ BLOCK_BYTES = 2**20  # of texts in what a worker is given at once, and does agai
 class Groups(Protocol):
     """Documents, which any worker can read."""
 
-    def groups(self, report: ReadReport, skipped: int) -> Iterator[Columns]:
-        """As columns, but for the first ones."""
+    def groups(self, report: ReadReport, gaps: Sequence[Gap]) -> Iterator[Columns]:
+        """Those of the gaps, as columns."""
 
 
 def on_ray(
@@ -29,7 +30,7 @@ def on_ray(
     given: Groups,
     report: ReadReport,
     most: int,
-    skipped: int,
+    gaps: Sequence[Gap],
     workers: int,
     address: str | None,
 ) -> Iterator[Columns]:
@@ -43,7 +44,7 @@ def on_ray(
     """
     with _ray(address, workers) as ray:
         noticed = ray.remote(num_cpus=0)(_Noticed).remote()
-        reading = _Reading(given, skipped, most, lambda found: ray.get(noticed.set.remote(found)))
+        reading = _Reading(given, gaps, most, lambda found: ray.get(noticed.set.remote(found)))
         everything = ray.data.from_items([{"all": 0}])
         everything.context.enable_progress_bars = False
         everything.context.execution_options.preserve_order = True
@@ -75,8 +76,8 @@ class _Enough(Exception):
 class _Reading:
     """A function for one task, which reads everything, or up to one bad record too many."""
 
-    def __init__(self, given: Groups, skipped: int, most: int, notice: Callable[[Any], object]) -> None:
-        self.given, self.skipped, self.most, self.notice = given, skipped, most, notice
+    def __init__(self, given: Groups, gaps: Sequence[Gap], most: int, notice: Callable[[Any], object]) -> None:
+        self.given, self.gaps, self.most, self.notice = given, gaps, most, notice
 
     def __call__(self, batch: Columns) -> Iterator[Columns]:
         problems: list[tuple[str, str]] = []
@@ -88,7 +89,7 @@ class _Reading:
 
         report, end = ReadReport(on_bad=keep), None
         try:
-            yield from self.given.groups(report, self.skipped)
+            yield from self.given.groups(report, self.gaps)
         except _Enough:
             pass
         except InputError as problem:  # told, as Ray would put its own sentences around it

@@ -9,9 +9,10 @@ from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.inference.bad_records import file_of_errors, reporting_bad_records
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
-from torch_linformer.inference.output_parts import OutputParts, is_folder_of_parts, parts_of
+from torch_linformer.inference.output_parts import OutputParts, is_folder_of_parts, parts_of, run_identity
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.inference.window_reader import what_was_read
+from torch_linformer.opening.model_digest import model_digest
 from torch_linformer.opening.new_folder import check_writable
 
 
@@ -63,7 +64,7 @@ class AnswersOfFiles:
     ) -> str:
         """Write the answers, in the order of their documents; returns a sentence about these.
 
-        ``say`` is called with how the files are read.
+        ``say`` is called with how the files are read, and with the parts of an earlier run that are damaged.
 
         ``output`` is a file, or a folder in which they stay in parts beside their manifest.
 
@@ -71,13 +72,16 @@ class AnswersOfFiles:
             InputError: no text, too many bad records, or a run that is not to be gone on with, or that is another.
         """
         check_writable(output)
-        with parts_of(output, self.settings, self.given.files, resume) as parts:
+        identity = run_identity(self.settings, model_digest(self.predictor.model), self.given.files)
+        with parts_of(output, identity, resume) as parts:
+            for file, state in parts.damages:
+                say(f"{file}: {state}; it is made anew")
             if parts.finished:
                 return self.said(parts.documents, parts.cut, parts.report)
             with reporting_bad_records(output, max_errors, say) as report:
-                answers = self.engine.answers(self.predictor, self.given, report, max_errors, parts.documents)
-                for rows in parts.grouped(answers, on_document):
-                    parts.add(rows, self.format.suffix, self.format.write)
+                answers = self.engine.answers(self.predictor, self.given, report, max_errors, parts.gaps)
+                for number, rows in parts.grouped(answers, on_document):
+                    parts.put(number, rows, self.format.suffix, self.format.write)
             self._finish(parts, output, report)
         return self.said(parts.documents, parts.cut, report)
 

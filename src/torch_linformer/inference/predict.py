@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -16,8 +18,11 @@ from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
 from torch_linformer.inference.predictor import Predictor
+from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
+
+_MORE_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,8 @@ def predict_files(
     streamed = output is None or not (output.is_file() or output.is_dir() or not output.exists())
     if resume and streamed:
         raise InputError("--resume goes on with a file: name it with --output")
-    settings = dataclasses.replace(settings, files=given_files(settings.files))
+    precision = resolve_precision(settings.precision, resolve_device(device))
+    settings = dataclasses.replace(settings, files=given_files(settings.files), precision=precision)
     engine = engine or Engine()
     engine.check(settings.files, device, compile)
     predictor = Predictor(
@@ -112,16 +118,16 @@ def predict_files(
         raise InputError("--max-errors writes bad records beside the file of --output: name it")
     report = ReadReport(on_note=say)
     with nullcontext(sys.stdout) if output is None else output.open("w", encoding="utf-8") as stream:
-        written, cut = _stream(engine.answers(predictor, run.given, report, 0, 0), stream, on_document)
+        written, cut = _stream(engine.answers(predictor, run.given, report), stream, on_document)
     if not written:
         raise run.nothing(report)
     return run.said(written, cut, report)
 
 
-def _stream(records: Iterable[Row], stream: TextIO, on_document: Callable[[int], object]) -> tuple[int, int]:
+def _stream(groups: Iterable[list[Row]], stream: TextIO, on_document: Callable[[int], object]) -> tuple[int, int]:
     """Write lines at once; returns how many there were, and how many documents were cut."""
     written = cut = 0
-    for written, record in enumerate(records, start=1):
+    for written, record in enumerate(chain.from_iterable(groups), start=1):
         stream.write(_line(record))
         cut += record["cut"]
         on_document(written)
@@ -134,8 +140,10 @@ def _write(records: Iterable[Row], path: Path) -> None:
 
 
 def _line(record: Row) -> str:
-    # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape.
-    return json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
+    # A file's name may hold bytes that are not UTF-8 (lone surrogates), which JSON can escape. It escapes controls of a
+    # terminal of its own accord, but for the second set, whose first is DEL.
+    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    return _MORE_CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", line) + "\n"
 
 
 def _join(parts: Sequence[Path], output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are complete: a run killed at any moment resumes from the last one."""
+"""Which checkpoints of a run are whole: one that was killed, or lost its power, goes on from the last of them."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.files import damage_of, file_state, flush, write_json
 
 MANIFEST = "complete.json"
 
@@ -31,18 +31,21 @@ class Spent:
 
 
 def seal(checkpoint: Path, spent: Spent) -> None:
-    """Mark a checkpoint as complete: the last file written records all others and their sizes."""
-    files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != MANIFEST]
-    manifest = {"files": {file.name: file.stat().st_size for file in files}, "spent": asdict(spent)}
-    write_json(checkpoint / MANIFEST, manifest)
+    """Mark a checkpoint as complete: the last file written has the size and digest of all others, which are on disk."""
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path != checkpoint / MANIFEST]
+    for path in (*files, *(path for path in checkpoint.rglob("*") if path.is_dir())):
+        flush(path)
+    states = {path.relative_to(checkpoint).as_posix(): file_state(path) for path in files}
+    write_json(checkpoint / MANIFEST, {"files": states, "spent": asdict(spent)})
+    flush(checkpoint.parent)
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether every file is there, of the size that `seal` recorded."""
+    """Whether every file is there, with the bytes that `seal` recorded."""
     try:
-        sizes = _manifest(checkpoint)["files"]
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
+        states = _manifest(checkpoint)["files"]
+        return all(damage_of(checkpoint / name, state) is None for name, state in states.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a manifest that is damaged itself
         return False
 
 
@@ -64,7 +67,7 @@ def remove_checkpoints(output: Path) -> None:
 
 
 def last_whole_checkpoint(output: Path) -> tuple[Path | None, list[Path]]:
-    """The newest complete checkpoint, and the newer ones that are incomplete."""
+    """The newest whole checkpoint, and the newer ones that are incomplete or damaged."""
     broken: list[Path] = []
     for checkpoint in reversed(checkpoints(output)):
         if is_whole(checkpoint):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel, convert
+from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
 from torch_linformer.opening.tokenizers import check_vocabulary, load_tokenizer_if_any, save_tokenizer
@@ -48,6 +49,7 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     found, arguments = ORIGINS[origin], {_ARGUMENTS.get(name, name): value for name, value in given.items()}
     if found.is_folder:
         config: Any = load_any_config(source)  # its errors describe what is wrong with the folder
+        check_model(source, config)
         tokenizer = load_tokenizer_if_any(source)
         if tokenizer is not None:
             check_vocabulary(source, tokenizer, config.vocab_size)

@@ -12,6 +12,7 @@ from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, Li
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.importing import ORIGINS
+from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
 from torch_linformer.opening.tokenizers import load_own_tokenizer
 
@@ -45,6 +46,7 @@ def load_model(path: str) -> LinformerPreTrainedModel:
     name = (config.architectures or [""])[0]
     if name not in MODEL_CLASSES:
         raise InputError(f"{path}: config.json names no known model class ({name or 'none'})")
+    check_model(path, config)
     quiet_transformers()
     try:
         loaded: Any = MODEL_CLASSES[name].from_pretrained(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from torch_linformer.errors import InputError
+from torch_linformer.reporting.files import flush
 
 
 def check_free(output: Path) -> None:
@@ -34,6 +35,9 @@ def new_folder(output: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            flush(path)
         os.replace(temporary, output)
+        flush(output.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -14,6 +14,7 @@ from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
+from torch_linformer.opening.model_checks import check_model
 
 
 def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -54,6 +55,7 @@ def quiet_transformers() -> None:
 def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     """The model below any head, in float32, on a device, for evaluation."""
     config: Any = load_any_config(source)
+    check_model(source, config)
     quiet_transformers()
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at

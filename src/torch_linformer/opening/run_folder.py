@@ -16,7 +16,7 @@ from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_checkpoints
 from torch_linformer.opening.folder_lock import held
 from torch_linformer.opening.tokenizers import save_tokenizer
-from torch_linformer.reporting.files import write_json
+from torch_linformer.reporting.files import flush, write_json
 from torch_linformer.reporting.screen import Screen
 
 FREE = (
@@ -70,7 +70,7 @@ def open_run(
         raise InputError(f"--output {output}: holds this run already; add --resume to go on, or name another folder")
     checkpoint, broken = last_whole_checkpoint(output)
     for path in broken:
-        screen.say(f"{path} is incomplete: skipped")
+        screen.say(f"{path} is incomplete or damaged: removed")
         shutil.rmtree(path)
     if not (output / result).exists():
         afresh = f"no checkpoint in {output}: starting afresh"
@@ -156,7 +156,9 @@ def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, outp
     mode = (unfinished / "config.json").stat().st_mode
     for file in unfinished.iterdir():
         file.chmod(mode)  # safetensors leaves the weights readable only by their owner
+        flush(file)
         os.replace(file, output / file.name)
+    flush(output)
     unfinished.rmdir()
 
 

@@ -1,5 +1,6 @@
-"""Files that appear under their final name only when they are whole."""
+"""Files that appear under their final name only when they are whole, and whether they still are what was written."""
 
+import hashlib
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -28,11 +30,37 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.stem[:40]}.{secrets.token_hex(4)}.tmp{target.suffix}")
     try:
         yield temporary
-        with open(temporary, "r+b") as file:
-            os.fsync(file.fileno())
+        flush(temporary)
         os.replace(temporary, target)
+        flush(target.parent)  # the new name
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def flush(path: Path) -> None:
+    """Have what was written to a file, or the names in a folder, on the disk: a loss of power spares it then."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def file_state(path: Path) -> dict[str, Any]:
+    """The bytes of a file, and their SHA-256: what :func:`damage_of` compares it with."""
+    with path.open("rb") as file:
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def damage_of(path: Path, state: Mapping[str, Any]) -> str | None:
+    """What is wrong with a file that had this :func:`file_state`, in two or three words; None if it still has it."""
+    try:
+        size = path.stat().st_size
+        if size != state["bytes"]:
+            return f"has {size:,} bytes of {state['bytes']:,}"
+        return None if file_state(path) == {name: state[name] for name in ("bytes", "sha256")} else "was overwritten"
+    except OSError:
+        return "is missing"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -1,5 +1,6 @@
 """What a command shows while it runs and when it has ended: sentences, tables and reports, on one console."""
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -8,9 +9,19 @@ from rich.progress import Progress, ProgressColumn, TaskID
 from torch_linformer.reporting.report import Report
 from torch_linformer.reporting.tables import results_table
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: what would move its cursor or change its title is shown as an escape, such as ``\\x1b``.
+
+    Labels and names of files are the user's data, and may be anybody's.
+    """
+    return _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+
 
 class Screen:
-    """Sentences, tables and reports on a console, and on a terminal a bar."""
+    """Sentences, tables and reports on a console, and on a terminal a bar; all of it :func:`printable`."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -19,10 +30,12 @@ class Screen:
 
     def say(self, sentence: str) -> None:
         """One line, as it is: brackets in a file's name are no markup."""
-        self.console.print(sentence, markup=False, soft_wrap=True)
+        self.console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        self.console.print(results_table(title, columns, rows, self.console.width))
+        shown = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        names = [printable(name) for name in columns]
+        self.console.print(results_table(printable(title), names, shown, self.console.width))
 
     def report(self, report: Report) -> None:
         """Facts and tables of the sections that are no details; last, near the prompt, the verdict."""
@@ -42,6 +55,10 @@ class Screen:
             self.bar = Progress(*columns, console=self.console)
             self.task = self.bar.add_task("", total=total, completed=completed, line="")
             self.bar.start()
+
+    def hang_up(self) -> None:
+        """Show nothing more on a terminal, which has been closed: writing there would be an error."""
+        self.console.quiet = self.console.quiet or self.console.is_terminal
 
     def stop(self) -> None:
         """Take the bar away, if there is one."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from torch_linformer.reporting.markdown import code_span, escape_markdown
 from torch_linformer.reporting.tables import format_cell, format_table
 
 
@@ -25,5 +26,7 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["cell"] = format_cell
+    environment.filters["markdown"] = escape_markdown
+    environment.filters["code"] = code_span
     environment.globals["format_table"] = format_table
     return environment

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent, read_spent, seal
+from torch_linformer.opening.checkpoints import Spent, is_whole, read_spent, seal
 from torch_linformer.training.trainer import RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -21,8 +21,19 @@ CHECKPOINTS = 10  # at least, over the time that --minutes allows; steps may tak
 EVALUATING = 0.1  # share of that time, at most, in which these are scored
 
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a cluster that ends a job, a closed terminal
+
+
 class Interrupted(Exception):
-    """The user pressed Ctrl-C and a checkpoint has been left."""
+    """The user pressed Ctrl-C, or another signal came, and a checkpoint has been left.
+
+    Attributes:
+        signum: the number of the signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
 
 
 def fit(
@@ -38,24 +49,40 @@ def fit(
     if checkpoint is not None:
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         trainer.before = read_spent(checkpoint)
+        callback.lost = processes.on_main(lambda: _lost_best(trainer.state, output))
+        if callback.lost is not None:
+            screen.say(f"{callback.lost}, with the best weights so far, is damaged: the best from here on are kept")
+            _forget_best(trainer.state)
     if not processes.is_main():
         torch.manual_seed(trainer.args.seed + processes.rank())  # other dropout than in other rows
     if processes.count() > 1:
         screen.say(f"{processes.count()} processes, each with {', '.join(_shares(trainer))}")
+    weights = checkpoint  # of a training that is over
     if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
+        weights = None  # those that the model has
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         finally:
             callback.close()
         trainer.put_together()
-        if processes.on_main(lambda: trainer.asked_to_stop):  # after the last checkpoint
-            raise Interrupted
+        if signum := max(processes.gathered(trainer.stop_signal)):  # after the last checkpoint
+            raise Interrupted(signum)
     spent = trainer.spent
     best = trainer.state.best_model_checkpoint
-    if best is not None:
-        weights = output / Path(best).name / "model.safetensors"
-        load_model(cast(nn.Module, trainer.model), weights)
+    weights = weights if best is None else output / Path(best).name
+    if weights is not None:
+        load_model(cast(nn.Module, trainer.model), weights / "model.safetensors")
     return spent
+
+
+def _lost_best(state: TrainerState, output: Path) -> Path | None:
+    """The checkpoint with the best weights of a training that goes on, if it is no longer whole."""
+    best = output / Path(state.best_model_checkpoint).name if state.best_model_checkpoint else None
+    return None if best is None or is_whole(best) else best
+
+
+def _forget_best(state: TrainerState) -> None:
+    state.best_model_checkpoint = state.best_metric = state.best_global_step = None
 
 
 def _shares(trainer: RunTrainer) -> list[str]:
@@ -68,19 +95,24 @@ def _shares(trainer: RunTrainer) -> list[str]:
 
 
 class RunCallback(TrainerCallback):
-    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on Ctrl-C."""
+    """Shows progress, seals checkpoints, ends the run with the time, and leaves a checkpoint on a signal."""
 
     def __init__(self, trainer: RunTrainer, screen: TrainingScreen, score_first: bool = False) -> None:
         self.trainer, self.screen, self.score_first = trainer, screen, score_first
+        self.former_handlers: dict[signal.Signals, Any] = {}
         self.loss: float | None = None
+        self.lost: Path | None = None  # the damaged checkpoint that the state which is gone on from calls the best
         self.stepped = 0.0  # when the last step was over
         self.score_again = 0.0  # the time of the training at which that takes no more than its share again
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.lost is not None:
+            _forget_best(state)
         self.trainer.started = time.monotonic()
         self.saved = self.trainer.seconds
         self.screen.start(state.global_step, state.max_steps)
-        self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+        heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+        self.former_handlers = {number: signal.signal(number, self._interrupt) for number in heeded}
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         set_epoch = getattr(self.trainer.data_collator, "set_epoch", None)
@@ -128,12 +160,12 @@ class RunCallback(TrainerCallback):
         processes.wait()
         self.saved = self.trainer.seconds
         if self.trainer.stopping:
-            raise Interrupted
+            raise Interrupted(self.trainer.stop_signal or signal.SIGTERM)  # another process got it
 
     def close(self) -> None:
-        """Restore Ctrl-C and the screen, however the training ended."""
-        if hasattr(self, "previous_handler"):
-            signal.signal(signal.SIGINT, self.previous_handler)
+        """Restore what signals do, and the screen, however the training ended."""
+        for number, handler in self.former_handlers.items():
+            signal.signal(number, handler)
         self.screen.stop()
 
     def _checkpoint_is_due(self) -> bool:
@@ -141,7 +173,12 @@ class RunCallback(TrainerCallback):
         return allowed is not None and self.trainer.seconds - self.saved >= allowed / CHECKPOINTS
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
-        if self.trainer.asked_to_stop:
+        if signum == signal.SIGINT and self.trainer.stop_signal:
             raise KeyboardInterrupt
-        self.trainer.asked_to_stop = True
-        self.screen.say("Ctrl-C: leaving a checkpoint after this step (Ctrl-C again to stop without one)")
+        self.trainer.stop_signal = self.trainer.stop_signal or signum
+        if signum == signal.SIGHUP:
+            self.screen.hang_up()
+        name, again = signal.Signals(signum).name, ""
+        if signum == signal.SIGINT:
+            name, again = "Ctrl-C", " (Ctrl-C again to stop without one)"
+        self.screen.say(f"{name}: leaving a checkpoint after this step{again}")

@@ -66,7 +66,7 @@ def train(
 
     Raises:
         InputError: for anything wrong with the settings, the data or the folder.
-        Interrupted: on Ctrl-C, once a checkpoint is written.
+        Interrupted: on Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is written.
         SaidElsewhere: in the other processes, where the main one failed.
     """
     transformers.logging.set_verbosity_error()

@@ -30,8 +30,8 @@ class RunTrainer(Trainer):
     None means that it does not. Batches have an ``attention_mask``, and the documents a column ``length``. A run that
     diverges ends with an ``InputError`` before such weights are saved.
 
-    Several processes share each batch, and go by what they know alike: the clock and the Ctrl-C of the main one, and
-    the tokens and failures of all. With ``fsdp`` they share the weights too while they train: ``pieces`` learns, and
+    Several processes share each batch, and go by what they know alike: the clock of the main one, and the tokens,
+    failures and signals of all. With ``fsdp`` they share the weights too while they train: ``pieces`` learns, and
     ``model`` waits on the CPU, gets the weights for each checkpoint, and has them when the training is over.
     """
 
@@ -46,8 +46,8 @@ class RunTrainer(Trainer):
         self.before = Spent()  # by processes that trained this run earlier
         self.tokens = torch.zeros((), dtype=torch.long, device=self.args.device)
         self.started: float | None = None  # the clock runs from the first step on
-        self.asked_to_stop = False  # by Ctrl-C
-        self.told: tuple[float, bool] | None = None  # the main process's clock and Ctrl-C, as of the last step
+        self.stop_signal = 0  # the number of the one that this process got, such as that of Ctrl-C
+        self.told: tuple[float, bool] | None = None  # the main process's clock, and any signal, as of the last step
 
     @property
     def seconds(self) -> float:
@@ -58,8 +58,8 @@ class RunTrainer(Trainer):
 
     @property
     def stopping(self) -> bool:
-        """Whether the training ends at the next checkpoint, because of Ctrl-C."""
-        return self.asked_to_stop if self.told is None else self.told[1]
+        """Whether the training ends at the next checkpoint, because of a signal."""
+        return bool(self.stop_signal) if self.told is None else self.told[1]
 
     @property
     def _clock(self) -> float:
@@ -172,9 +172,9 @@ class RunTrainer(Trainer):
         if processes.count() == 1:
             self.tokens += tokens
             return bool(loss.isfinite())
-        of_main = (self._clock, float(self.asked_to_stop)) if processes.is_main() else (0.0, 0.0)
+        clock = self._clock if processes.is_main() else 0.0
         read = float(tokens) if processes.rank() % processes.pieces() == 0 else 0.0
-        own = [*of_main, read, float(not loss.isfinite())]
+        own = [clock, float(self.stop_signal), read, float(not loss.isfinite())]
         seconds, stop, read, broken = processes.total(tokens.new_tensor(own, dtype=torch.float64)).tolist()
         self.told = seconds, stop > 0
         self.tokens += int(read)

@@ -1,4 +1,6 @@
 import json
+import os
+import socket
 
 import pytest
 
@@ -175,6 +177,34 @@ def test_files_that_are_no_text_are_left_out_and_named(write, read, tmp_path):
     assert texts(outcome) == ["bad", "good"] and outcome.problems == []
     assert outcome.notes == [f"left out 2 files of another kind than text: {root}/pos/2.pdf, {root}/pos/x"]
     assert len(read(root).problems) == 2  # where each file is to be answered
+
+
+@pytest.mark.parametrize("labeled", [False, True])
+def test_pipes_and_devices_are_left_out_and_named(write, read, tmp_path, labeled):
+    """Who opens a pipe waits until somebody writes into it."""
+    write("data/neg/1.txt", "bad")
+    write("data/pos/2.txt", "good")
+    os.mkfifo(tmp_path / "data" / "pos" / "1.txt")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "data" / "neg" / "s"))
+        outcome = read(tmp_path / "data", labeled=labeled)
+    assert texts(outcome) == ["bad", "good"] and outcome.problems == []
+    root = tmp_path / "data"
+    assert outcome.notes == [f"left out 2 files that are pipes or devices: {root}/neg/s, {root}/pos/1.txt"]
+
+
+def test_a_pipe_is_no_part_of_a_data_set(write, tmp_path):
+    for name in ("train.csv", "test.csv"):
+        write(f"data/{name}", TABLE.format("x"))
+    os.mkfifo(tmp_path / "data" / "dev.csv")
+    assert sorted(parts_of(tmp_path / "data")) == ["test", "train"]
+
+
+def test_a_link_that_leads_nowhere_is_a_problem_and_no_pipe(write, read, tmp_path):
+    write("data/a.txt", "text")
+    (tmp_path / "data" / "b.txt").symlink_to("nowhere")
+    outcome = read(tmp_path / "data")
+    assert texts(outcome) == ["text"] and outcome.problems == [f"{tmp_path}/data/b.txt: no such file or folder"]
 
 
 @pytest.mark.parametrize("about", ["README.md", "readme.txt", "LICENSE", "licence.md", "CITATION.cff", "Changelog.md"])

@@ -55,7 +55,7 @@ def _part(entry: Path) -> str:
     is_part = (
         _FOLDER_OF_PART.fullmatch(entry.name)
         if entry.is_dir()
-        else _is_text(entry) or file_suffix(entry) in TABLE_SUFFIXES
+        else _is_text(entry) or (file_suffix(entry) in TABLE_SUFFIXES and not is_special(entry))
     )
     words = {*_BETWEEN_WORDS.split(entry.name.lower())} if is_part else set[str]()
     called = [part for part, names in PARTS.items() if words & {*names}]
@@ -69,6 +69,11 @@ def folder_files(root: Path) -> Iterator[FolderFile]:
             yield from (FolderFile(file, entry.name) for file in _files_below(entry))
         else:
             yield FolderFile(entry, None)
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path is a pipe, a socket or a device: reading it may never end."""
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 def shard_suffix(files: Sequence[Path]) -> str | None:

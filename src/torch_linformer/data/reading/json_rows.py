@@ -13,6 +13,7 @@ from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.formats import file_suffix
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
 from torch_linformer.data.reading.squad import is_squad, squad_rows
+from torch_linformer.data.reading.whole_files import OF_JSON, read_whole
 from torch_linformer.errors import InputError
 
 _LINE_SUFFIXES = (".jsonl", ".ndjson")
@@ -25,7 +26,7 @@ def json_rows(path: Path, options: DataOptions, report: ReadReport) -> Iterator[
         if _are_objects(head) or file_suffix(path) in _LINE_SUFFIXES:
             yield from json_lines(chain(head, stream), str(path), options.encoding)
         elif any(line.strip() for line in head):
-            yield from _whole(path, "".join(head) + stream.read(), options.encoding, report)
+            yield from _whole(path, read_whole(stream, path, "".join(head), part=OF_JSON), options.encoding, report)
 
 
 def json_lines(lines: Iterable[str], name: str, encoding: str | None) -> Iterator[Row | BadRow]:

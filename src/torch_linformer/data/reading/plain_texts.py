@@ -7,6 +7,7 @@ from pathlib import Path
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
+from torch_linformer.data.reading.whole_files import read_whole
 from torch_linformer.errors import InputError
 
 _PIECE = 2**20  # characters of a text of which only parts are needed at once
@@ -19,7 +20,7 @@ _OVERLONG = 4  # times a piece, after which it ends at a line that ends no parag
 def whole_text(path: Path, options: DataOptions, report: ReadReport) -> Row:
     """A file as one row, "text"."""
     with open_text(path, options, report) as stream:
-        text = stream.read()
+        text = read_whole(stream, path)
     check_decoded(text, str(path), options.encoding)
     return TextRow({"text": text}, str(path))
 

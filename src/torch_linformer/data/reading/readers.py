@@ -27,12 +27,13 @@ from torch_linformer.data.reading.conll import conll_rows, is_conll
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
-from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, shard_suffix
+from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, is_special, shard_suffix
 from torch_linformer.data.reading.formats import CONLL_SUFFIXES, SNIFFED_BYTES, file_suffix, not_text, unreadable
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.parquet import parquet_rows
 from torch_linformer.data.reading.plain_texts import text_pieces, whole_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
+from torch_linformer.data.reading.whole_files import read_whole
 from torch_linformer.errors import InputError
 
 Reader = Callable[[Path, DataOptions, ReadReport], Iterator[Row | BadRow]]
@@ -153,6 +154,7 @@ def _reader(path: Path, options: DataOptions, report: ReadReport) -> Reader | No
 
 def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, labeled: bool) -> Iterator[Row | BadRow]:
     files = list(folder_files(root))
+    files = _without(files, [file for file in files if is_special(file.path)], "that are pipes or devices", report)
     in_folders = [file for file in files if file.label is not None]
     if labeled and in_folders:
         files = _without(files, [file for file in files if file.label is None], f"beside the folders of {root}", report)
@@ -208,7 +210,7 @@ def _lines_or_text(lines: TextIO, name: str, options: DataOptions) -> Iterator[R
     if is_object(head[-1]):
         yield from json_lines(chain(head, lines), name, options.encoding)
         return
-    text = "".join(head) + lines.read()
+    text = read_whole(lines, name, "".join(head))
     if "\0" in text[:SNIFFED_BYTES]:
         raise not_text(name)
     check_decoded(text, name, options.encoding)

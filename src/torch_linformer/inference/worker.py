@@ -1,0 +1,41 @@
+"""What a worker process does; importing this takes no time, so that from its start on it ends with its parent."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Columns = dict[str, Any]
+
+_compute: Callable[[Columns], Columns]
+
+
+def begin(pickled: bytes, threads: int) -> None:
+    """Make this process one that computes: a function, pickled, in so many threads.
+
+    The libraries and the model that it needs take long to load. A process that is killed meanwhile tells its children
+    nothing, so they watch for its end before they begin.
+    """
+    global _compute
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # Ctrl-C and a closed terminal are for the parent
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # of tokenizers
+    import torch
+
+    torch.set_num_threads(threads)
+    _compute = pickle.loads(pickled)
+
+
+def computed(batch: Columns) -> Columns:
+    """What the function makes of a batch of columns."""
+    return _compute(batch)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
