@@ -119,9 +119,8 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
     told = _SEPARATOR_LINE.match(sample)
     if told is not None and options.delimiter is None:
         options = replace(options, delimiter=told["delimiter"])
-    lines = list(
-        table_lines(io.StringIO(sample, newline=""))
-    )  # unlike `splitlines`, which ends a line at U+2028 or a form feed
+    # Not `splitlines`, which ends a line at U+2028 or a form feed too.
+    lines = list(table_lines(io.StringIO(sample, newline="")))
     if not whole and len(lines) > 1:
         lines.pop()
     best = _best(path, options, lines)
