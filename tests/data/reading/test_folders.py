@@ -34,6 +34,7 @@ def texts(outcome):
         {"train": ["de_gsd-ud-train.conllu"], "validation": ["de_gsd-ud-dev.conllu"]},
         {"train": ["train.txt"], "validation": ["valid.txt"], "test": ["test.txt"]},
         {"train": ["wiki.train.tokens"], "test": ["wiki.test.tokens"]},
+        {"train": ["eng.train"], "validation": ["eng.testa"], "test": ["eng.testb"]},
     ],
 )
 def test_parts_by_their_names(write, tmp_path, names):

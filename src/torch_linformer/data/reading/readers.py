@@ -28,7 +28,14 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
 from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, shard_suffix
-from torch_linformer.data.reading.formats import CONLL_SUFFIXES, SNIFFED_BYTES, file_suffix, not_text, unreadable
+from torch_linformer.data.reading.formats import (
+    CONLL_SUFFIXES,
+    PART_SUFFIXES,
+    SNIFFED_BYTES,
+    file_suffix,
+    not_text,
+    unreadable,
+)
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.parquet import parquet_rows
 from torch_linformer.data.reading.plain_texts import text_pieces, whole_text
@@ -44,7 +51,7 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), json_rows),
     **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
 }
-_MAY_BE_CONLL = (".txt", ".tsv", "", ".train", ".dev", ".test", ".testa", ".testb")  # eng.testa of CoNLL-2003
+_MAY_BE_CONLL = (".txt", ".tsv", "", *PART_SUFFIXES)
 _SHOWN_FILES = 3
 # Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")
