@@ -201,6 +201,7 @@ def test_a_second_row_with_the_names_of_columns_is_a_question(dialect):
         "or say with --header or --no-header what it is"
     )
     assert dialect(content, header=True)[0].names == ("Reviews of March", "2")
+    assert "the first row has only empty cells; remove what" in refusal(dialect, ",\ntext,label\ngood,a\n")
 
 
 def test_a_header_may_be_asked_for_or_not(dialect):

@@ -262,8 +262,10 @@ def _is_header(path: Path, first: Sequence[str], rows: Sequence[Sequence[str]]) 
     """Whether the first row names the columns, by what stands in the others.
 
     Raises:
-        InputError: the second row seems to do so.
+        InputError: it is empty, or the second row seems to name them.
     """
+    if not any(cell.strip() for cell in first) and rows:
+        raise InputError(f"{path}: the first row has only empty cells; remove what stands above the names of columns")
     if _usual(first) or not rows:
         return True
     if len(_usual(rows[0])) > 1:
