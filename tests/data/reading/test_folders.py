@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from datasets import Dataset
 
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of, shard_suffix
@@ -190,3 +191,9 @@ def test_a_folder_of_texts_keeps_its_readme(write, read, tmp_path):
     write("data/README.md", "about")
     write("data/a.txt", "text")
     assert texts(read(tmp_path / "data")) == ["about", "text"]
+
+
+def test_a_data_set_saved_to_disk_is_told(tmp_path, datasets_cache):
+    Dataset.from_dict({"text": ["a", "b"], "label": ["x", "y"]}).save_to_disk(tmp_path / "data")
+    with pytest.raises(InputError, match="data: a data set as save_to_disk of datasets writes it; write it with to_pa"):
+        load_documents(str(tmp_path / "data"))

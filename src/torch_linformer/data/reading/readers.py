@@ -52,6 +52,7 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
 }
 _MAY_BE_CONLL = (".txt", ".tsv", "", *PART_SUFFIXES)
+_OF_DATASETS = "dataset_info.json"  # beside the Arrow files that `save_to_disk` writes
 _SHOWN_FILES = 3
 # Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -160,6 +161,8 @@ def _reader(path: Path, options: DataOptions, report: ReadReport) -> Reader | No
 
 def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, labeled: bool) -> Iterator[Row | BadRow]:
     files = list(folder_files(root))
+    if any(file.path.name == _OF_DATASETS for file in files) and any(file.path.suffix == ".arrow" for file in files):
+        raise InputError(f"{root}: a data set as save_to_disk of datasets writes it; write it with to_parquet instead")
     in_folders = [file for file in files if file.label is not None]
     if labeled and in_folders:
         files = _without(files, [file for file in files if file.label is None], f"beside the folders of {root}", report)
