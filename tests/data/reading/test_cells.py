@@ -15,7 +15,7 @@ def test_labels_become_text(value, label):
     assert read_label(Row({"label": value}, "t, row 1"), "label") == label
 
 
-@pytest.mark.parametrize("value", [None, "", " \t", math.nan, "NaN", "nan "])
+@pytest.mark.parametrize("value", [None, "", " \t", math.nan, "NaN", "nan ", "\\N"])
 def test_missing_labels(value):
     with pytest.raises(InputError, match=r"t, row 9: no label in column 'label'; fill it in or remove the row"):
         read_label(Row({"label": value}, "t, row 9"), "label")

@@ -45,9 +45,9 @@ def test_ragged_rows_name_the_row_and_both_counts(write, read):
     path = write("t.csv", 'text,label\n"two\nlines",a\n\nyes, no,b\nshort\nfine,c\nso,d\n')
     outcome = read(path)
     assert outcome.problems == [
-        f"{path}, row {row}: expected 2 cells as in the header, found {cells}; put quotes around cells that hold the "
-        "delimiter"
-        for row, cells in (("2 (line 5)", 3), ("3 (line 6)", 1))
+        f"{path}, row 2 (line 5): expected 2 cells as in the header, found 3; put quotes around cells that hold the "
+        "delimiter",
+        f"{path}, row 3 (line 6): expected 2 cells as in the header, found 1; write empty cells too",
     ]
     assert [row["label"] for row in outcome.rows] == ["a", "c", "d"]
 

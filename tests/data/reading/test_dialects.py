@@ -212,6 +212,7 @@ def test_a_second_row_with_the_names_of_columns_is_a_question(dialect):
         "or say with --header or --no-header what it is"
     )
     assert dialect(content, header=True)[0].names == ("Reviews of March", "2")
+    assert "the first row has only empty cells; remove what" in refusal(dialect, ",\ntext,label\ngood,a\n")
 
 
 def test_a_header_may_be_asked_for_or_not(dialect):
@@ -242,6 +243,17 @@ def test_a_delimiter_at_the_end_of_each_row_makes_no_column(dialect):
 def test_names_of_rows_differ(dialect):
     """Where the first cells do not, texts hold a delimiter: the rows are too long, not the header too short."""
     assert dialect("label,text\nx,well, so far\ny,on, and on\nx,up, and up\n")[0].names == ("label", "text")
+    texts = "'so well that I want it again, yes',a\n'so bad that I cannot say how much, no',b\n"
+    assert dialect(f"text,label\n{texts}")[0].names == ("text", "label")
+
+
+def test_one_broken_quote_does_not_halve_the_texts(dialect):
+    """Read as text, the quotes make rows that are one cell longer than the header, as names of rows would."""
+    rows = "".join(f'"well {number}, so far",a\n' for number in range(9))
+    found, _ = dialect(f'text,label\n{rows}"on, "and" on",b\n{rows}')
+    assert found.quoting == QUOTED and found.names == ("text", "label")
+    found, _ = dialect(f'{rows}"on, "and" on",b\n{rows}')
+    assert found.quoting == QUOTED and found.names == ("1", "2")
 
 
 def test_other_columns_without_a_name(dialect):

@@ -3,6 +3,7 @@ import os
 import socket
 
 import pytest
+from datasets import Dataset
 
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of, shard_suffix
@@ -36,6 +37,7 @@ def texts(outcome):
         {"train": ["de_gsd-ud-train.conllu"], "validation": ["de_gsd-ud-dev.conllu"]},
         {"train": ["train.txt"], "validation": ["valid.txt"], "test": ["test.txt"]},
         {"train": ["wiki.train.tokens"], "test": ["wiki.test.tokens"]},
+        {"train": ["eng.train"], "validation": ["eng.testa"], "test": ["eng.testb"]},
     ],
 )
 def test_parts_by_their_names(write, tmp_path, names):
@@ -219,3 +221,9 @@ def test_a_folder_of_texts_keeps_its_readme(write, read, tmp_path):
     write("data/README.md", "about")
     write("data/a.txt", "text")
     assert texts(read(tmp_path / "data")) == ["about", "text"]
+
+
+def test_a_data_set_saved_to_disk_is_told(tmp_path, datasets_cache):
+    Dataset.from_dict({"text": ["a", "b"], "label": ["x", "y"]}).save_to_disk(tmp_path / "data")
+    with pytest.raises(InputError, match="data: a data set as save_to_disk of datasets writes it; write it with to_pa"):
+        load_documents(str(tmp_path / "data"))

@@ -45,8 +45,8 @@ def bad_cell(row: Row, column: str | None, value: object, problem: str) -> Input
 
 
 def is_missing(value: object) -> bool:
-    """Whether a label's cell is empty, or holds what pandas and NumPy write for a missing value."""
-    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan"))
+    """Whether a label's cell is empty, or holds what pandas (NaN) and MySQL (\\N) write for a missing value."""
+    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan", r"\n"))
 
 
 def is_number(value: object) -> bool:

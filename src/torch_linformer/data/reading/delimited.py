@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.dialects import divide, find_dialect, table_lines
+from torch_linformer.data.reading.dialects import Dialect, Record, divide, find_dialect, table_lines
 from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row
 from torch_linformer.errors import InputError
@@ -26,20 +26,25 @@ def delimited_rows(path: Path, options: DataOptions, report: ReadReport) -> Iter
                 repeated += 1  # several files were put after each other
                 continue
             try:
-                if not isinstance(cells, list):
-                    raise InputError(f"{where} (line {line}): {cells}; check the quotes there, or try --quoting none")
-                if len(cells) != len(dialect.names):
-                    raise InputError(
-                        f"{where} (line {line}): expected {len(dialect.names)} cells"
-                        f"{' as in the header' if dialect.header else ''}, found {len(cells)}; put quotes around cells "
-                        "that hold the delimiter"
-                    )
-                for cell in cells:
+                row = _checked(cells, dialect, f"{where} (line {line})")
+                for cell in row:
                     check_decoded(cell, where, options.encoding)
             except InputError as problem:
                 yield BadRow(where, problem)
                 continue
-            yield CellRow({name: cells[column] for column, name in kept}, where)
+            yield CellRow({name: row[column] for column, name in kept}, where)
     if repeated:
         rows = f"{repeated:,} row{'' if repeated == 1 else 's'}"
         report.note(f"{path}: left out {rows} with the names of the columns again")
+
+
+def _checked(cells: Record, dialect: Dialect, where: str) -> list[str]:
+    """The cells of a row, if there are as many as columns."""
+    if not isinstance(cells, list):
+        raise InputError(f"{where}: {cells}; check the quotes there, or try --quoting none")
+    if len(cells) == len(dialect.names):
+        return cells
+    expected = f"{len(dialect.names)} cells{' as in the header' if dialect.header else ''}"
+    many = len(cells) > len(dialect.names)
+    remedy = "put quotes around cells that hold the delimiter" if many else "write empty cells too"
+    raise InputError(f"{where}: expected {expected}, found {len(cells)}; {remedy}")

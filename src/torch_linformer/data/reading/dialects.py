@@ -174,12 +174,13 @@ def _best_quoting(tallies: Sequence[Tally]) -> Tally:
 
 def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:
     widths, lost, first = Counter[int](), Counter[int](), 0
-    broken = swallowed = opened = last = 0
+    broken = swallowed = opened = halves = last = 0
     for number, record in divide(lines, delimiter, quoting):
         if isinstance(record, list):
             first = first or len(record)
             widths[len(record)] += 1
             opened += any(cell.startswith('"') for cell in record)
+            halves += any(cell.startswith('"') and cell.count('"') % 2 for cell in record)
             lost[len(record)] += number - last
             if number - last >= _SWALLOWED_LINES:
                 swallowed += _rows_within(record, delimiter)
@@ -191,6 +192,8 @@ def _tally(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Tally:
     rows = widths.total() + broken
     if first == width - 1 and widths[first] == 1:  # the header of a table with names of rows
         of_others -= lost[first]
+    if halves > _OPENED * rows:  # texts hold the delimiter, and are cut there where quotes are not heeded
+        of_others += halves
     return Tally(delimiter, quoting, rows, width, of_others + broken + swallowed, opened)
 
 
@@ -227,15 +230,16 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
 
 
 def _header_cells(first: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[str]:
-    """The cells of a header, with "" for a column that it does not have: names of rows, as R writes them, or the last.
+    """The cells of a header, with "" for a column that it does not have: names of rows (R) or the last one.
 
-    Names of rows differ. Where other rows have a cell more, a delimiter is in a text, and they cannot be read.
+    Names of rows differ, and are short. Other rows with a cell more hold a delimiter in a text, and cannot be read.
     """
     if not rows or len(first) != len(rows[0]) - 1:
         return first
     if not any(row[-1] for row in rows):
         return [*first, ""]
-    return ["", *first] if len({row[0] for row in rows}) == len(rows) else first
+    are_names = len({row[0] for row in rows}) == len(rows) and all(len(row[0].split()) <= _NAME_WORDS for row in rows)
+    return ["", *first] if are_names else first
 
 
 def _named(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str | None]:
@@ -257,8 +261,10 @@ def _is_header(path: Path, first: Sequence[str], rows: Sequence[Sequence[str]]) 
     """Whether the first row names the columns, by what stands in the others.
 
     Raises:
-        InputError: the second row seems to do so.
+        InputError: it is empty, or the second row seems to name them.
     """
+    if not any(cell.strip() for cell in first) and rows:
+        raise InputError(f"{path}: the first row has only empty cells; remove what stands above the names of columns")
     if _usual(first) or not rows:
         return True
     if len(_usual(rows[0])) > 1:

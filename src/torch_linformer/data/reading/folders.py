@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_linformer.data.reading.formats import TABLE_SUFFIXES, file_suffix
+from torch_linformer.data.reading.formats import PART_SUFFIXES, TABLE_SUFFIXES, file_suffix
 
-# What the parts of a data set are called, as `datasets` recognizes them.
+# What the parts of a data set are called, as `datasets` recognizes them, and CoNLL-2003.
 PARTS = {
     "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev", "development"),
-    "test": ("test", "testing", "eval", "evaluation"),
+    "validation": ("validation", "valid", "val", "dev", "development", "testa"),
+    "test": ("test", "testing", "eval", "evaluation", "testb"),
 }
 _FOLDER_OF_PART = re.compile(r"[a-z]+([-_.]\d+(-of-\d+)?)?", re.IGNORECASE)  # train, train-00000-of-00002
 _BETWEEN_WORDS = re.compile(r"[-_. \d]+")  # of a file's name: reviews_train.csv, de_gsd-ud-dev.conllu, wiki.test.tokens
@@ -52,12 +52,12 @@ def _is_text(entry: Path) -> bool:
 
 def _part(entry: Path) -> str:
     """The part that an entry is called after; "" where it is none, or may be two."""
-    is_part = (
-        _FOLDER_OF_PART.fullmatch(entry.name)
-        if entry.is_dir()
-        else _is_text(entry) or (file_suffix(entry) in TABLE_SUFFIXES and not is_special(entry))
-    )
-    words = {*_BETWEEN_WORDS.split(entry.name.lower())} if is_part else set[str]()
+    if entry.is_dir():
+        may_be_part = _FOLDER_OF_PART.fullmatch(entry.name) is not None
+    else:
+        is_table = file_suffix(entry) in (*TABLE_SUFFIXES, *PART_SUFFIXES) and not is_special(entry)
+        may_be_part = is_table or _is_text(entry)
+    words = {*_BETWEEN_WORDS.split(entry.name.lower())} if may_be_part else set[str]()
     called = [part for part, names in PARTS.items() if words & {*names}]
     return called[0] if len(called) == 1 else ""
 

@@ -10,6 +10,7 @@ from torch_linformer.errors import InputError, first_line
 
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", *CONLL_SUFFIXES)
+PART_SUFFIXES = (".train", ".dev", ".test", ".testa", ".testb")  # of words with tags, as CoNLL-2003 is divided
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst")
 SHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 BINARY_SUFFIXES = frozenset(

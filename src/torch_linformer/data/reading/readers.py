@@ -28,7 +28,14 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
 from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, is_special, shard_suffix
-from torch_linformer.data.reading.formats import CONLL_SUFFIXES, SNIFFED_BYTES, file_suffix, not_text, unreadable
+from torch_linformer.data.reading.formats import (
+    CONLL_SUFFIXES,
+    PART_SUFFIXES,
+    SNIFFED_BYTES,
+    file_suffix,
+    not_text,
+    unreadable,
+)
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.parquet import parquet_rows
 from torch_linformer.data.reading.plain_texts import text_pieces, whole_text
@@ -45,7 +52,8 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), json_rows),
     **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
 }
-_MAY_BE_CONLL = (".txt", ".tsv", "", ".train", ".dev", ".test", ".testa", ".testb")  # eng.testa of CoNLL-2003
+_MAY_BE_CONLL = (".txt", ".tsv", "", *PART_SUFFIXES)
+_OF_DATASETS = "dataset_info.json"  # beside the Arrow files that `save_to_disk` writes
 _SHOWN_FILES = 3
 # Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -155,6 +163,8 @@ def _reader(path: Path, options: DataOptions, report: ReadReport) -> Reader | No
 def _folder(root: Path, options: DataOptions, report: ReadReport, whole: bool, labeled: bool) -> Iterator[Row | BadRow]:
     files = list(folder_files(root))
     files = _without(files, [file for file in files if is_special(file.path)], "that are pipes or devices", report)
+    if any(file.path.name == _OF_DATASETS for file in files) and any(file.path.suffix == ".arrow" for file in files):
+        raise InputError(f"{root}: a data set as save_to_disk of datasets writes it; write it with to_parquet instead")
     in_folders = [file for file in files if file.label is not None]
     if labeled and in_folders:
         files = _without(files, [file for file in files if file.label is None], f"beside the folders of {root}", report)
