@@ -1,6 +1,7 @@
 """What is refused of a model folder before it is built: sizes that cannot be, weights that lie elsewhere."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,7 @@ from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.pretrained import load_backbone
 
 INDEX = "model.safetensors.index.json"
+ELSEWHERE = "which is not in the folder; nothing is read from there"
 
 
 def edit_json(path, **values):
@@ -72,15 +74,9 @@ def test_weights_in_two_files(in_two_files, classifier_run):
 @pytest.mark.parametrize(
     ("file", "problem"),
     [
-        (
-            "../other.safetensors",
-            "names '../other.safetensors', which is not in the folder; nothing is read from there",
-        ),
-        ("/etc/passwd", "names '/etc/passwd', which is not in the folder; nothing is read from there"),
-        (
-            "a/../../b.safetensors",
-            "names 'a/../../b.safetensors', which is not in the folder; nothing is read from there",
-        ),
+        ("../other.safetensors", f"names '../other.safetensors', {ELSEWHERE}"),
+        ("/etc/passwd", f"names '/etc/passwd', {ELSEWHERE}"),
+        ("a/../../b.safetensors", f"names 'a/../../b.safetensors', {ELSEWHERE}"),
         ("model-3.safetensors", "names 'model-3.safetensors', which is missing; copy the folder again"),
         (7, "is no index of weights; copy the folder again"),
     ],
@@ -88,9 +84,7 @@ def test_weights_in_two_files(in_two_files, classifier_run):
 def test_an_index_of_files_elsewhere(in_two_files, file, problem):
     index = json.loads((in_two_files / INDEX).read_text())
     names = {name: file for name in index["weight_map"]}
-    (in_two_files.parent / "other.safetensors").write_bytes(
-        (in_two_files / "model-00001-of-00002.safetensors").read_bytes()
-    )
+    shutil.copy(in_two_files / "model-00001-of-00002.safetensors", in_two_files.parent / "other.safetensors")
     edit_json(in_two_files / INDEX, weight_map=names)
     with pytest.raises(InputError) as raised:
         load_model(str(in_two_files))

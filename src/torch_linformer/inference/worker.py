@@ -2,22 +2,24 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
 
 Columns = dict[str, Any]
 
 _compute: Callable[[Columns], Columns]
 
 
-def begin(pickled: bytes, threads: int) -> None:
-    """Make this process one that computes: a function, pickled, in so many threads.
+def begin(functions: "Queue[Callable[[Columns], Columns]]", threads: int) -> None:
+    """Make this process one that computes a function, the next of a queue, in so many threads.
 
-    The libraries and the model that it needs take long to load. A process that is killed meanwhile tells its children
-    nothing, so they watch for its end before they begin.
+    The libraries and the model that it needs take long to load, once it is taken out of the queue. A process that is
+    killed meanwhile tells its children nothing, so they watch for its end before.
     """
     global _compute
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # Ctrl-C and a closed terminal are for the parent
@@ -26,7 +28,7 @@ def begin(pickled: bytes, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    _compute = pickle.loads(pickled)
+    _compute = functions.get()
 
 
 def computed(batch: Columns) -> Columns:

@@ -1,13 +1,13 @@
 """A function of columns in several processes of one machine, which share its threads."""
 
 import multiprocessing
-import pickle
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.queues import Queue
 from typing import Any
 
 import torch
@@ -27,8 +27,13 @@ def in_processes(workers: int, compute: Callable[[Columns], Columns], batches: I
     """
     others = set(multiprocessing.active_children())
     share = max(1, torch.get_num_threads() // workers)
-    arguments = (pickle.dumps(compute), share)
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), begin, arguments)
+    context = multiprocessing.get_context("spawn")
+    functions: Queue[Callable[[Columns], Columns]] = context.Queue()
+    functions.cancel_join_thread()  # a worker may end before it takes its own
+    with _signals_held():  # in the thread that puts them, too
+        for _ in range(workers):
+            functions.put(compute)
+    pool = ProcessPoolExecutor(workers, context, begin, (functions, share))
     waiting: deque[Future[Columns]] = deque()
     try:
         for batch in batches:

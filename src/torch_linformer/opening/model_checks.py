@@ -46,13 +46,12 @@ def check_model(source: str, config: PreTrainedConfig) -> None:
 
 
 def _weight_bytes(folder: Path) -> int | None:
-    """The bytes of a folder's weights; None where there are none, or none that can be read."""
-    files = [file for suffix in ("safetensors", "bin") for file in folder.glob(f"*.{suffix}")]
+    """The bytes of a folder's files of safetensors; None where there are none, or one that cannot be read."""
+    files = list(folder.glob("*.safetensors"))
     try:
         for file in files:
-            if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt"):  # which reads the names and sizes alone
-                    pass
+            with safe_open(file, framework="pt"):  # which reads the names and sizes alone
+                pass
         return sum(file.stat().st_size for file in files) if files else None
     except (OSError, SafetensorError):  # which is told when they are read
         return None
