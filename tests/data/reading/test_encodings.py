@@ -149,6 +149,12 @@ def test_a_line_that_begins_with_a_byte_that_goes_on_in_utf8(write, read, line, 
     assert read(path).rows == [{"text": f"{line}\n" * 20}]
 
 
+def test_an_encoding_that_makes_no_words_is_not_detected(write, read):
+    lines = "".join(f"été déjà vu à Noël {number},{number % 2}\n" for number in range(40))
+    (problem,) = read(write("t.txt", lines.encode("mac-roman"))).problems
+    assert problem.endswith("neither UTF-8 nor an encoding that can be detected; name it with --encoding")
+
+
 def test_damaged_lines_among_others_in_utf8_are_not_another_encoding(write):
     lines = [b"na\xc3\xafve\n", b"caf\xe9\n", b"\xc3\xa9t\xc3\xa9\n"]
     assert find_encoding(write("t.txt", b"".join(lines)), NO_OPTIONS) == Encoding("utf-8")

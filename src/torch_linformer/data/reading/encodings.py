@@ -37,6 +37,7 @@ _ENCODINGS = [
 ]
 _EQUAL = 0.05, 0.06  # differences in chaos and coherence between two encodings that decide nothing
 _EQUAL_TO_USUAL = 0.15, 0.12  # likewise against the most usual one: a lone "à" of French counts as chaos
+_MOST_CHAOS = 0.15  # of an encoding in which no language is told: Mac Roman read as cp1252 is "ŽtŽ" for "été"
 _DETECTED_BYTES = 2**16  # of lines that are not UTF-8
 _SHOWN_LINES = 20  # of each file of a folder
 _SHOWN = 4  # encodings that fit equally
@@ -182,6 +183,8 @@ def _not_utf8(stream: "io.BufferedReader[Any]") -> tuple[int, list[bytes]]:
 def _detected(path: str, sample: bytes) -> Encoding:
     """The encoding in which lines of files are text, if that can be told."""
     matches = list(from_bytes(sample[:_DETECTED_BYTES], cp_isolation=_ENCODINGS))
+    if matches and matches[0].chaos > _MOST_CHAOS and not matches[0].coherence:
+        matches = []
     readings: dict[str, CharsetMatch] = {}
     for match in matches:
         chaos, coherence = _EQUAL_TO_USUAL if _name(match) == _ENCODINGS[0] else _EQUAL
