@@ -27,6 +27,7 @@ _LONGEST_CELL = 2**31 - 1  # the csv module refuses cells over 128 KiB unless to
 _SAMPLE_CHARACTERS = 2**20  # on which a delimiter is chosen
 _MOST_LOST = 0.5  # of the rows, if the delimiter is to be one
 _LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name
+_LEAST_LINES = 5  # of a table that only its tabs tell
 _OPENED = 0.3  # share of rows with quotes around cells, from which on they hold them together
 _SWALLOWED_LINES = 3  # lines inside a quoted cell that would each be a row
 _SEPARATOR_LINE = re.compile(r'"?sep=(?P<delimiter>.)"?\s*', re.IGNORECASE)  # the first line, for Excel
@@ -91,6 +92,12 @@ def table_lines(stream: Iterable[str]) -> Iterator[str]:
     yield from lines
 
 
+def is_divided_by_tabs(text: str) -> bool:
+    """Whether the beginning of a text of unknown kind is a table: its lines have as many tabs, one at least."""
+    lines = [line for line in text.splitlines() if line.strip()][:-1]  # the last may be cut
+    return len(lines) >= _LEAST_LINES and "\t" in lines[0] and len({line.count("\t") for line in lines}) == 1
+
+
 def divide(lines: Iterable[str], delimiter: str, quoting: Quoting) -> Iterator[tuple[int, Record]]:
     """The cells of each row that is not blank, or what is wrong with them, and the number of its last line."""
     csv.field_size_limit(_LONGEST_CELL)
@@ -137,7 +144,7 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
 def _best(path: Path, options: DataOptions, lines: Sequence[str]) -> Tally:
     """The way to divide the first lines of a file that makes most rows whole."""
     first = next((line for line in lines if line.strip()), "")
-    usual = "\t" if file_suffix(path) == ".tsv" else ","
+    usual = "," if file_suffix(path) == ".csv" else "\t"
     if options.separator is not None:
         return _divided(lines, options.separator, options)
     tallies = [_divided(lines, mark, options) for mark in dict.fromkeys((usual, *DELIMITERS.values())) if mark in first]
@@ -218,7 +225,7 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
     else:
         why = "as asked" if options.header is False else "its first row looks like the others"
         notes.append(f"{path}: no header ({why}); columns are called 1 to {tally.width}; --header takes it for one")
-    usual = "\t" if file_suffix(path) == ".tsv" else ","
+    usual = "," if file_suffix(path) == ".csv" else "\t"
     word = {mark: name for name, mark in DELIMITERS.items()}.get(tally.delimiter, repr(tally.delimiter))
     if tally.delimiter == NO_DELIMITER:
         notes.append(f"{path}: no delimiter found: one column")

@@ -10,7 +10,7 @@
 | .conll .conllu .iob .iob2 .bio  | one document, or sentence | tokens, tags, other columns; which of these: `conll` |
 | a folder of tables              | one row of one of them    | as above; and label for a file inside `label/`       |
 | any other folder                | one file                  | text, and label for a file inside `label/`           |
-| any other file                  | the file                  | text; or as .conll, if it holds words with tags      |
+| any other file                  | the file                  | text; or as .conll, .tsv, if it is so without suffix |
 
 A file with .gz, .bz2 or .zst after its suffix is read as the one without.
 """
@@ -26,6 +26,7 @@ from torch_linformer.data.reading.columns import LABEL_COLUMNS
 from torch_linformer.data.reading.conll import conll_rows, is_conll
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
+from torch_linformer.data.reading.dialects import is_divided_by_tabs
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
 from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, is_special, shard_suffix
 from torch_linformer.data.reading.formats import (
@@ -52,7 +53,7 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), json_rows),
     **dict.fromkeys(CONLL_SUFFIXES, conll_rows),
 }
-_MAY_BE_CONLL = (".txt", ".tsv", "", *PART_SUFFIXES)
+_BY_CONTENT = (".txt", ".tsv", "", *PART_SUFFIXES)
 _OF_DATASETS = "dataset_info.json"  # beside the Arrow files that `save_to_disk` writes
 _SHOWN_FILES = 3
 # Bytes that are not of a file's encoding are decoded to lone surrogates; JSON escapes such as \ud800 make them too.
@@ -137,7 +138,7 @@ def _file(
 ) -> Iterator[Row | BadRow]:
     """Its rows, up to where it is damaged, if it is; ``alone`` it is all there is."""
     try:
-        reader = None if as_text else _reader(path, options, report)
+        reader = None if as_text else _reader(path, options, report, whole)
         if reader is not None:
             yield from reader(path, options, report)
         elif whole:
@@ -150,13 +151,17 @@ def _file(
         yield BadRow(str(path), unreadable(path, error))
 
 
-def _reader(path: Path, options: DataOptions, report: ReadReport) -> Reader | None:
-    """What reads the rows of a file; None for a text."""
+def _reader(path: Path, options: DataOptions, report: ReadReport, whole: bool) -> Reader | None:
+    """What reads the rows of a file, by its content where the suffix does not tell; None for a text."""
     suffix = file_suffix(path)
-    if suffix in _MAY_BE_CONLL and path.is_file():
+    if suffix in _BY_CONTENT and path.is_file():
         with open_text(path, options, report) as stream:
-            if is_conll(stream.read(SNIFFED_BYTES)):
-                return conll_rows
+            sample = stream.read(SNIFFED_BYTES)
+        if is_conll(sample):
+            return conll_rows
+        if whole and suffix != ".tsv" and is_divided_by_tabs(sample):
+            report.note(f"{path}: a table, as all lines have as many tabs")
+            return delimited_rows
     return _READERS.get(suffix)
 
 
