@@ -196,7 +196,7 @@ def _attend_by_definition(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, dropout_p: float, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """Output and softmax, which SDPA does not return."""
-    scores_BHNK = (query @ key.mT) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores_BHNK = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if allowed is not None:
         scores_BHNK = scores_BHNK + additive_mask(allowed, scores_BHNK.dtype)
     weights_BHNK = torch.softmax(scores_BHNK, dim=-1)
@@ -222,7 +222,7 @@ def _attend_by_onednn(
     query, key, value = (x.to(autocast_dtype(x)) for x in (query, key, value))
     batch, heads, length, width = query.shape
     scale = 1 / math.sqrt(width) if scale is None else scale
-    keys, values = key.flatten(0, 1).mT, value.flatten(0, 1)  # of all heads of the batch
+    keys, values = key.flatten(0, 1).transpose(-2, -1), value.flatten(0, 1)  # of all heads of the batch
     output_BHNX = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
     blocks = max(1, -(-length // max(1, rows_at_once(query, key))))
     for queries, block in zip(torch.chunk(query, blocks, 2), torch.chunk(output_BHNX, blocks, 2), strict=True):

@@ -54,7 +54,7 @@ class Segment:
     ) -> tuple[Tensor, Tensor | None, CausalState]:
         """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
         keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
-        products_BHncs = self.queries @ keys_BHnsD.mT
+        products_BHncs = self.queries @ keys_BHnsD.transpose(-2, -1)
         means = None if self.inputs.proj_k is None else self._means(self.inputs.proj_k, keys_BHnsD, values_BHnsX)
         softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs, score_bias), dim=-1), dim=-1)
         kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
@@ -87,7 +87,7 @@ class Segment:
             scores.append(scores_BHncK)
         if self.state.first_keys.shape[2] > 0:
             # All chunks share these keys in one product: broadcast over the chunks it would copy them for each.
-            scores_BHNT = self.inputs.query @ self.state.first_keys.to(self.keys.dtype).mT
+            scores_BHNT = self.inputs.query @ self.state.first_keys.to(self.keys.dtype).transpose(-2, -1)
             scores_BHNT = scores_BHNT + additive_mask(self._sees_first(), scores_BHNT.dtype)
             scores.append(self._chunks(scores_BHNT, 2))
         if self.window is not None:

@@ -18,19 +18,19 @@ def attend_next(
     if proj_k is not None:
         keys, mass_k = _add_token(keys, mass_k, proj_k, key, padding)
         values, mass_v = _add_token(values, mass_v, proj_v or proj_k, value, padding)
-        scores_BH1K = ((query @ keys.mT.to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
+        scores_BH1K = ((query @ keys.transpose(-2, -1).to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
         if score_bias is not None:
             scores_BH1K = scores_BH1K + score_bias.unsqueeze(-2).to(scores_BH1K.dtype)
         scores.append(scores_BH1K)
     num_slots, num_first = mass_k.shape[-1], state.first_keys.shape[2]
     if num_first > 0:
         seen = state.sees_first(state.tokens.unsqueeze(-1), window)
-        scores.append((query @ state.first_keys.mT.to(query.dtype)).masked_fill(~seen, float("-inf")))
+        scores.append((query @ state.first_keys.transpose(-2, -1).to(query.dtype)).masked_fill(~seen, float("-inf")))
     recent_keys = torch.cat([state.recent_keys.to(key.dtype), key], dim=2)
     recent_values = torch.cat([state.recent_values.to(value.dtype), value], dim=2)
     if window is not None:
         missing = torch.arange(window - 1, -1, -1, device=key.device) > state.tokens.unsqueeze(-1)
-        scores.append((query @ recent_keys.mT).masked_fill(missing[:, None, None], float("-inf")))
+        scores.append((query @ recent_keys.transpose(-2, -1)).masked_fill(missing[:, None, None], float("-inf")))
     softmax = torch.softmax(torch.cat(scores, dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]

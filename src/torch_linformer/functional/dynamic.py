@@ -125,7 +125,7 @@ class _Place(NamedTuple):
 
 def _scores(queries: Tensor, prior: SegmentPrior, scored: Tensor, place: _Place) -> Tensor:
     """The scores ``(B, H, K, M)``, at least float32."""
-    products = queries @ scored.mT
+    products = queries @ scored.transpose(-2, -1)
     scores = products.to(torch.promote_types(products.dtype, torch.float32))
     scores = scores + prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1)
     return scores if place.padding is None else scores.masked_fill(place.padding[:, None, None, :], HIDDEN)
@@ -191,8 +191,8 @@ class _Pool(torch.autograd.Function):
             products = []
             for index, (sequence, of_slot) in enumerate(zip(pooled, of_slots, strict=True), start=1):
                 of_slot = of_slot[rows, :, near]
-                products.append((of_slot @ block.of(sequence).mT).to(weights.dtype))
-                of_sequences.add(index, block, weights.mT.to(of_slot.dtype) @ of_slot)
+                products.append((of_slot @ block.of(sequence).transpose(-2, -1)).to(weights.dtype))
+                of_sequences.add(index, block, weights.transpose(-2, -1).to(of_slot.dtype) @ of_slot)
             of_weights = functools.reduce(Tensor.add_, products)
             # The gradient of a softmax is P ⊙ (∂P − Σ P ∂P); that of the logarithm of its sum is P.
             of_scores = of_weights.mul_(weights)
@@ -203,7 +203,7 @@ class _Pool(torch.autograd.Function):
             of_steepness[near] += steepnesses
             of_scores = of_scores.to(keys.dtype)
             of_queries[:, near] += (of_scores @ keys).sum(dim=0)
-            of_sequences.add(0, block, of_scores.mT @ asked)
+            of_sequences.add(0, block, of_scores.transpose(-2, -1) @ asked)
         found = (of_queries, queries), (of_shift, shift), (of_steepness, log_steepness)
         of_scored, *of_pooled = of_sequences.total()
         return (*(gradient.to(x.dtype) for gradient, x in found), of_scored, None, *of_pooled)
@@ -274,7 +274,7 @@ def _scores_in_place(queries: Tensor, prior: SegmentPrior, scored: Tensor, place
 
     Fresh memory for each step would cost more than the step.
     """
-    products = queries @ scored.mT
+    products = queries @ scored.transpose(-2, -1)
     scores = products.to(torch.promote_types(products.dtype, torch.float32))
     scores.add_(prior.scores(place.distances(prior, scored.shape[2])).unsqueeze(1))
     return place.hide_(scores, HIDDEN)

@@ -48,7 +48,7 @@ def attend_joined(
     output, of_slots = flash(query, slots.keys, slots.values, mask=bias, scale=scale)
 
     span, sides = BLOCK + 2 * near.reach, near.sides(length + fill)
-    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).mT for x in (near.key, near.value)]
+    spans = [F.pad(x, (0, 0, *sides)).unfold(2, span, BLOCK).transpose(-2, -1) for x in (near.key, near.value)]
 
     def find() -> Tensor:
         visible = near.visible(BLOCK, length + fill)

@@ -58,7 +58,7 @@ def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "
     by_torch = choose(PROJECTION, mixture, sequence, impl=impl) == "torch" or sequence.numel() == 0
     if sequence.dim() == 4:
         if by_torch and mixture.dim() == 4:
-            return mixture.mT @ sequence
+            return mixture.transpose(-2, -1) @ sequence
         if by_torch:
             return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
         heads = sequence.unbind(1)
@@ -68,8 +68,10 @@ def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Implementation = "
         return _mix_in_pieces(mixture, sequence)
     of_rows = mixture.expand(sequence.shape[0], -1, -1)
     if _goes_row_by_row(sequence):
-        return torch.stack([mixture_MK.mT @ row_MC for mixture_MK, row_MC in zip(of_rows, sequence, strict=True)])
-    return torch.bmm(of_rows.mT, sequence)
+        return torch.stack(
+            [mixture_MK.transpose(-2, -1) @ row_MC for mixture_MK, row_MC in zip(of_rows, sequence, strict=True)]
+        )
+    return torch.bmm(of_rows.transpose(-2, -1), sequence)
 
 
 def _goes_row_by_row(sequence: Tensor) -> bool:

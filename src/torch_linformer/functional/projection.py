@@ -168,7 +168,7 @@ def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padd
         return real_BnwX / tokens_BK[:, first : first + real_BnwX.shape[1], None, None]
 
     weights_BnwX = once_of(padding)(("weights of means", window, num_slots, sequence.dtype), find)
-    means_BKC = _among_all((weights_BnwX.mT @ windows_BnwC).squeeze(-2), window, num_slots, padding)
+    means_BKC = _among_all((weights_BnwX.transpose(-2, -1) @ windows_BnwC).squeeze(-2), window, num_slots, padding)
     totals_BKC = total_of(means_BKC, padding)
     return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
 

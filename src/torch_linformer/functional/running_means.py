@@ -196,16 +196,16 @@ class RunningMeans:
     def __init__(self, weights: WeightsOfChunks, sequence_BHncX: Tensor, sums_BHKX: Tensor) -> None:
         self.weights, self.sequence_BHncX = weights, sequence_BHncX
         self.grown_BHncK = weights.grown.to(sequence_BHncX.dtype)
-        added_BHnKX = (self.grown_BHncK.mT @ sequence_BHncX).to(sums_BHKX.dtype)
+        added_BHnKX = (self.grown_BHncK.transpose(-2, -1) @ sequence_BHncX).to(sums_BHKX.dtype)
         before_BHnKX, self.sums = weights.clock.carry(weights.decay, added_BHnKX, sums_BHKX)
         self.before_BHnKX = before_BHnKX.to(sequence_BHncX.dtype)
 
     def products(self, queries_BHncX: Tensor, own_BHncc: Tensor) -> Tensor:
         """``q · mean`` of every position and slot, ``(B, H, n, c, K)``, from ``own``, q · x within the chunks."""
-        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.mT
+        sums_BHncK = own_BHncc.tril() @ self.grown_BHncK + queries_BHncX @ self.before_BHnKX.transpose(-2, -1)
         return (sums_BHncK / self.weights.mass).to(queries_BHncX.dtype)
 
     def mix(self, shares_BHncK: Tensor) -> Tensor:
         """The means, weighted with each position's shares: ``(B, H, n, c, X)``."""
         shares = (shares_BHncK / self.weights.mass).to(shares_BHncK.dtype)
-        return (shares @ self.grown_BHncK.mT).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX
+        return (shares @ self.grown_BHncK.transpose(-2, -1)).tril() @ self.sequence_BHncX + shares @ self.before_BHnKX

@@ -183,11 +183,11 @@ def _by_definition(blocks: _Blocks, slots: WindowSlots, dropout_p: float, scale:
     shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
     keys_BHnsD, values_BHnsX = (torch.cat(pieces, dim=-2) for pieces in (blocks.keys, blocks.values))
     # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
-    slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.mT).view(*shape, num_slots)
+    slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.transpose(-2, -1)).view(*shape, num_slots)
     if slots.padding is not None:
         allowed = additive_mask(~slots.padding[:, None, None, None, :], slot_scores_BHncK.dtype)
         slot_scores_BHncK = slot_scores_BHncK + allowed
-    scores_BHncs = queries_BHncD @ keys_BHnsD.mT
+    scores_BHncs = queries_BHncD @ keys_BHnsD.transpose(-2, -1)
     scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
     softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax

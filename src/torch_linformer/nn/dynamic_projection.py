@@ -147,7 +147,7 @@ class DynamicProjection(nn.Module):
     def matrix(self, scored: Tensor, padding: Padding | None = None) -> Tensor:
         """P for M positions, ``(B, H or 1, M, K)``."""
         mask, tokens = mask_of(padding), real_tokens(scored, padding)
-        return pooling_weights(self.weight, self.prior, self._heads(scored), tokens, mask).mT
+        return pooling_weights(self.weight, self.prior, self._heads(scored), tokens, mask).transpose(-2, -1)
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where :meth:`resize_max_len` would."""

@@ -42,7 +42,7 @@ def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], ma
         return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
     # The bias is the column that the mass, a channel more, is multiplied by.
     maps = _side_by_side([(module.weight, cast(Tensor, module.bias)) for module in modules])
-    mapped = torch.bmm(_side_by_side(list(zip(sums, masses, strict=True))), maps.mT)
+    mapped = torch.bmm(_side_by_side(list(zip(sums, masses, strict=True))), maps.transpose(-2, -1))
     return list(torch.unflatten(mapped, 1, sums[0].shape[:2]))
 
 

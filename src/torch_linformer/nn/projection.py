@@ -271,6 +271,6 @@ def resize_rows(rows: Tensor, size: int, mode: str, std: float) -> Tensor:
         new.narrow(-2, 0, kept).copy_(rows.narrow(-2, 0, kept))
         return new
     # Half precision has no such kernel.
-    flat = rows.reshape(-1, *rows.shape[-2:]).mT.to(torch.promote_types(rows.dtype, torch.float32))
-    stretched = F.interpolate(flat, size=size, mode="linear", align_corners=False).mT
+    flat = rows.reshape(-1, *rows.shape[-2:]).transpose(-2, -1).to(torch.promote_types(rows.dtype, torch.float32))
+    stretched = F.interpolate(flat, size=size, mode="linear", align_corners=False).transpose(-2, -1)
     return stretched.reshape(*rows.shape[:-2], size, rows.shape[-1]).to(rows.dtype).contiguous()

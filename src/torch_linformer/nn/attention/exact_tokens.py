@@ -98,7 +98,7 @@ class Places(NamedTuple):
                     missing = outside if missing is None else outside | missing
             index = index if missing is None else index.masked_fill(missing, columns)
             found = torch.zeros(index.shape[0], columns + 1, dtype=torch.bool, device=index.device)
-            found = found.scatter(1, index, True)[:, :-1]
+            found = found.scatter(1, index, 1)[:, :-1]  # a number: TorchScript has no scatter of a bool
             return found if mask is None else found | mask
 
         return self.once(("hidden", reach), find)
