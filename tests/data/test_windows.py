@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.documents import load_documents
@@ -210,3 +210,55 @@ def test_texts_are_joined_and_words_counted():
     assert row["words"] == [-1, 0, 1, 2, -1, 3, 3, 3, 4, 4, 4, -1]
     assert encoder.join(["the cat sat"]) == {"input_ids": [CLS, *ids[0], SEP]}
     assert encoder.count("the cat sat") == (3, 3)
+
+
+SPANS = [
+    "the cat",
+    " ",
+    "\n\n ",
+    "naïve",
+    "e\u0301\u0327",
+    "😀",
+    "sat" * 60,
+    "貓坐在",
+    "x" * 130,
+    ". ",
+    "\u2003",
+    "\x1c",
+    "ran",
+]
+
+
+@pytest.fixture(scope="module", params=["words", "bytes", "pieces"])
+def trained(request):
+    """The tokenizers that encoders usually have: WordPiece, BPE of bytes, and Unigram."""
+    normalizer, splitter, model, trainer = {
+        "words": (
+            normalizers.BertNormalizer(),
+            pre_tokenizers.BertPreTokenizer(),
+            models.WordPiece(),
+            trainers.WordPieceTrainer,
+        ),
+        "bytes": (normalizers.NFC(), pre_tokenizers.ByteLevel(), models.BPE(), trainers.BpeTrainer),
+        "pieces": (normalizers.NFKC(), pre_tokenizers.Metaspace(), models.Unigram(), trainers.UnigramTrainer),
+    }[request.param]
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    unknown = {"unk_token": "[UNK]"} if request.param == "pieces" else {}
+    options = {"vocab_size": 300, "special_tokens": ["[UNK]"], "show_progress": False, **unknown}
+    tokenizer.train_from_iterator([*TEXTS, "sat " * 9, "".join(SPANS)] * 5, trainer(**options))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+@given(spans=st.lists(st.sampled_from(SPANS), min_size=1, max_size=30), times=st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_the_beginning_of_a_text_has_the_first_tokens_of_all_of_it(trained, spans, times):
+    encoder, text = DocumentEncoder(trained, 8), "".join(spans) * times
+    for characters in (64, 256, 1_024):
+        beginning = encoder.beginning(text, 8, characters)
+        if beginning is None:
+            assert characters < len(text)
+        else:
+            assert text.startswith(beginning) and len(beginning) <= characters
+            assert encoder([beginning])["input_ids"] == encoder([text])["input_ids"]
+    assert encoder.beginning(text, 8, len(text)) == text

@@ -52,9 +52,9 @@ def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):
         tokens = AutoTokenizer.from_pretrained(folder)(f"{prompt} wet mud").input_ids
         assert content["usage"]["prompt_tokens"] == len(tokens)
     status, content = asked(input=text, prompt_name="sea")
-    assert status == 422 and content["error"]["message"] == "no prompt 'sea'; this model has 'passage', 'query'"
+    assert status == 400 and content["error"]["message"] == "no prompt 'sea'; this model has 'passage', 'query'"
     status, content = asked(input="wet mud " * 9, truncate=False)
-    assert status == 413 and "the model reads 16" in content["error"]["message"]
+    assert status == 413 and "the 16 that the model reads" in content["error"]["message"]
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_question_is_asked_of_every_text(model_copy):
     torch.manual_seed(0)
     LinformerForQuestionAnswering(config).save_pretrained(model_copy)
     application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
-    assert application.model.paths == ["/v1/embeddings", "/predict"]
+    assert application.model.paths == ["/v1/embeddings", "/embed", "/predict"]
     status, content = post(application, "/predict", {"input": ["wet mud", "the sea"], "question": "what?"})
     assert status == 200
     assert [(each["index"], each["question"], "answer" in each) for each in content["data"]] == [
@@ -104,13 +104,13 @@ def test_a_question_is_asked_of_every_text(model_copy):
     ]
     status, content = post(application, "/predict", {"input": "wet mud"})
     assert (
-        status == 422 and content["error"]["message"] == "question is missing: this model answers one about each text"
+        status == 400 and content["error"]["message"] == "question is missing: this model answers one about each text"
     )
 
 
 def test_answers_keep_the_ids_of_their_texts(classifier_run):
     application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
-    for path in application.model.paths:
+    for path in ("/v1/embeddings", "/classify", "/predict"):
         _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
         assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
 
@@ -118,7 +118,7 @@ def test_answers_keep_the_ids_of_their_texts(classifier_run):
 def test_models_that_predict_nothing_say_so(model_copy):
     LinformerForMaskedLM(AutoConfig.from_pretrained(model_copy)).save_pretrained(model_copy)
     application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
-    assert application.model.paths == ["/v1/embeddings"]
+    assert application.model.paths == ["/v1/embeddings", "/embed"]
     status, content = post(application, "/predict", {"input": "mud"})
     assert status == 404 and "LinformerForMaskedLM predicts nothing of a document" in content["error"]["message"]
     assert post(application, "/v1/embeddings", {"input": "mud"})[0] == 200

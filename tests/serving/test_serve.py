@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import resource
 import signal
 import socket
 import threading
@@ -52,6 +54,47 @@ def test_embeddings_in_the_form_of_openai(served, known):
     np.testing.assert_allclose(vector, known[0][1], atol=1e-5)
 
 
+def test_the_form_of_text_embeddings_inference(served, known):
+    found = served.ask("/embed", {"inputs": TEXTS, "normalize": True, "truncate": False, "prompt_name": None})
+    np.testing.assert_allclose(found.content, known[0], atol=1e-5)
+    found = served.ask("/embed", {"inputs": TEXTS[1], "truncation_direction": "Right"})
+    np.testing.assert_allclose(found.content, known[0][1:2], atol=1e-5)
+
+
+def test_token_ids_are_read_as_their_text(served, known, classifier_run):
+    """Special tokens around them or not, as tokenizers give them."""
+    tokenizer = load_tokenizer(str(classifier_run.folder))
+    for special in (True, False):
+        ids = tokenizer(TEXTS, add_special_tokens=special).input_ids
+        found = served.ask("/v1/embeddings", {"input": ids})
+        np.testing.assert_allclose([each["embedding"] for each in found.content["data"]], known[0], atol=1e-5)
+    found = served.ask("/v1/embeddings", {"input": ids[1]})
+    np.testing.assert_allclose([each["embedding"] for each in found.content["data"]], known[0][1:2], atol=1e-5)
+
+
+def test_fields_of_other_servers_change_no_vector(served, known):
+    for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+        found = served.ask(path, {name: TEXTS[0], "input_type": "query", "task": ["x"], "user": 7}).content
+        vector = found[0] if path == "/embed" else found["data"][0]["embedding"]
+        np.testing.assert_allclose(vector, known[0][0], atol=1e-5)
+
+
+def test_the_model_is_listed_as_openai_lists_its_own(served):
+    listed = served.ask("/v1/models").content
+    assert listed["object"] == "list" and served.ask("/v1/models/weather").content == listed["data"][0]
+    assert {**listed["data"][0], "created": 0} == {
+        "id": "weather",
+        "object": "model",
+        "created": 0,
+        "owned_by": "torch-linformer",
+    }
+
+
+@pytest.mark.parametrize(("path", "method"), [("/predict", "POST"), ("/v1/models", "GET"), ("/health", "GET")])
+def test_another_method_is_told_the_right_one(served, path, method):
+    assert served.ask(path, method="DELETE").headers["allow"] == method
+
+
 def test_special_tokens_in_a_text_are_text(served, classifier_run):
     """As to pipelines that open the folder."""
     text = "wet <mask> mud<sep><pad>"
@@ -73,9 +116,9 @@ def test_labels_are_those_of_linformer_predict(served, known, path):
 def test_a_long_text_is_refused_or_cut(served):
     status, code, message = served.refused("/predict", {"input": ["mud", LONG]})
     assert (status, code) == (413, "context_length_exceeded")
-    assert message.startswith("input[1] has ") and 'the model reads 24; send less of it, or "truncate": true' in message
+    assert message == 'input[1] has more tokens than the 24 that the model reads; send less of it, or "truncate": true'
     (record,) = served.ask("/predict", {"input": LONG, "truncate": True}).content["data"]
-    assert record["cut"] and record["label"] == "snow"
+    assert record["cut"] and record["label"] == "snow" and record["tokens"] == 24
 
 
 @pytest.mark.parametrize(
@@ -86,55 +129,69 @@ def test_a_long_text_is_refused_or_cut(served):
         ("/v1/embeddings", b'"caf\xe9"', 400, "invalid_json", "the body must be JSON in UTF-8"),
         ("/v1/embeddings", b"[" * 15_000, 400, "invalid_json", "the body must be JSON: RecursionError"),
         ("/v1/embeddings", b"9" * 5_000, 400, "invalid_json", "the body must be JSON: ValueError"),
-        ("/v1/embeddings", ["mud"], 422, "invalid_value", "the body must be a JSON object, got a list"),
-        ("/classify", {}, 422, "invalid_value", "input must be a text or a list of texts, got nothing"),
-        ("/classify", {"input": []}, 422, "invalid_value", "input must have from 1 to 2,048 texts, got 0"),
+        ("/v1/embeddings", ["mud"], 400, "invalid_value", "the body must be a JSON object, got a list"),
+        ("/classify", {}, 400, "invalid_value", "input must be a text or a list of texts, got nothing"),
+        ("/classify", {"input": []}, 400, "invalid_value", "input must have from 1 to 2,048 texts, got 0"),
         (
             "/predict",
             {"input": "mud", "ids": ["a", "b"]},
-            422,
+            400,
             "invalid_value",
             "ids must be a list of texts, one for each",
         ),
-        ("/predict", {"input": "mud", "ids": "a"}, 422, "invalid_value", "ids must be a list of texts, got 'a'"),
-        ("/predict", {"input": " \n"}, 422, "invalid_value", "input has no text"),
-        ("/predict", b'{"input": "\\ud83d"}', 422, "invalid_value", "input has half of a surrogate pair"),
-        ("/predict", {"input": "mud", "question": "who?"}, 422, "invalid_value", "questions are for models trained"),
+        ("/predict", {"input": "mud", "ids": "a"}, 400, "invalid_value", "ids must be a list of texts, got 'a'"),
+        ("/predict", {"input": " \n"}, 400, "invalid_value", "input has no text"),
+        ("/predict", b'{"input": "\\ud83d"}', 400, "invalid_value", "input has half of a surrogate pair"),
+        ("/predict", {"input": "mud", "question": "who?"}, 400, "invalid_value", "questions are for models trained"),
         ("/v1/embeddings", {"input": "mud", "model": "gpt"}, 404, "model_not_found", "no model 'gpt' here"),
-        ("/v1/embeddings", {"input": "mud", "dimensions": 3}, 422, "invalid_value", "vectors of this model have 256"),
+        ("/v1/embeddings", {"input": "mud", "dimensions": 3}, 400, "invalid_value", "vectors of this model have 256"),
         ("/v1/embeddings", b"x" * 20_001, 413, "body_too_large", "the body has more than 20,000 bytes"),
         ("/v1/embeddings", b"x" * 20_000_000, 413, "body_too_large", "the body has more than 20,000 bytes"),
         ("/v1/embeddings", {"input": ["mud"] * 301}, 413, "too_many_tokens", "the texts have "),
         (
             "/predict",
             {"input": "mud", "top_k": 3},
-            422,
+            400,
             "invalid_value",
             "unknown field 'top_k'; /predict takes model, ",
         ),
-        ("/classify", {"input": "mud", "question": "who?"}, 422, "invalid_value", "unknown field 'question'"),
+        ("/classify", {"input": "mud", "question": "who?"}, 400, "invalid_value", "unknown field 'question'"),
+        ("/v1/embeddings", {"input": [[5, 10_000]]}, 400, "invalid_value", "token 10000 is none of this model's"),
+        ("/v1/embeddings", {"input": [[5], "mud"]}, 400, "invalid_value", "input[1] must be a list of token ids like"),
+        ("/v1/embeddings", {"input": [5, -1]}, 400, "invalid_value", "input[0] must be a list of token ids like"),
         (
             "/v1/embeddings",
-            {"input": [[101, 7592]]},
-            422,
+            {"input": [[5, 6]] * 151},
+            413,
+            "too_many_tokens",
+            "the texts have more tokens than the 300",
+        ),
+        ("/predict", {"input": [[5, 6]]}, 400, "invalid_value", "input[0] must be a text, got a list"),
+        ("/embed", {"input": "mud"}, 400, "invalid_value", "inputs must be a text or a list of texts, got nothing"),
+        ("/embed", {"inputs": "mud", "normalize": False}, 400, "invalid_value", "normalize must be true or left out, "),
+        (
+            "/embed",
+            {"inputs": "mud", "truncation_direction": "left"},
+            400,
             "invalid_value",
-            "input[0] must be a text, got a list; token",
+            "truncation_direction must be 'right' or left out, got 'left'",
         ),
         (
             "/v1/embeddings",
             {"input": "mud", "encoding_format": "int8"},
-            422,
+            400,
             "invalid_value",
             "encoding_format must be",
         ),
         (
             "/v1/embeddings",
             {"input": "mud", "truncate": 1},
-            422,
+            400,
             "invalid_value",
             "truncate must be true or false, got",
         ),
-        ("/v1/models", None, 404, "no_such_path", "no such path; there are /v1/embeddings, /classify, /predict, "),
+        ("/v1/models/gpt", None, 404, "model_not_found", "no model 'gpt' here; this server has 'weather'"),
+        ("/", None, 404, "no_such_path", "no such path; there are /v1/embeddings, /embed, /classify, /predict, "),
         ("/predict", None, 405, "method_not_allowed", "/predict takes POST, not GET"),
         ("/predict/", {"input": "mud"}, 404, "no_such_path", "no such path"),
     ],
@@ -209,7 +266,7 @@ def test_every_request_is_counted_once_whatever_became_of_it(served):
             served.wait_for("linformer_open_requests", 1)
         served.wait_for("linformer_open_requests", 0)
         seen.append(499)
-    assert {200, 422, 499} <= set(seen) <= {200, 422, 429, 499}
+    assert {200, 400, 499} <= set(seen) <= {200, 400, 429, 499}
     assert len(seen) == 205
     after = served.counts()
     for status in set(seen):
@@ -220,10 +277,10 @@ def test_every_request_is_counted_once_whatever_became_of_it(served):
 def test_health_and_metrics(served):
     found = served.ask("/health").content
     assert found["status"] == "ok" and found["model"] == "weather" and found["max_tokens_per_text"] == 24
-    assert found["paths"] == ["/v1/embeddings", "/classify", "/predict"]
+    assert found["paths"] == ["/v1/embeddings", "/embed", "/classify", "/predict"]
     counts = served.counts()
     assert counts["linformer_failed_batches_total"] == 0
-    assert counts["linformer_batch_documents_count"] > 0 and counts["linformer_tokens_total"] > 0
+    assert counts["linformer_batch_windows_count"] > 0 and counts["linformer_tokens_total"] > 0
 
 
 def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
@@ -234,7 +291,7 @@ def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
         assert server.refused("/predict", {"input": "mud"}, headers=headers)[:2] == (401, "invalid_api_key")
         assert server.refused("/metrics", headers=headers)[0] == 401
     assert server.ask("/health").status == 200
-    assert server.refused("/predict", {"input": "mud", "truncate": True}, headers=key)[0] == 422
+    assert server.refused("/predict", {"input": "mud", "truncate": True}, headers=key)[0] == 400
     (record,) = server.ask("/predict", {"input": LONG}, headers=key).content["data"]
     assert not record["cut"] and record["tokens"] > 24
 
@@ -262,6 +319,59 @@ def test_sigterm_loses_nothing_that_was_accepted(start_server, classifier_run):
     assert [record["label"] for record in found[0][1]["data"]] == ["rain", "sun", "snow", "rain"]
     assert server.process.wait(timeout=20) == 0
     assert server.process.stderr.read() == "every accepted request was answered\n"
+
+
+def test_requests_that_are_left_unanswered_are_a_failure(start_server, classifier_run):
+    """A second interrupt ends the server at once; its exit status says that somebody got no answer."""
+    server = start_server(classifier_run.folder)
+    with server.connect() as connection:
+        begin_request(connection, "/predict", {"input": "mud"}, 5)
+        server.wait_for("linformer_open_requests", 1)
+        server.process.send_signal(signal.SIGINT)
+        while _takes_clients(server):
+            pass
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(timeout=20) == 1
+    assert server.process.stderr.read() == "stopped with 1 requests unanswered\n"
+
+
+def test_more_connections_than_may_be_make_room(start_server, classifier_run):
+    """Those that have been idle longest are closed; a request that is in work, and the newest, go on."""
+    server = start_server(classifier_run.folder, "--max-connections", "8")
+    connections = [server.connect() for _ in range(40)]
+    try:
+        rest = begin_request(connections[-1], "/predict", {"input": "mud"}, 5)
+        connections += [server.connect() for _ in range(40)]
+        connections[39].sendall(rest)
+        assert read_response(connections[39])[0] == 200
+        assert begin_request(connections[-1], "/predict", {"input": "mud"}, 1000) == b""
+        assert read_response(connections[-1])[0] == 200
+        assert all(connection.recv(1) == b"" for connection in connections[:39])
+    finally:
+        for connection in connections:
+            connection.close()
+    assert server.ask("/health").status == 200
+
+
+def test_descriptors_that_do_not_suffice_lower_the_connections(start_server, classifier_run):
+    """Before, the server logged a failure to accept two thousand times a second."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, hard))
+    try:
+        server = start_server(classifier_run.folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    connections = [server.connect() for _ in range(200)]
+    try:
+        assert server.ask("/health").status == 200
+    finally:
+        for connection in connections:
+            connection.close()
+    server.process.terminate()
+    assert server.process.wait(timeout=20) == 0
+    lines = server.process.stderr.read().splitlines()
+    assert re.fullmatch(r"at most \d+ connections, not 512: ulimit -n allows no more", lines[0])
+    assert lines[1:] == ["every accepted request was answered"]
 
 
 def _takes_clients(server):

@@ -1,6 +1,7 @@
 """``linformer serve``."""
 
 import importlib.util
+import os
 import sys
 import traceback
 from contextlib import suppress
@@ -12,6 +13,7 @@ from torch_linformer.cli import options
 from torch_linformer.cli.explaining import explain
 
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+_KERNELS = "64"  # of oneDNN and of torch's own cache; with their 1,024 a server of texts of all lengths grows for hours
 
 
 def serve(
@@ -28,6 +30,7 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8_000_000,
     max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a request")] = 131_072,
     max_queue: Annotated[int, typer.Option(min=1, help="requests in work at once")] = 256,
+    max_connections: Annotated[int, typer.Option(min=1, help="clients at once; the idle ones make room")] = 512,
     body_seconds: Annotated[float, typer.Option(min=0.1, help="seconds for a request to come")] = 30.0,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
@@ -38,6 +41,8 @@ def serve(
 
     SIGTERM or Ctrl-C ends it when every request that was accepted has its answer.
     """
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # read when torch first computes
+        os.environ.setdefault(cache, _KERNELS)
     missing = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise ValueError(f'{", ".join(missing)} not installed: pip install "torch-linformer[serve]"')
@@ -49,7 +54,7 @@ def serve(
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
     from torch_linformer.serving.served_model import load_served
-    from torch_linformer.serving.server import address, bind
+    from torch_linformer.serving.server import address, bind, connections_at_most
     from torch_linformer.serving.server import serve as answer_requests
 
     def on_failure(error: BaseException) -> None:
@@ -75,9 +80,14 @@ def serve(
         )
         if api_key is None and host not in ("127.0.0.1", "localhost", "::1"):
             _say("no --api-key: whoever reaches this port can use the model")
+        most = connections_at_most(max_connections)
+        if most < max_connections:
+            _say(f"at most {most} connections, not {max_connections}: ulimit -n allows no more")
         where = printable(f"serving {served.name} at {address(bound)}: {', '.join(served.paths)}")
-        left = answer_requests(Application(served, limits, on_failure), bound, lambda: print(where, flush=True))
+        left = answer_requests(Application(served, limits, on_failure), bound, most, lambda: print(where, flush=True))
     _say(f"stopped with {left} requests unanswered" if left else "every accepted request was answered")
+    if left:
+        raise typer.Exit(1)
 
 
 def _say(*lines: str) -> None:

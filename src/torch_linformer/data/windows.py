@@ -15,6 +15,7 @@ from torch_linformer.data.reading.documents import quiet
 from torch_linformer.errors import InputError
 
 _BATCH_BYTES = 4_000_000  # text per batch; an encoding takes about a hundred bytes of memory a token
+_BEYOND = 32  # tokens before a cut that may not be those of the whole text
 
 
 class DocumentEncoder:
@@ -124,6 +125,18 @@ class DocumentEncoder:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """All ids of each text, without special tokens."""
         return [encoding.ids for encoding in self._encode(texts, fast=True)]
+
+    def beginning(self, text: str, tokens: int, characters: int) -> str | None:
+        """The beginning of a text, of so many characters at most, whose first `tokens` ids are those of the whole text.
+
+        None where these characters have too few tokens. The time does not depend on the length of the text.
+        """
+        if len(text) <= characters:
+            return text
+        (encoding,) = self._encode([text[:characters]], fast=False)
+        words = encoding.word_ids
+        last = words.index(words[-1]) if words else 0  # this word may go on, and then have other tokens
+        return text[: encoding.offsets[last][0]] if last >= tokens + _BEYOND else None
 
     def count(self, text: str) -> tuple[int, int]:
         """Tokens and words of a text."""

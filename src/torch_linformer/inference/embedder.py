@@ -105,9 +105,14 @@ class Embedder:
         encode = self.encode if prompt_name is None else self._encoder(prompt=self.settings.prompt(prompt_name))
         return encode([document.text for document in documents])
 
-    def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[Embedded]:
-        """A vector for each document, from the windows that :meth:`prepare` made of them."""
-        vectors = document_means(self.windows.read(windows), windows)
+    def answer(
+        self, documents: Sequence[Document], windows: Windows, values: Sequence[Any] | None = None
+    ) -> Iterator[Embedded]:
+        """A vector for each document, from the windows that :meth:`prepare` made of them.
+
+        ``values`` are what ``windows.read`` gives of these windows, which are read here if None.
+        """
+        vectors = document_means(self.windows.read(windows) if values is None else values, windows)
         if self.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         tokens = dict(zip(windows["document"], windows["num_tokens"], strict=True))

@@ -61,9 +61,15 @@ class TaskPredictor:
         columns = self.task.documents(documents)
         return self.encode(columns["text"], columns.get("question"))
 
-    def answer(self, documents: Sequence[Document], windows: Windows) -> Iterator[dict[str, Any]]:
-        """A record for each document, from the windows that :meth:`prepare` made of them."""
-        answers = self.task.answers(self.windows.read(windows), windows, self.task.documents(documents))
+    def answer(
+        self, documents: Sequence[Document], windows: Windows, values: Sequence[Any] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """A record for each document, from the windows that :meth:`prepare` made of them.
+
+        ``values`` are what ``windows.read`` gives of these windows, which are read here if None.
+        """
+        values = self.windows.read(windows) if values is None else values
+        answers = self.task.answers(values, windows, self.task.documents(documents))
         sizes = zip(windows["document"], windows["num_tokens"], windows["length"], strict=True)
         tokens_and_read = {number: (tokens, read) for number, tokens, read in sizes}
         for number, document in enumerate(documents):

@@ -82,17 +82,11 @@ class WindowReader:
         return found
 
 
-def split_windows(windows: Windows, number: int) -> list[Windows]:
-    """The windows of each of so many documents by themselves, each numbered 0 there."""
-    parts: list[Windows] = [{name: [] for name in windows} for _ in range(number)]
-    for at, document in enumerate(windows["document"]):
-        for name, column in windows.items():
-            parts[document][name].append(0 if name == "document" else column[at])
-    return parts
+def split_windows(windows: Windows) -> list[Windows]:
+    """Each window by itself."""
+    return [{name: [column[at]] for name, column in windows.items()} for at in range(len(windows["length"]))]
 
 
 def join_windows(parts: Sequence[Windows]) -> Windows:
-    """The windows of several documents, of which :func:`split_windows` made parts, as those of one call."""
-    joined: Windows = {name: [row for part in parts for row in part[name]] for name in parts[0]}
-    joined["document"] = [number for number, part in enumerate(parts) for _ in part["document"]]
-    return joined
+    """The windows of all parts, one part after the other."""
+    return {name: [row for part in parts for row in part[name]] for name in parts[0]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,15 +15,18 @@ from starlette.routing import Route
 
 from torch_linformer.serving.batcher import Batcher, BatchError
 from torch_linformer.serving.counters import Counters
-from torch_linformer.serving.json_answers import json_answer
+from torch_linformer.serving.json_answers import json_line, json_response
 from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.model_answers import Answerer
-from torch_linformer.serving.refusals import ClientGoneError, Refusal
-from torch_linformer.serving.request_forms import FIELDS, read_request
+from torch_linformer.serving.refusals import ClientGoneError, Refusal, no_model
+from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT, read_request
 from torch_linformer.serving.served_model import ServedModel
 
 GONE = 499  # counted for a client that closed its connection; it gets nothing
-WATCHED = ("/health", "/metrics")
+ASKED = (EMBEDDINGS, EMBED, CLASSIFY, PREDICT)
+MODELS = "/v1/models"
+WATCHED = ("/health", "/metrics", MODELS)
+CPU_BATCH_TOKENS = 2_048  # a batch of more takes no less time a token (docs/log.md), and short texts wait for it
 Endpoint = Callable[..., Awaitable[Response]]
 
 
@@ -41,29 +45,35 @@ class Application:
 
     def __init__(self, model: ServedModel, limits: Limits, on_failure: Callable[[BaseException], object]) -> None:
         self.model, self.limits, self.on_failure = model, limits, on_failure
+        self.began = int(time.time())
         self.open = 0  # requests for the model that have begun and not ended
-        self.counters = Counters(open_requests=lambda: self.open, waiting=lambda: len(self.batcher.waiting))
+        self.counters = Counters(open_requests=lambda: self.open, waiting=lambda: self.batcher.waiting)
+        reader = model.embedder.windows
         self.batcher = Batcher(
-            model.embedder.windows.batch_size, on_batch=self.counters.computed, on_failure=self._batch_failed
+            reader.batch_size,
+            CPU_BATCH_TOKENS if reader.device == "cpu" else math.inf,
+            on_batch=self.counters.computed,
+            on_failure=self._batch_failed,
         )
         self.answerer = Answerer(model, self.batcher, limits)
         routes = [
             Route("/health", self._counted(self.health), methods=["GET"]),
             Route("/metrics", self._counted(self.metrics), methods=["GET"]),
-            *(Route(path, self._counted(self.ask), methods=["POST"]) for path in FIELDS),
+            *(Route(path, self._counted(self.models), methods=["GET"]) for path in (MODELS, MODELS + "/{name:path}")),
+            *(Route(path, self._counted(self.ask), methods=["POST"]) for path in ASKED),
         ]
         self.asgi = Starlette(routes=routes, exception_handlers={HTTPException: self._counted(self.elsewhere)})
         self.asgi.router.redirect_slashes = False
 
     async def health(self, request: Request) -> Response:
         """That the server is up, and what it serves; without a key, for whoever watches it."""
-        return json_answer(
+        return _json(
             {
                 "status": "ok",
                 "model": self.model.name,
                 "paths": self.model.paths,
                 "max_tokens_per_text": self.model.longest,
-                "waiting": len(self.batcher.waiting),
+                "waiting": self.batcher.waiting,
             }
         )
 
@@ -72,12 +82,22 @@ class Application:
         self._check_key(request)
         return Response(self.counters.text(), media_type="text/plain; version=0.0.4")
 
+    async def models(self, request: Request) -> Response:
+        """The model that is served, as OpenAI lists its own, or by its name."""
+        self._check_key(request)
+        name = request.path_params.get("name", self.model.name)
+        if name != self.model.name:
+            raise no_model(name, self.model.name)
+        model = {"id": name, "object": "model", "created": self.began, "owned_by": "torch-linformer"}
+        return _json(model if request.path_params else {"object": "list", "data": [model]})
+
     async def elsewhere(self, request: Request, error: HTTPException) -> Response:
         """A path or a method that is not there."""
         path = request.url.path
         if error.status_code == 405:
-            method = "GET" if path in WATCHED else "POST"
-            raise Refusal(405, f"{path} takes {method}, not {request.method}", code="method_not_allowed")
+            method = "POST" if path in ASKED else "GET"
+            message = f"{path} takes {method}, not {request.method}"
+            raise Refusal(405, message, code="method_not_allowed", allow=method)
         raise Refusal(404, f"no such path; there are {', '.join([*self.model.paths, *WATCHED])}", code="no_such_path")
 
     async def ask(self, request: Request) -> Response:
@@ -97,7 +117,7 @@ class Application:
             await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
                 raise ClientGoneError
-            return json_answer(answering.result())
+            return json_response(answering.result())
         finally:
             answering.cancel()
             leaving.cancel()
@@ -146,7 +166,7 @@ class Application:
                 response = Response(status_code=GONE)  # the connection is closed
             finally:
                 self.open -= for_model
-                known = path in FIELDS or path in WATCHED
+                known = path in ASKED or path in WATCHED
                 self.counters.ended(path if known else "other", status, time.monotonic() - begin)
             return response
 
@@ -167,3 +187,7 @@ class Application:
     def _batch_failed(self, error: BaseException) -> None:
         self.counters.failures.inc()
         self.on_failure(error)
+
+
+def _json(content: Any) -> Response:
+    return json_response(json_line(content))

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_DOCUMENTS = (1, 2, 4, 8, 16, 32, 64, 128)
+_WINDOWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Counters:
@@ -17,7 +17,7 @@ class Counters:
 
     Args:
         open_requests: tells how many requests for the model have begun and not ended.
-        waiting: tells how many documents wait.
+        waiting: tells how many windows wait.
     """
 
     def __init__(self, *, open_requests: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -27,11 +27,16 @@ class Counters:
         self.seconds = Histogram(
             "linformer_request_seconds", "time to an answer of status 200", ("path",), buckets=_SECONDS, **here
         )
-        self.batches = Histogram("linformer_batch_documents", "documents of a batch", buckets=_DOCUMENTS, **here)
+        self.batches = Histogram(
+            "linformer_batch_windows",
+            "windows of a batch",
+            buckets=_WINDOWS,
+            **here,
+        )
         self.tokens = Counter("linformer_tokens", "tokens that the model was given", **here)
         self.failures = Counter("linformer_failed_batches", "batches that the model failed at", **here)
         Gauge("linformer_open_requests", "requests that have begun and not ended", **here).set_function(open_requests)
-        Gauge("linformer_waiting_documents", "documents in the queue", **here).set_function(waiting)
+        Gauge("linformer_waiting_windows", "windows in the queue", **here).set_function(waiting)
 
     def ended(self, path: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -39,9 +44,9 @@ class Counters:
         if status == 200:
             self.seconds.labels(path).observe(seconds)
 
-    def computed(self, documents: int, tokens: int) -> None:
+    def computed(self, windows: int, tokens: int) -> None:
         """Count a batch."""
-        self.batches.observe(documents)
+        self.batches.observe(windows)
         self.tokens.inc(tokens)
 
     def text(self) -> bytes:

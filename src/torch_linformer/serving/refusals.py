@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from torch_linformer.serving.json_answers import json_answer
+from torch_linformer.serving.json_answers import json_line, json_response
 
 KINDS = {  # what clients of OpenAI's API tell errors apart by
     401: "authentication_error",
@@ -23,11 +23,14 @@ class Refusal(Exception):
         message: one line: what was expected, what came, and the remedy.
         code: a short name of the reason, for programs.
         param: the field of the request that is wrong, if it is one.
+        allow: the methods that the path has, of a request by another.
     """
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, code: str, param: str | None = None, allow: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
+        self.status, self.message, self.code, self.param, self.allow = status, message, code, param, allow
 
     def response(self) -> Response:
         """The answer to the client, in OpenAI's form."""
@@ -37,10 +40,30 @@ class Refusal(Exception):
             "param": self.param,
             "code": self.code,
         }
-        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": RETRY_SECONDS}}.get(self.status, {})
-        if self.status == 408:  # the rest of the body may still come
-            headers = {"connection": "close"}
-        return json_answer({"error": error}, self.status, headers)
+        headers = {
+            401: {"www-authenticate": "Bearer"},
+            405: {"allow": self.allow or ""},
+            408: {"connection": "close"},  # the rest of the body may still come
+            429: {"retry-after": RETRY_SECONDS},
+        }
+        return json_response(json_line({"error": error}), self.status, headers.get(self.status))
+
+
+def wrong_value(param: str, message: str) -> Refusal:
+    """A field of a request has a value that it cannot have."""
+    return Refusal(400, message, code="invalid_value", param=param)
+
+
+def no_model(name: str, served: str) -> Refusal:
+    """Another model is asked for than the one that is served."""
+    return Refusal(
+        404, f"no model {quoted(name)} here; this server has {served!r}", code="model_not_found", param="model"
+    )
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text from a client, in ASCII."""
+    return ascii(text if len(text) <= 60 else text[:60] + "...")
 
 
 class ClientGoneError(Exception):

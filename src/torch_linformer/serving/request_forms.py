@@ -1,20 +1,18 @@
 """What a client asked for, read from the body of its request; whatever is wrong there is a `Refusal`."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_linformer.serving.refusals import Refusal
+from torch_linformer.serving.refusals import Refusal, no_model, quoted, wrong_value
 
 MOST_TEXTS = 2048  # of one request, as OpenAI has it
-EMBEDDINGS = "/v1/embeddings"
-_OURS = ("model", "input", "ids", "truncate")
-FIELDS = {
-    EMBEDDINGS: (*_OURS, "encoding_format", "dimensions", "user", "prompt_name"),
-    "/classify": _OURS,
-    "/predict": (*_OURS, "question"),
-}
+EMBEDDINGS = "/v1/embeddings"  # OpenAI's form
+EMBED = "/embed"  # text-embeddings-inference's
+CLASSIFY, PREDICT = "/classify", "/predict"
+_SAME = ("model", "input", "ids", "truncate")
+_OURS = {CLASSIFY: _SAME, PREDICT: (*_SAME, "question")}  # clients of the others send fields of other servers too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +20,18 @@ class Asked:
     """A request that is well formed.
 
     Attributes:
-        texts: one or more, none of them empty.
+        texts: one or more, none of them empty; none where they came as
+        token_ids: none of them empty.
         ids: what the client calls each of them, if anything; each answer has its own.
         truncate: whether longer texts are cut; None leaves it to the server.
         as_base64: whether vectors are wanted as bytes in base64, little-endian float32.
-        dimensions: how many numbers a vector must have, if that is asked for.
+        dimensions: of a vector, the first ones, if not all are asked for.
         question: asked of every text.
         prompt_name: which of the model's prompts stands before every text; None leaves it to the model.
     """
 
-    texts: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    token_ids: tuple[list[int], ...] = ()
     ids: tuple[str, ...] | None = None
     truncate: bool | None = None
     as_base64: bool = False
@@ -44,28 +44,41 @@ def read_request(body: bytes, path: str, served: str) -> Asked:
     """The request in the body of a POST to ``path``, for the model that clients call ``served``."""
     fields = _read_object(body)
     for name in fields:
-        if name not in FIELDS[path]:
-            raise _wrong(name, f"unknown field {quoted(name)}; {path} takes {', '.join(FIELDS[path])}")
+        if name not in _OURS.get(path, fields):
+            raise wrong_value(name, f"unknown field {quoted(name)}; {path} takes {', '.join(_OURS[path])}")
     named = _typed(fields, "model", str, "a text")
     if named is not None and named != served:
-        raise Refusal(
-            404, f"no model {quoted(named)} here; this server has {served!r}", code="model_not_found", param="model"
-        )
-    form = _typed(fields, "encoding_format", str, "'float' or 'base64'") or "float"
-    if form not in ("float", "base64"):
-        raise _wrong("encoding_format", f"encoding_format must be 'float' or 'base64', got {quoted(form)}")
-    question = _typed(fields, "question", str, "a text")
-    _typed(fields, "user", str, "a text")  # OpenAI's name for whoever asks, which changes no answer
-    texts = _texts(fields)
-    return Asked(
-        texts=texts,
-        ids=_ids(fields, len(texts)),
-        truncate=_typed(fields, "truncate", bool, "true or false"),
-        as_base64=form == "base64",
-        dimensions=_typed(fields, "dimensions", int, "a whole number"),
-        question=None if question is None else _text(question, "question"),
-        prompt_name=_typed(fields, "prompt_name", str, "a text"),
-    )
+        raise no_model(named, served)
+    read = _vector_fields(fields, path) if path in (EMBEDDINGS, EMBED) else _prediction_fields(fields)
+    return Asked(**read, truncate=_typed(fields, "truncate", bool, "true or false"))
+
+
+def _vector_fields(fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What a request for vectors has of its own, in OpenAI's form or that of text-embeddings-inference."""
+    for name, only in (("normalize", (None, True)), ("truncation_direction", (None, "right", "Right"))):
+        if path == EMBED and fields.get(name) not in only:
+            raise wrong_value(name, f"{name} must be {_kind(only[1])} or left out, got {_kind(fields[name])}")
+    form = None if path == EMBED else _typed(fields, "encoding_format", str, "'float' or 'base64'")
+    if form not in (None, "float", "base64"):
+        raise wrong_value("encoding_format", f"encoding_format must be 'float' or 'base64', got {quoted(form)}")
+    name = "inputs" if path == EMBED else "input"
+    rows = _token_ids(fields.get(name), name)
+    texts = () if rows else _texts(fields, name)
+    return {
+        "token_ids": rows,
+        "texts": texts,
+        "ids": None if path == EMBED else _ids(fields, len(texts or rows)),
+        "as_base64": form == "base64",
+        "dimensions": _typed(fields, "dimensions", int, "a whole number"),
+        "prompt_name": _typed(fields, "prompt_name", str, "a text"),
+    }
+
+
+def _prediction_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request for predictions has of its own."""
+    texts, question = _texts(fields, "input"), _typed(fields, "question", str, "a text")
+    asked = None if question is None else _text(question, "question")
+    return {"texts": texts, "ids": _ids(fields, len(texts)), "question": asked}
 
 
 def _read_object(body: bytes) -> Mapping[str, Any]:
@@ -77,24 +90,41 @@ def _read_object(body: bytes) -> Mapping[str, Any]:
         reason = error if isinstance(error, json.JSONDecodeError) else type(error).__name__
         raise Refusal(400, f"the body must be JSON: {reason}", code="invalid_json") from None
     if not isinstance(fields, dict):
-        raise Refusal(422, f"the body must be a JSON object, got {_kind(fields)}", code="invalid_value")
+        raise Refusal(400, f"the body must be a JSON object, got {_kind(fields)}", code="invalid_value")
     return fields
 
 
-def _texts(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    given = fields.get("input")
-    if isinstance(given, str):
-        return (_text(given, "input"),)
-    if not isinstance(given, list):
-        got = "nothing" if "input" not in fields else _kind(given)
-        raise _wrong("input", f"input must be a text or a list of texts, got {got}")
-    if not 1 <= len(given) <= MOST_TEXTS:
-        raise _wrong("input", f"input must have from 1 to {MOST_TEXTS:,} texts, got {len(given):,}")
-    for number, text in enumerate(given):
+def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = fields.get(name)
+    if isinstance(value, str):
+        return (_text(value, name),)
+    if not isinstance(value, list):
+        got = "nothing" if name not in fields else _kind(value)
+        raise wrong_value(name, f"{name} must be a text or a list of texts, got {got}")
+    _check_number(value, name)
+    for number, text in enumerate(value):
         if not isinstance(text, str):
-            hint = "; token ids are not taken" if isinstance(text, (int, list)) else ""
-            raise _wrong("input", f"input[{number}] must be a text, got {_kind(text)}{hint}")
-    return tuple(_text(text, f"input[{number}]") for number, text in enumerate(given))
+            raise wrong_value(name, f"{name}[{number}] must be a text, got {_kind(text)}")
+    return tuple(_text(text, f"{name}[{number}]") for number, text in enumerate(value))
+
+
+def _token_ids(value: Any, name: str) -> tuple[list[int], ...]:
+    """Lists of token ids, or one; none where the value is something else."""
+    if not isinstance(value, list) or not value:
+        return ()
+    rows = value if isinstance(value[0], list) else [value]
+    if type(rows[0][0] if rows[0] else 0) is not int:
+        return ()
+    _check_number(rows, name)
+    for number, row in enumerate(rows):
+        if not isinstance(row, list) or not row or any(type(token) is not int or token < 0 for token in row):
+            raise wrong_value(name, f"{name}[{number}] must be a list of token ids like the others, 0 or more")
+    return tuple(rows)
+
+
+def _check_number(rows: Sequence[Any], name: str) -> None:
+    if not 1 <= len(rows) <= MOST_TEXTS:
+        raise wrong_value(name, f"{name} must have from 1 to {MOST_TEXTS:,} texts, got {len(rows):,}")
 
 
 def _ids(fields: Mapping[str, Any], number: int) -> tuple[str, ...] | None:
@@ -102,17 +132,20 @@ def _ids(fields: Mapping[str, Any], number: int) -> tuple[str, ...] | None:
     if ids is None:
         return None
     if len(ids) != number or not all(isinstance(name, str) for name in ids):
-        raise _wrong("ids", f"ids must be a list of texts, one for each of the {number:,} of input")
+        raise wrong_value("ids", f"ids must be a list of texts, one for each of the {number:,} of input")
     return tuple(ids)
 
 
 def _text(text: str, name: str) -> str:
+    field = name.partition("[")[0]
     if not text.strip():
-        raise _wrong(name.partition("[")[0], f"{name} has no text")
+        raise wrong_value(field, f"{name} has no text")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _wrong(name.partition("[")[0], f"{name} has half of a surrogate pair, which is no character") from None
+        raise wrong_value(
+            name.partition("[")[0], f"{name} has half of a surrogate pair, which is no character"
+        ) from None
     return text
 
 
@@ -120,12 +153,8 @@ def _typed(fields: Mapping[str, Any], name: str, kind: type, expected: str) -> A
     """A field that may be absent or null; JSON's true is no number."""
     value = fields.get(name)
     if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        raise _wrong(name, f"{name} must be {expected}, got {_kind(value)}")
+        raise wrong_value(name, f"{name} must be {expected}, got {_kind(value)}")
     return value
-
-
-def _wrong(param: str, message: str) -> Refusal:
-    return Refusal(422, message, code="invalid_value", param=param)
 
 
 def _kind(value: Any) -> str:
@@ -138,8 +167,3 @@ def _kind(value: Any) -> str:
         type(None): lambda _: "null",
     }
     return names.get(type(value), lambda _: "a number")(value)
-
-
-def quoted(text: str) -> str:
-    """The beginning of a text from a client, in ASCII."""
-    return ascii(text if len(text) <= 60 else text[:60] + "...")

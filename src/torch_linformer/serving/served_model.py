@@ -4,11 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerFast
+
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embedder import Embedder, embedder_of
 from torch_linformer.inference.task_predictor import TaskPredictor, predicting_task
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT
+
+Ability = Embedder | TaskPredictor
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,14 @@ class ServedModel:
 
     Attributes:
         name: what clients call it.
+        tokenizer: of the model.
         embedder: makes vectors, with any model.
         predictor: predicts what the model's task is; None where it has no such task, because of
         no_prediction: in words.
     """
 
     name: str
+    tokenizer: PreTrainedTokenizerFast
     embedder: Embedder
     predictor: TaskPredictor | None
     no_prediction: str
@@ -41,14 +48,24 @@ class ServedModel:
     @property
     def paths(self) -> list[str]:
         """Where it can be asked."""
-        found = ["/v1/embeddings"]
-        found += ["/classify"] if self.classifies else []
-        return found + (["/predict"] if self.predictor is not None else [])
+        classify = [CLASSIFY] if self.classifies else []
+        return [EMBEDDINGS, EMBED, *classify, *([] if self.predictor is None else [PREDICT])]
 
     @property
     def longest(self) -> int:
         """Tokens of a text that are read at once."""
         return self.embedder.encode.max_length
+
+    def has_dimensions(self, number: int) -> bool:
+        """Whether vectors may have so many: all, or fewer where the configuration says that the first ones suffice.
+
+        It says so as vLLM reads it: ``matryoshka_dimensions`` lists them, or ``is_matryoshka`` allows any number.
+        """
+        config = self.embedder.encoder.config
+        fewer = getattr(config, "matryoshka_dimensions", None) or range(1, self.embedder.width)
+        cut = hasattr(config, "matryoshka_dimensions") or getattr(config, "is_matryoshka", False)
+        words = self.embedder.vectors.lexical is not None  # they stand at the end
+        return number == self.embedder.width or (bool(cut) and not words and number in fewer)
 
 
 def load_served(
@@ -79,4 +96,4 @@ def load_served(
     else:
         predictor = TaskPredictor(model, tokenizer, **same)
     embedder = embedder_of(folder, model, tokenizer, **same)
-    return ServedModel(name or Path(folder).resolve().name, embedder, predictor, no_prediction)
+    return ServedModel(name or Path(folder).resolve().name, tokenizer, embedder, predictor, no_prediction)

@@ -2,25 +2,39 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from torch_linformer.errors import InputError
 from torch_linformer.serving.application import Application
 
-BACKLOG = 2048  # connections that wait until they are taken
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+BACKLOG = 2048  # connections that wait until they are taken,
+TAKEN = 16  # so many at once
+SPARE = 3 * TAKEN  # descriptors for what is taken and closed meanwhile, and for files
+KEEP_ALIVE = 75  # seconds without a request after which a connection is closed
 UNREAD_SECONDS = 10.0  # that a client has for taking its answer after the last one was made
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that has its port and takes no clients yet; port 0 takes a free one."""
     try:
-        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family)
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)  # asyncio sends without delay (TCP_NODELAY) where it sees TCP
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a server that has just ended
             bound.bind(place)
@@ -39,10 +53,22 @@ def address(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(application: Application, bound: socket.socket, on_ready: Callable[[], object]) -> int:
+def connections_at_most(wanted: int) -> int:
+    """So many, or fewer where the process may not open so many files."""
+    if resource is None:
+        return wanted
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = files - len(os.listdir("/dev/fd")) - SPARE
+    if most < 1:
+        raise InputError(f"ulimit -n is {files}, which leaves no descriptor for a client; allow {SPARE + 64} or more")
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, most)
+
+
+def serve(application: Application, bound: socket.socket, most: int, on_ready: Callable[[], object]) -> int:
     """Answer requests until SIGTERM or SIGINT; then take no more, answer those that were taken, and return.
 
-    A second SIGINT ends it at once. ``on_ready`` is called when clients can connect and these signals are heeded.
+    A second SIGINT ends it at once. ``on_ready`` is called when clients can connect and these signals are heeded. Of
+    more connections than ``most``, the one that has been idle longest is closed.
 
     Returns:
         How many accepted requests were left without an answer: none, but for a second SIGINT.
@@ -50,7 +76,7 @@ def serve(application: Application, bound: socket.socket, on_ready: Callable[[],
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the application tells what matters
     config = uvicorn.Config(
         application.asgi,
-        http="h11",
+        http=cast(type[asyncio.Protocol], partial(Connection, most=most)),
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -58,9 +84,49 @@ def serve(application: Application, bound: socket.socket, on_ready: Callable[[],
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE,
+        backlog=TAKEN,
     )
-    return asyncio.run(_serve(uvicorn.Server(config), application, bound, on_ready))
+    return asyncio.run(_serve(_Server(config), application, bound, on_ready))
+
+
+class Connection(H11Protocol):
+    """A connection that makes room for itself where there are as many as may be."""
+
+    def __init__(self, *args: Any, most: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.most = most
+        self.idle_since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close another one, or this one where all others are in work."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        if len(self.connections) > self.most:
+            idle = [each for each in self.connections if isinstance(each, Connection) and each.is_idle]
+            longest = min(idle, key=lambda each: each.idle_since)
+            self.connections.discard(longest)
+            longest.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Idle from now on."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request, or not all of its headers, and nothing to send."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered and not self.transport.get_write_buffer_size()
+
+
+class _Server(uvicorn.Server):
+    """Takes few connections at a time, so that those that must go are closed meanwhile; many may wait."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for bound in sockets or ():
+            bound.listen(BACKLOG)
 
 
 async def _serve(
