@@ -102,6 +102,8 @@ def attend_with_window(
             mask = once(("scores", length, offset, query.dtype), allowed) if len(parts) == 1 else allowed()
             output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), attn_mask=mask, scale=scale)
             output = output.view(query.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
+            if records_a_graph():  # where another program computes SDPA, its strides are other ones
+                output = output.clone(memory_format=torch.contiguous_format)
         else:
             output, softmax = _by_definition(part, slots, dropout_p, scale)
             if need_weights:
