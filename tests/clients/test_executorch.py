@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from exported_models import EXPORTED, classifier, inputs_of
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed: pip install executorch")
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner  # noqa: E402
-from executorch.exir import to_edge_transform_and_lower  # noqa: E402
-from executorch.runtime import Runtime  # noqa: E402
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.runtime import Runtime
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])

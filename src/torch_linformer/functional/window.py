@@ -115,7 +115,7 @@ def attend_with_window(
     if slots_k.shape[2] == 0:
         near = Near(key, value, key_padding, reach, offset)
         alone = once(("alone", length, offset), lambda: ~near.visible(1, length).any(dim=-1).unsqueeze(1))
-        output, joined = (None if x is None else x.masked_fill(alone, 0.0) for x in (output, joined))
+        output, joined = output.masked_fill(alone, 0.0), None if joined is None else joined.masked_fill(alone, 0.0)
     return output, joined
 
 
