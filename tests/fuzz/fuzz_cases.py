@@ -33,6 +33,8 @@ class Case:
         fill: what stands at padding.
         unbatched: the one row is handed over without a batch.
         seed: of the parameters and tokens.
+        scores: a factor on the learned queries of slots chosen by the input, and
+        steepness: what is added to the logarithms of how steep their priors are.
     """
 
     module: str
@@ -42,6 +44,8 @@ class Case:
     fill: str = "nan"
     unbatched: bool = False
     seed: int = 0
+    scores: float = 1.0
+    steepness: float = 0.0
 
     @property
     def causal(self):
@@ -70,7 +74,8 @@ class Case:
                     parameter.normal_(1.5 if name.endswith("log_time") else 0.0, 0.5)
             for projection in module.modules():
                 if isinstance(projection, nn.DynamicProjection):
-                    projection.weight.normal_()
+                    projection.weight.normal_().mul_(self.scores)
+                    projection.log_steepness.add_(self.steepness)
         return module
 
     def draw(self):

@@ -20,6 +20,8 @@ PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 PADDING = ("-inf float32", "-1e9 float32", "-1e4 float64", "-1e3 bfloat16", "min float16", "min float32")
 FILLS = st.sampled_from(["0", "nan", "inf", "-inf", "1e30"])
 SEEDS = st.integers(0, 99)
+SCORES = st.sampled_from([1.0, 1.0, 30.0, 1000.0])
+STEEPNESS = st.sampled_from([0.0, 0.0, 6.0, -8.0])
 SHORT = st.integers(0, 13)
 LONG = st.integers(60, 140)  # beyond 64 and 128: the chunks of causal attention and the blocks of a window
 
@@ -103,8 +105,8 @@ def handing_over(draw, batch):
     unbatched = batch == 1 and draw(st.booleans())
     options = {} if draw(st.booleans()) else {"batch_first": False}
     mask = draw(st.sampled_from(["bool", "needed"]) | st.sampled_from(PADDING))
-    fill = draw(FILLS)
-    return {"options": options, "mask": mask, "fill": fill, "unbatched": unbatched, "seed": draw(SEEDS)}
+    common = {"options": options, "mask": mask, "fill": draw(FILLS), "unbatched": unbatched, "seed": draw(SEEDS)}
+    return {**common, "scores": draw(SCORES), "steepness": draw(STEEPNESS)}
 
 
 @st.composite

@@ -108,11 +108,11 @@ def test_a_question_is_asked_of_every_text(model_copy):
     )
 
 
-def test_answers_keep_the_ids_of_their_texts(classifier_run):
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/predict"])
+def test_answers_keep_the_ids_of_their_texts(classifier_run, path):
     application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
-    for path in ("/v1/embeddings", "/classify", "/predict"):
-        _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
-        assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
+    _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
+    assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
 
 
 def test_models_that_predict_nothing_say_so(model_copy):

@@ -174,11 +174,9 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
         queries, shift, log_steepness, scored, *pooled = ctx.saved_tensors
         prior, place, reach = SegmentPrior(shift, log_steepness), ctx.place, ctx.reach
-        *of_pooled_slots, of_log_mass = of_outputs
-        of_slots = [x.to(y.dtype) for x, y in zip(of_pooled_slots, pooled, strict=True)]
-        sums = {"dtype": of_log_mass.dtype, "device": of_log_mass.device}
-        of_queries = torch.zeros(queries.shape, **sums)
-        of_shift, of_steepness = torch.zeros(shift.shape, **sums), torch.zeros(shift.shape, **sums)
+        of_log_mass = of_outputs[-1]
+        of_slots = [x.to(y.dtype) for x, y in zip(of_outputs[:-1], pooled, strict=True)]
+        of_queries, of_shift, of_steepness = (of_log_mass.new_zeros(x.shape) for x in (queries, shift, shift))
         blocks = list(blocks_of_slots(reach, queries, scored))
         of_sequences = _GradientsOfBlocks([scored, *pooled], reach.are_whole(blocks), of_log_mass.dtype)
         for block in blocks:

@@ -13,8 +13,9 @@ def blocks_of(length: int, block: int) -> int:
     """Blocks that hold ``length`` positions; in a recorded graph, enough for it to serve every length."""
     if records_a_graph():
         # One block and several would be two graphs; so would filling up by no position and by some.
-        number: Any = length // block + 1
-        return number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
+        number: Any = length // block + 1  # a tensor in a trace
+        enough: int = number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
+        return enough
     return -(-length // block)
 
 

@@ -102,6 +102,8 @@ def attend_with_window(
             mask = once(("scores", length, offset, query.dtype), allowed) if len(parts) == 1 else allowed()
             output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), attn_mask=mask, scale=scale)
             output = output.view(query.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
+            if records_a_graph():  # where another program computes SDPA, its strides are other ones
+                output = output.clone(memory_format=torch.contiguous_format)
         else:
             output, softmax = _by_definition(part, slots, dropout_p, scale)
             if need_weights:
@@ -113,7 +115,7 @@ def attend_with_window(
     if slots_k.shape[2] == 0:
         near = Near(key, value, key_padding, reach, offset)
         alone = once(("alone", length, offset), lambda: ~near.visible(1, length).any(dim=-1).unsqueeze(1))
-        output, joined = (None if x is None else x.masked_fill(alone, 0.0) for x in (output, joined))
+        output, joined = output.masked_fill(alone, 0.0), None if joined is None else joined.masked_fill(alone, 0.0)
     return output, joined
 
 

@@ -76,7 +76,7 @@ class LinformerForConditionalGeneration(GenerationWithOurCache, LinformerPreTrai
             ValueError: where they do not share their embeddings.
         """
         if new_num_tokens is None and not args and not kwargs:
-            return cast(nn.Embedding, self.get_input_embeddings())
+            return self.get_input_embeddings()
         if not self._shares_embeddings:
             raise ValueError(
                 "encoder and decoder have embeddings of their own: model.encoder.resize_token_embeddings(...) resizes "
