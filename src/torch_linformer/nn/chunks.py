@@ -1,5 +1,6 @@
 """A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -35,9 +36,9 @@ def is_watched(module: nn.Module) -> bool:
 
 
 def must_be_called(module: nn.Module) -> bool:
-    """Whether a hook runs before ``module`` does, as FSDP2's, which gathers its parameters: none of its other methods
-    may then be used in its place."""
-    return bool(module._forward_pre_hooks)
+    """Whether FSDP2 wraps ``module`` by itself: only a call gathers its parameters, none of its other methods does."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # loaded by whoever wraps a module, and by nobody else
+    return isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
 def cut(length: int, size: int | None) -> Iterator[slice]:
