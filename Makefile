@@ -82,7 +82,7 @@ fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=.
 	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
 	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --device=$(DEVICE) --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
 
-soak: setup  ## kill and damage bulk runs again and again, and compare their rows; a short one: ARGS="--documents 2000 --kills 3"
+soak: setup  ## kill and damage bulk runs again and again, and compare their rows; a short one: ARGS="--documents 1000 --kills 2"
 	@$(PY) tools/soak.py $(ARGS)
 
 check: setup  ## lint, formatting, types, and the files for GitHub by their schemas

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torch_linformer import __version__
+from torch_linformer.reporting.files import damage_of, file_state
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +19,17 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("damage", ["removed", "halved", "zeroed", "a byte changed"])
+def test_each_damage_of_the_soak_is_one(damage, tmp_path):
+    part = tmp_path / "part-00000.jsonl"
+    part.write_text('{"label": "rain"}\n')
+    state = file_state(part)
+    soak = script("soak")
+    assert set(soak.DAMAGES) == {"removed", "halved", "zeroed", "a byte changed"} and damage_of(part, state) is None
+    soak.DAMAGES[damage](part)
+    assert damage_of(part, state) is not None
 
 
 @pytest.fixture

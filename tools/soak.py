@@ -1,7 +1,7 @@
 """Does a bulk run come out the same however often it is killed and its parts are damaged?
 
-    python tools/soak.py                                     # five minutes on a machine that does nothing else
-    python tools/soak.py --documents 2000 --kills 3          # a short one; --seed repeats a run
+    python tools/soak.py                                     # some minutes
+    python tools/soak.py --documents 1000 --kills 2          # a short one; --seed repeats a run
 
 Trains a tiny model, and lets `linformer predict` and `linformer embed` answer made documents, in parts of a second,
 without an interruption. Then each runs again: it is killed by `kill -9` at random moments, also while it starts and
@@ -12,7 +12,6 @@ byte. In the end the rows must be those of the first run, bit for bit. All of it
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -147,8 +146,8 @@ def soak(arguments: list[str], folder: Path, kills: int, draw: random.Random) ->
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--documents", type=int, default=5_000)
-    parser.add_argument("--kills", type=int, default=8, help="of each command")
+    parser.add_argument("--documents", type=int, default=3_000)
+    parser.add_argument("--kills", type=int, default=5, help="of each command")
     parser.add_argument("--workers", type=int, default=1, help="processes that compute")
     parser.add_argument("--precision", default="bf16", help="what depends most on which documents are a batch  [bf16]")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="[another one each time]")
@@ -163,8 +162,8 @@ def main() -> int:
         given = [str(model), str(folder / "documents.jsonl"), *options]
         rows = [soak([command, *given], folder, chosen.kills, draw) for command in ("predict", "embed")]
     facts = machine_facts("cpu")
-    print(f"{chosen.documents:,} documents, {time.monotonic() - start:.0f} s in all, on {facts['cores']} cores of")
-    print(f"{facts['processor']}, Python {platform.python_version()}")
+    took = f"{chosen.documents:,} documents, {time.monotonic() - start:.0f} s in all"
+    print(f"{took}, {facts['cores']} cores of {facts['processor']}, Python {facts['Python']}")
     columns = ["command", "seconds without kills", "parts", "kills", "parts damaged", "parts made anew", "rows"]
     print(markdown_table(columns, rows))
     return 0 if all(row[-1] == "the same" for row in rows) else 1
