@@ -17,7 +17,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test coverage fuzz clients test-clients test-hf check docs build release-check clean
+.PHONY: help setup train test coverage fuzz clients test-clients test-hf soak-serve check docs build release-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,9 @@ SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=... repeats a run
 	@echo "to repeat this run: make fuzz SEED=$(SEED) CASES=$(CASES)"
 	@CASES=$(CASES) $(PY) -m pytest tests/fuzz --device=$(DEVICE) --hypothesis-seed=$(SEED) --numprocesses=auto --dist=load $(ARGS)
+
+soak-serve: setup  ## a server under all that clients may do, for minutes; ARGS="path/to/model --minutes 10"
+	@$(PY) tools/soak_serve.py $(ARGS)
 
 check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
 	@$(PY) -m ruff check .
