@@ -115,23 +115,29 @@ def test_vectors_are_cut_where_the_model_says_so(model_copy, says):
     for name, value in says.items():
         setattr(config, name, value)
     config.save_pretrained(model_copy)
-    application = Application(load_served(str(model_copy), device="cpu"), Limits(), print)
-    whole = post(application, "/v1/embeddings", {"input": "mud"})[1]["data"][0]["embedding"]
-    status, content = post(application, "/v1/embeddings", {"input": "mud", "dimensions": 16})
+    served = load_served(str(model_copy), device="cpu")
+
+    def asked(path, content):
+        return post(Application(served, Limits(), print), path, content)
+
+    whole = asked("/v1/embeddings", {"input": "mud"})[1]["data"][0]["embedding"]
+    status, content = asked("/v1/embeddings", {"input": "mud", "dimensions": 16})
     if not says:
         assert status == 400 and content["error"]["message"].endswith("dimensions, not 16; leave dimensions out")
         return
     cut = np.asarray(whole[:16])
     assert content["data"][0]["embedding"] == pytest.approx((cut / np.linalg.norm(cut)).tolist(), abs=1e-6)
-    assert post(application, "/embed", {"inputs": "mud", "dimensions": 16})[1] == [content["data"][0]["embedding"]]
-    assert post(application, "/embed", {"inputs": "mud", "dimensions": len(whole) + 1})[0] == 400
-    assert post(application, "/embed", {"inputs": "mud", "dimensions": 0})[0] == 400
+    assert asked("/embed", {"inputs": "mud", "dimensions": 16})[1] == [content["data"][0]["embedding"]]
+    assert asked("/embed", {"inputs": "mud", "dimensions": len(whole) + 1})[0] == 400
+    assert asked("/embed", {"inputs": "mud", "dimensions": 0})[0] == 400
 
 
 def test_answers_keep_the_ids_of_their_texts(classifier_run):
-    application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
+    served = load_served(str(classifier_run.folder), device="cpu")
     for path in ("/v1/embeddings", "/classify", "/predict"):
-        _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
+        _, content = post(
+            Application(served, Limits(), print), path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]}
+        )
         assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
 
 
