@@ -17,7 +17,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test coverage fuzz soak clients test-clients test-hf check docs build release-check clean
+.PHONY: help setup train test coverage fuzz soak soak-serve clients test-clients test-hf check docs build release-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -84,6 +84,9 @@ fuzz: setup  ## test the mathematics with CASES=10000 drawn cases a test; SEED=.
 
 soak: setup  ## kill and damage bulk runs again and again, and compare their rows; a short one: ARGS="--documents 1000 --kills 2"
 	@$(PY) tools/soak.py $(ARGS)
+
+soak-serve: setup  ## a server under all that clients may do, for minutes; ARGS="path/to/model --minutes 10"
+	@$(PY) tools/soak_serve.py $(ARGS)
 
 check: setup  ## lint, formatting, types, and the files for GitHub by their schemas
 	@$(PY) -m ruff check .

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -113,6 +114,29 @@ def test_answers_keep_the_ids_of_their_texts(classifier_run, path):
     application = Application(load_served(str(classifier_run.folder), device="cpu"), Limits(), print)
     _, content = post(application, path, {"input": ["wet mud", "the sea"], "ids": ["post 7", "post 9"]})
     assert [(answer["index"], answer["id"]) for answer in content["data"]] == [(0, "post 7"), (1, "post 9")]
+
+
+@pytest.mark.parametrize("says", [{"matryoshka_dimensions": [16]}, {"is_matryoshka": True}, {}], ids=str)
+def test_vectors_are_cut_where_the_model_says_so(model_copy, says):
+    config = AutoConfig.from_pretrained(model_copy)
+    for name, value in says.items():
+        setattr(config, name, value)
+    config.save_pretrained(model_copy)
+    served = load_served(str(model_copy), device="cpu")
+
+    def asked(path, content):
+        return post(Application(served, Limits(), print), path, content)
+
+    whole = asked("/v1/embeddings", {"input": "mud"})[1]["data"][0]["embedding"]
+    status, content = asked("/v1/embeddings", {"input": "mud", "dimensions": 16})
+    if not says:
+        assert status == 400 and content["error"]["message"].endswith("dimensions, not 16; leave dimensions out")
+        return
+    cut = np.asarray(whole[:16])
+    assert content["data"][0]["embedding"] == pytest.approx((cut / np.linalg.norm(cut)).tolist(), abs=1e-6)
+    assert asked("/embed", {"inputs": "mud", "dimensions": 16})[1] == [content["data"][0]["embedding"]]
+    assert asked("/embed", {"inputs": "mud", "dimensions": len(whole) + 1})[0] == 400
+    assert asked("/embed", {"inputs": "mud", "dimensions": 0})[0] == 400
 
 
 def test_models_that_predict_nothing_say_so(model_copy):

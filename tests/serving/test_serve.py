@@ -341,6 +341,7 @@ def test_more_connections_than_may_be_make_room(start_server, classifier_run):
     connections = [server.connect() for _ in range(40)]
     try:
         rest = begin_request(connections[-1], "/predict", {"input": "mud"}, 5)
+        server.wait_for("linformer_open_requests", 1)
         connections += [server.connect() for _ in range(40)]
         connections[39].sendall(rest)
         assert read_response(connections[39])[0] == 200

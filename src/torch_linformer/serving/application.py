@@ -26,7 +26,7 @@ GONE = 499  # counted for a client that closed its connection; it gets nothing
 ASKED = (EMBEDDINGS, EMBED, CLASSIFY, PREDICT)
 MODELS = "/v1/models"
 WATCHED = ("/health", "/metrics", MODELS)
-CPU_BATCH_TOKENS = 2_048  # a batch of more takes no less time a token (docs/log.md), and short texts wait for it
+CPU_BATCH_TOKENS = 1_024  # a batch of more takes no less time a token (docs/log.md), and short texts wait for it
 Endpoint = Callable[..., Awaitable[Response]]
 
 

@@ -88,7 +88,6 @@ class Batcher:
             self._requests -= 1
             for row in asked:
                 row.value.cancel()
-            self._filled.set()  # what was cancelled leaves the queue
 
     async def run(self) -> None:
         """Compute batch after batch until cancelled."""

@@ -22,8 +22,8 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 BACKLOG = 2048  # connections that wait until they are taken,
-TAKEN = 16  # so many at once
-SPARE = 3 * TAKEN  # descriptors for what is taken and closed meanwhile, and for files
+TAKEN = 4  # so many in one turn of the event loop,
+SPARE = 10 * TAKEN  # descriptors for those that are taken in the turns until another is closed, and for files
 KEEP_ALIVE = 75  # seconds without a request after which a connection is closed
 UNREAD_SECONDS = 10.0  # that a client has for taking its answer after the last one was made
 
@@ -60,7 +60,7 @@ def connections_at_most(wanted: int) -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = files - len(os.listdir("/dev/fd")) - SPARE
     if most < 1:
-        raise InputError(f"ulimit -n is {files}, which leaves no descriptor for a client; allow {SPARE + 64} or more")
+        raise InputError(f"ulimit -n is {files}, which leaves no descriptor for a client; allow {2 * SPARE} or more")
     return wanted if files == resource.RLIM_INFINITY else min(wanted, most)
 
 
