@@ -138,7 +138,7 @@ def test_too_few_documents_to_split(refused, write_csv):
         ({"data": "good.csv", "task": "classify", "documents": "good.csv"}, "--documents goes with --task embed, not"),
         (
             {"data": "once.csv"},
-            "once.csv: 10 different labels of 10 documents: is 'label' the label column? Name another",
+            "cannot split 10 documents, no two of which have the same label: give several of each, or a file for each",
         ),
     ],
     ids=str,
