@@ -2,10 +2,13 @@
 
 import base64
 import json
+import os
 import re
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -373,6 +376,22 @@ def test_descriptors_that_do_not_suffice_lower_the_connections(start_server, cla
     lines = server.process.stderr.read().splitlines()
     assert re.fullmatch(r"at most \d+ connections, not 512: ulimit -n allows no more", lines[0])
     assert lines[1:] == ["every accepted request was answered"]
+
+
+def test_caches_of_kernels_are_bounded_before_torch_is_loaded():
+    """Unless the environment says how large they are."""
+    lines = [
+        "import os, sys",
+        "from torch_linformer.cli.serve import serve",
+        "try: serve('nowhere', api_key='')",
+        "except ValueError: print(*map(os.environ.get, sys.argv[1:]), 'torch' in sys.modules)",
+    ]
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    for preset, values in (({}, "64 64"), ({names[1]: "7"}, "64 7")):
+        command = [sys.executable, "-c", "\n".join(lines), *names]
+        told = subprocess.run(command, env={**environment, **preset}, capture_output=True, text=True, check=True)
+        assert told.stdout == f"{values} False\n"
 
 
 def _takes_clients(server):

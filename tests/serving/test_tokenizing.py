@@ -78,11 +78,11 @@ def test_requests_have_their_turns(tokenizer, monkeypatch):
         threads = Tokenizing()
 
         def prepare(documents):
-            prepared.append(documents[0].text)
+            prepared.extend(each.text for each in documents)
             return encode([each.text for each in documents])
 
         asked = [[Document("", "wet grey mud")] * 100, [Document("", "sea")]]
         await asyncio.gather(*(threads.windows(encode, prepare, each, 9, lambda part: None) for each in asked))
 
     asyncio.run(run())
-    assert prepared.index("sea") < 3
+    assert prepared.index("sea") < 5
