@@ -10,38 +10,24 @@ import pyarrow
 from numpy.lib import format as npy
 from pyarrow import parquet
 
-from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.output_parts import is_folder_of_parts
-from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
+from torch_linformer.inference.over_files import AnswersOfFiles, FilesSettings, PartFormat
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
 SUFFIXES = (".parquet", ".npy")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbedSettings:
-    """What makes the vectors: two runs with the same go on with each other."""
+class EmbedSettings(FilesSettings):
+    """What makes the vectors."""
 
-    model: str
-    files: tuple[str, ...]
-    text_column: str | None = None
-    id_column: str | None = None
-    encoding: str | None = None
-    delimiter: str | None = None
-    quoting: str = "auto"
-    header: bool | None = None
-    text_folder: str | None = None
-    overflow: str = "cut"
-    stride: int | None = None
     normalize: bool = True
     prompt_name: str | None = None
-    precision: str = "auto"
 
 
 def embed_files(
@@ -108,11 +94,10 @@ def embed_files(
     )
     if predictor.notice:
         say(predictor.notice)
-    options = dataclasses.replace(DataOptions.of(settings), trained=trained_columns(settings.model))
     run = AnswersOfFiles(
         settings=settings,
         predictor=predictor,
-        given=GivenDocuments(settings.files, predictor.record, options, None, batch_size, keep_empty=True),
+        given=GivenDocuments(settings.files, predictor.record, settings.reading, None, batch_size, keep_empty=True),
         engine=engine,
         format=PartFormat(".parquet", _write, _join, "embedded", "without text, whose vectors are NaN"),
     )

@@ -1,10 +1,11 @@
 """A model over the documents of many files: their answers in parts, which an interrupted run goes on from."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.errors import InputError
 from torch_linformer.inference.bad_records import file_of_errors, reporting_bad_records
@@ -14,6 +15,30 @@ from torch_linformer.inference.predictor import Predictor
 from torch_linformer.inference.window_reader import what_was_read
 from torch_linformer.opening.model_digest import model_digest
 from torch_linformer.opening.new_folder import check_writable
+from torch_linformer.opening.run_folder import trained_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSettings:
+    """A model and the files that it reads, and how: two runs with the same settings go on with each other."""
+
+    model: str
+    files: tuple[str, ...]
+    text_column: str | None = None
+    id_column: str | None = None
+    encoding: str | None = None
+    delimiter: str | None = None
+    quoting: str = "auto"
+    header: bool | None = None
+    text_folder: str | None = None
+    overflow: str = "cut"
+    stride: int | None = None
+    precision: str = "auto"
+
+    @property
+    def reading(self) -> DataOptions:
+        """What the user says of the files, and the columns that the model was trained with."""
+        return replace(DataOptions.of(self), trained=trained_columns(self.model))
 
 
 @dataclass(frozen=True)

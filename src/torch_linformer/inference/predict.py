@@ -11,39 +11,25 @@ from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
-from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.rows import ReadReport
 from torch_linformer.data.reading.streamed import given_files
 from torch_linformer.errors import InputError
 from torch_linformer.inference.engine import Engine, GivenDocuments, Row
-from torch_linformer.inference.over_files import AnswersOfFiles, PartFormat
+from torch_linformer.inference.over_files import AnswersOfFiles, FilesSettings, PartFormat
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.reporting.files import atomic_path
 
 _MORE_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PredictSettings:
-    """What makes the answers: two runs with the same go on with each other."""
+class PredictSettings(FilesSettings):
+    """What makes the answers."""
 
-    model: str
-    files: tuple[str, ...]
-    text_column: str | None = None
     question_column: str | None = None
     source_column: str | None = None
-    id_column: str | None = None
-    encoding: str | None = None
-    delimiter: str | None = None
-    quoting: str = "auto"
-    header: bool | None = None
-    text_folder: str | None = None
     question: str | None = None
-    overflow: str = "cut"
-    stride: int | None = None
-    precision: str = "auto"
 
 
 def predict_files(
@@ -102,7 +88,7 @@ def predict_files(
     )
     if predictor.notice:
         say(predictor.notice)
-    options = dataclasses.replace(DataOptions.of(settings), trained=trained_columns(settings.model))
+    options = settings.reading
     if (settings.question or options.question_column) and not predictor.record.usual.question:
         raise InputError("questions are for models trained with --task qa; this one answers without")
     run = AnswersOfFiles(
