@@ -144,7 +144,7 @@ def _find_dialect(path: Path, options: DataOptions, size: int, modified: int) ->
 def _best(path: Path, options: DataOptions, lines: Sequence[str]) -> Tally:
     """The way to divide the first lines of a file that makes most rows whole."""
     first = next((line for line in lines if line.strip()), "")
-    usual = "," if file_suffix(path) == ".csv" else "\t"
+    usual = _usual_delimiter(path)
     if options.separator is not None:
         return _divided(lines, options.separator, options)
     tallies = [_divided(lines, mark, options) for mark in dict.fromkeys((usual, *DELIMITERS.values())) if mark in first]
@@ -157,6 +157,11 @@ def _best(path: Path, options: DataOptions, lines: Sequence[str]) -> Tally:
     if divided is not None and divided.lost <= _MOST_LOST * divided.rows:
         return divided
     return _divided(lines, NO_DELIMITER, options)
+
+
+def _usual_delimiter(path: Path) -> str:
+    """What divides the cells of a table of that suffix, if nothing else is told."""
+    return "," if file_suffix(path) == ".csv" else "\t"
 
 
 def _divided(lines: Sequence[str], delimiter: str, options: DataOptions) -> Tally:
@@ -225,7 +230,7 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
     else:
         why = "as asked" if options.header is False else "its first row looks like the others"
         notes.append(f"{path}: no header ({why}); columns are called 1 to {tally.width}; --header takes it for one")
-    usual = "," if file_suffix(path) == ".csv" else "\t"
+    usual = _usual_delimiter(path)
     word = {mark: name for name, mark in DELIMITERS.items()}.get(tally.delimiter, repr(tally.delimiter))
     if tally.delimiter == NO_DELIMITER:
         notes.append(f"{path}: no delimiter found: one column")
