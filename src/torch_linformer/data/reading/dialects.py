@@ -14,11 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_linformer.data.reading.cells import counts_rows, is_number
-from torch_linformer.data.reading.columns import LABEL_COLUMNS, TEXT_COLUMNS
 from torch_linformer.data.reading.data_options import DELIMITERS, DataOptions
 from torch_linformer.data.reading.encodings import open_text
 from torch_linformer.data.reading.formats import file_suffix
+from torch_linformer.data.reading.headers import column_names, header_cells, is_header
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport
 from torch_linformer.errors import InputError
 
@@ -26,12 +25,10 @@ NO_DELIMITER = "\x1f"  # a character that no table holds: each line is one cell
 _LONGEST_CELL = 2**31 - 1  # the csv module refuses cells over 128 KiB unless told otherwise
 _SAMPLE_CHARACTERS = 2**20  # on which a delimiter is chosen
 _MOST_LOST = 0.5  # of the rows, if the delimiter is to be one
-_LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name
 _LEAST_LINES = 5  # of a table that only its tabs tell
 _OPENED = 0.3  # share of rows with quotes around cells, from which on they hold them together
 _SWALLOWED_LINES = 3  # lines inside a quoted cell that would each be a row
 _SEPARATOR_LINE = re.compile(r'"?sep=(?P<delimiter>.)"?\s*', re.IGNORECASE)  # the first line, for Excel
-_NO_VALUE = ("na", "n/a", "#n/a", "null", "none", "nil", "?", "-", ".")  # what stands for a number that is missing
 
 Record = list[str] | csv.Error
 
@@ -219,11 +216,11 @@ def _rows_within(record: Sequence[str], delimiter: str) -> int:
 def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Sequence[str]]) -> Dialect:
     first, *others = rows or [[]]
     others = [row for row in others if len(row) == tally.width]
-    header = _is_header(path, first, others) if options.header is None else options.header
+    header = is_header(path, first, others) if options.header is None else options.header
     notes = []
     names: list[str | None] = [str(number) for number in range(1, tally.width + 1)]
     if header:
-        names = _named(path, _header_cells(first, others), others)
+        names = column_names(path, header_cells(first, others), others)
         for number, name in enumerate(names, start=1):
             if name is None and any(number <= len(row) and row[number - 1] for row in others):
                 notes.append(f"{path}: column {number} has no name and counts the rows: left out")
@@ -239,67 +236,3 @@ def _described(path: Path, options: DataOptions, tally: Tally, rows: Sequence[Se
     if options.quoting == "auto" and not tally.quoting.quoted and any('"' in cell for row in rows for cell in row):
         notes.append(f'{path}: quotes (") are read as text, which makes more rows whole; --quoting names what they are')
     return Dialect(tally.delimiter, tally.quoting, header, tuple(names), tuple(notes))
-
-
-def _header_cells(first: Sequence[str], rows: Sequence[Sequence[str]]) -> Sequence[str]:
-    """The cells of a header, with "" for a column that it does not have: names of rows (R) or the last one.
-
-    Names of rows differ, and are short. Other rows with a cell more hold a delimiter in a text, and cannot be read.
-    """
-    if not rows or len(first) != len(rows[0]) - 1:
-        return first
-    if not any(row[-1] for row in rows):
-        return [*first, ""]
-    are_names = len({row[0] for row in rows}) == len(rows) and all(len(row[0].split()) <= _NAME_WORDS for row in rows)
-    return ["", *first] if are_names else first
-
-
-def _named(path: Path, cells: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str | None]:
-    """The names of columns; None for one without a name that is empty, or counts the rows."""
-    names: list[str | None] = []
-    for number, cell in enumerate(cells):
-        values = [row[number] for row in rows]
-        if cell.strip():
-            names.append(cell)
-        else:
-            names.append(None if not any(values) or counts_rows(values) else str(number + 1))
-    twice = [name for name, count in Counter(names).items() if name is not None and count > 1]
-    if twice:
-        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
-    return names
-
-
-def _is_header(path: Path, first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns, by what stands in the others.
-
-    Raises:
-        InputError: it is empty, or the second row seems to name them.
-    """
-    if not any(cell.strip() for cell in first) and rows:
-        raise InputError(f"{path}: the first row has only empty cells; remove what stands above the names of columns")
-    if _usual(first) or not rows:
-        return True
-    if len(_usual(rows[0])) > 1:
-        raise InputError(
-            f"{path}: the second row, {', '.join(rows[0])!r:.60}, has names of columns; remove the first, "
-            "or say with --header or --no-header what it is"
-        )
-    if len(first) != len(rows[0]):
-        return True
-    is_long = names_numbers = False
-    for cell, column in zip(first, zip(*rows, strict=True), strict=True):
-        filled = [value for value in column if value.strip()]
-        if cell.strip() and filled and is_number(cell) and all(map(is_number, filled)):
-            return False
-        # A value that comes again, in a column of few values, is no name.
-        if cell.strip() and filled.count(cell) > 1 and 2 * len(set(filled)) <= len(filled):
-            return False
-        is_long |= len(cell) > _LONGEST_NAME or len(cell.split()) > _NAME_WORDS
-        names_numbers |= bool(filled) and all(map(is_number, filled)) and cell.strip().lower() not in ("", *_NO_VALUE)
-    return names_numbers or not is_long
-
-
-def _usual(cells: Sequence[str]) -> set[str]:
-    """What texts and labels are usually called, of the cells of a row."""
-    names = {cell.strip().lower() for cell in cells}
-    return {kind[0] for kind in (TEXT_COLUMNS, LABEL_COLUMNS) if names & {*kind}}
