@@ -125,7 +125,7 @@ def documents():
 
 
 @pytest.fixture
-def build_trainer(tmp_path, documents):
+def build_trainer(request, tmp_path, documents):
     """A function: a trainer of a tiny classifier with its recorder attached."""
 
     def build(steps, *, minutes=None, **arguments):
@@ -162,6 +162,7 @@ def build_trainer(tmp_path, documents):
         trainer.add_callback(recorder)
         callback = RunCallback(trainer, TrainingScreen())
         trainer.add_callback(callback)
+        request.addfinalizer(callback.close)  # as `fit` does: what signals do is as before
         return trainer, recorder, callback
 
     return build
