@@ -1,4 +1,4 @@
-"""The one exception that means "the input has to change, not the program", and what settings are called."""
+"""The exceptions that mean "the input has to change, not the program", and how settings are called."""
 
 
 class InputError(ValueError):
@@ -26,25 +26,6 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signum: int) -> None:
         super().__init__()
         self.signum = signum
-
-
-FORMER_NAMES = {"memory": "activation_memory"}
-"""Settings by the names they had; older command lines and files still use these."""
-
-BEFORE = {
-    "quoting": "auto",
-    "max_errors": 0,
-    "slot_mass": "none",
-    "exact_first": 0,
-    "exact_last": 0,
-    "slot_learning_rate": 2e-3,
-    "lexical": "none",
-    "lexical_width": 4096,
-    "patience": 0,
-    "freeze": False,
-    "freeze_layers": 0,
-}
-"""What a run did that was begun before there was such a setting; the learning rate was one of nothing."""
 
 
 def first_line(error: BaseException) -> str:

@@ -53,15 +53,6 @@ def start_training(start_command, quick, as_arguments, tmp_path):
 
 
 @pytest.mark.usefixtures("no_fresh_process")
-def test_an_option_by_its_former_name(quick, as_arguments, tmp_path, capsys):
-    options = {**quick, "max_steps": 1, "output": tmp_path / "run"}
-    finish(["train", *as_arguments({**options, "memory": "checkpoint"})])
-    assert "linformer: --memory is now --activation-memory; the old name will be removed\n" in capsys.readouterr().err
-    finish(["train", *as_arguments({**options, "activation_memory": "checkpoint"}), "--resume"])  # it is the same run
-    assert "it is finished" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("no_fresh_process")
 def test_a_second_training_in_the_folder_is_refused_until_kill_9_ends_the_first(start_training, classifier_run, capsys):
     process, arguments, output = start_training()
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}

@@ -5,12 +5,11 @@ from collections import Counter
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_vector import WEIGHTS, LexicalVector
+from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.models.pooling import embed
 
 VOCABULARY, CHANNELS, WIDTH, SHARE = 37, 5, 11, 0.3
@@ -102,15 +101,6 @@ def test_it_is_saved_whole(lexical, tmp_path):
     assert (loaded.channels, loaded.width, loaded.share) == (CHANNELS, WIDTH, SHARE)
     assert loaded.get_embedding_dimension() == CHANNELS + WIDTH
     assert torch.equal(loaded.sketch(ids), lexical.sketch(ids))
-
-
-def test_a_folder_from_before_columns_were_fitted_has_hashes(lexical, tmp_path):
-    lexical.float().save(str(tmp_path))
-    weights = load_file(tmp_path / WEIGHTS)
-    del weights["columns"]
-    save_file(weights, tmp_path / WEIGHTS)
-    hashes = [token * 1_640_531_527 % (2**31 - 1) % WIDTH for token in range(VOCABULARY)]
-    assert LexicalVector.load(str(tmp_path)).columns.tolist() == hashes
 
 
 def test_sentence_transformers_calls_it_with_a_dictionary(lexical):

@@ -5,7 +5,7 @@ import pytest
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.models.configuration import CHOICES
-from torch_linformer.nn.attention.context import AllPositions
+from torch_linformer.nn.attention.full_context import FullContext
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
 from torch_linformer.training.option_fields import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
@@ -203,7 +203,7 @@ def test_the_choices_are_those_of_the_modules():
 @pytest.mark.parametrize("name", OF_LINFORMER)
 def test_what_full_attention_does_not_have_is_what_its_modules_refuse(name):
     options = {**DEFAULTS, name: OF_LINFORMER[name]}
-    assert AllPositions.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
+    assert FullContext.unused_options(options) == [name] and not TrainSettings(attention="full").applies(name)
 
 
 def test_every_option_has_a_help_text_and_a_flag():
@@ -292,19 +292,6 @@ def test_a_number_may_stand_for_text_and_a_file_may_resume(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("k = 16\nlabel-column = 3\nresume = true\n")
     assert read_config(str(path), TrainSettings) == {"k": "16", "label_column": "3", "resume": True}
-
-
-def test_a_file_may_use_the_former_name_of_an_option(tmp_path, capsys):
-    path = tmp_path / "run.toml"
-    path.write_text('memory = "checkpoint"\n')
-    assert read_config(str(path), TrainSettings) == {"activation_memory": "checkpoint"}
-    note = "linformer: --memory is now --activation-memory; the old name will be removed\n"
-    assert capsys.readouterr().err == note
-    path.write_text('memory = "checkpoint"\nactivation-memory = "none"\n')
-    with pytest.raises(
-        InputError, match=r"^--memory is the former name of --activation-memory: give only --activation"
-    ):
-        read_config(str(path), TrainSettings)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import typer
 
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
-from torch_linformer.errors import FORMER_NAMES, Stopped, flag
-from torch_linformer.training.option_fields import read_config, renamed
+from torch_linformer.errors import Stopped, flag
+from torch_linformer.training.option_fields import read_config
 
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ def run_resumable(run: Callable[..., object], settings: type, options: dict[str,
 
     options.pop("debug")
     config = options.pop("config")
-    given = renamed({name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
     options = {**(read_config(config, settings) if config else {}), **given}
     resume = options.pop("resume", False)
     chosen = settings(**options)
@@ -97,9 +97,6 @@ def options_of(settings: type) -> list[inspect.Parameter]:
             text = f"{item.metadata['help']}  [{'yes' if item.default else 'no'}]"
         option = typer.Option(names, help=text)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
-    for old, new in FORMER_NAMES.items():
-        if new in hints:
-            parameters.append(_keyword(old, Annotated[hints[new] | None, typer.Option(hidden=True)], None))
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
     resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))

@@ -91,8 +91,8 @@ class LexicalVector(LexicalFeatures):
 
     @classmethod
     def load(cls, input_path: str) -> Self:
-        """Read what :meth:`save` wrote; in folders from when all columns were hashes there are none."""
+        """Read what :meth:`save` wrote."""
         folder = Path(input_path)
         lexical = cls(**json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        lexical.load_state_dict({"columns": lexical.columns, **load_file(folder / WEIGHTS)})
+        lexical.load_state_dict(load_file(folder / WEIGHTS))
         return lexical

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from torch_linformer.errors import BEFORE, FORMER_NAMES, InputError, flag
+from torch_linformer.errors import InputError, flag
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import last_whole_checkpoint, remove_checkpoints
 from torch_linformer.opening.folder_lock import held
@@ -63,7 +63,6 @@ def open_run(
         found = json.loads(run_file.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(f"{run_file}: is not valid JSON; remove {output} or name another --output") from None
-    found = {**BEFORE, **{FORMER_NAMES.get(name, name): value for name, value in found.items()}}
     if different := differences(found, wanted):
         raise InputError(f"--output {output}: holds another run ({different}); name another folder")
     if not resume:
@@ -110,8 +109,8 @@ def begin_run(output: Path, run: Mapping[str, Any], digest: str, checkpoint: Pat
         InputError: the run goes on, and its documents are no longer those that it began with.
     """
     if checkpoint is not None:
-        former = json.loads((output / RUN_FILE).read_text(encoding="utf-8")).get(DIGEST)
-        if former != digest:
+        digest_at_start = json.loads((output / RUN_FILE).read_text(encoding="utf-8")).get(DIGEST)
+        if digest_at_start != digest:
             raise InputError(
                 f"--resume: the documents of {run['data']} are not those that the run in {output} began with; "
                 "name another --output, or give it the same documents again"

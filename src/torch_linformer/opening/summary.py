@@ -15,8 +15,6 @@ from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
-# Fields that a config.json may lack: models saved before do not have them, and one that is None is not written.
-_NEWER = {"slot_mass": "none", "exact_first": 0, "exact_last": 0, "problem_type": None}
 _LAYER = re.compile(r".*?layers\.\d+\.")
 _NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
 
@@ -105,6 +103,8 @@ def _from_files(folder: Path) -> ModelSummary | None:
             return None
         config = _config(fields)
         readers = [config.encoder, config.decoder] if config.is_encoder_decoder else [config]
+        for reader in readers:
+            attention_of(reader)  # an error where a field is missing, whose default the model has
         parameters = _count_parameters(folder / "model.safetensors", readers)
         return ModelSummary(model_class, config, parameters, _vocabulary(folder))
     except Exception:  # loading the model meets it too, and describes it
@@ -112,13 +112,11 @@ def _from_files(folder: Path) -> ModelSummary | None:
 
 
 def _config(fields: dict[str, Any]) -> SimpleNamespace:
-    config = SimpleNamespace(**fields)
+    config = SimpleNamespace(**{"problem_type": None, **fields})  # which is not written where it is None
     config.is_encoder_decoder = "encoder" in fields
     if config.is_encoder_decoder:
         config.encoder, config.decoder = _config(fields["encoder"]), _config(fields["decoder"])
     else:  # as LinformerConfig has them
-        for name, default in _NEWER.items():
-            config.__dict__.setdefault(name, default)
         unlimited = config.causal and config.position_embedding != "learned"
         config.longest_input = None if unlimited else config.max_position_embeddings
         names = fields.get("id2label") or {}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import field
@@ -10,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from torch_linformer.errors import FORMER_NAMES, InputError, flag
+from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
 
@@ -49,17 +48,6 @@ def check_fsdp(settings: Any) -> None:
         raise InputError("--compile is for a single process: leave out --fsdp")
 
 
-def renamed(options: dict[str, Any]) -> dict[str, Any]:
-    """Options by their present names, with a line on standard error for each that has a former one."""
-    for old, new in FORMER_NAMES.items():
-        if old in options:
-            if new in options:
-                raise InputError(f"{flag(old)} is the former name of {flag(new)}: give only {flag(new)}")
-            print(f"linformer: {flag(old)} is now {flag(new)}; the old name will be removed", file=sys.stderr)
-            options[new] = options.pop(old)
-    return options
-
-
 def read_config(path: str, settings: type) -> dict[str, Any]:
     """Options of a settings class from a TOML file, named as on the command line, with hyphens or underscores.
 
@@ -73,8 +61,7 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--config {path}: not valid TOML: {error}") from None
     known = {item.name: str(item.type) for item in dataclasses.fields(settings)}
-    former = {old: known[new] for old, new in FORMER_NAMES.items() if new in known}
-    kinds = {**known, **former, "resume": "bool"}
+    kinds = {**known, "resume": "bool"}
     spelled = [flag(name).removeprefix("--") for name in (*known, "resume")]
     options: dict[str, Any] = {}
     for key, value in values.items():
@@ -89,7 +76,7 @@ def read_config(path: str, settings: type) -> dict[str, Any]:
             near = get_close_matches(key.replace("_", "-"), spelled, n=1)
             there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(spelled)}"
             raise InputError(f"--config {path}: unknown option {key!r}; {there}")
-    return renamed(options)
+    return options
 
 
 def _convert(value: Any, wanted: str, where: str) -> Any:

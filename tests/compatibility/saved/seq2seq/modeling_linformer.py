@@ -1,3 +1,0 @@
-"""Opens this folder with trust_remote_code=True where torch-linformer is installed."""
-
-from torch_linformer import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
