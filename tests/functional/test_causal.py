@@ -4,6 +4,8 @@ import re
 
 import pytest
 import torch
+from budgets import CHUNK_ROUNDINGS
+from calls import attend_causally, causal_linformer_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
@@ -12,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.causal import attend_causally, causal_linformer_attention
-from torch_linformer.functional.causal_state import CausalState
-from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.causal.running_means import SlotWeights
+from torch_linformer.functional.causal.state import CausalState
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -483,7 +484,7 @@ def test_a_hundred_thousand_positions_in_float32(impl, decay):
     double = [x.double() for x in (query, key, value + 1)]
     exact = SlotWeights(*(x.double() for x in proj))
     expected, _, _ = attend_causally(*double, exact, window=3)
-    assert (output - expected).abs().max() <= 64 * torch.finfo(torch.float32).eps * expected.abs().max()
+    assert (output - expected).abs().max() <= CHUNK_ROUNDINGS * torch.finfo(torch.float32).eps * expected.abs().max()
     # The float64 run itself, where the definition can be afforded: a mean over everything so far.
     for position in (4095, 4096, 59_999, 60_000, length - 1):
         age = position - torch.arange(position + 1, **DOUBLE).unsqueeze(-1)
@@ -637,24 +638,27 @@ def test_no_positions_at_all_leave_the_state_as_it_was(window, padded):
         ({"window": 0}, "window must be at least 1 token, or None for no window, got 0"),
         ({"exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
         ({"mask": (2, 6)}, "key_padding_mask must have shape (B, M) = (2, 7), got (2, 6)"),
-        ({"decay": (2, 4)}, "proj_k.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
-        ({"decay_v": ()}, "proj_v.decay must be (K,) or (H, K) for 3 heads, got ()"),
-        ({"decay": (2, 3, 4)}, "proj_k.decay must be (K,) or (H, K) for 3 heads, got (2, 3, 4)"),
+        ({"decay": (2, 4)}, "weights_k.decay must be (K,) or (H, K) for 3 heads, got (2, 4)"),
+        ({"decay_v": ()}, "weights_v.decay must be (K,) or (H, K) for 3 heads, got ()"),
+        ({"decay": (2, 3, 4)}, "weights_k.decay must be (K,) or (H, K) for 3 heads, got (2, 3, 4)"),
         (
             {"weights": (6, 4)},
-            "proj_k.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = 7 and K = 4, got (6, 4)",
+            "weights_k.weights must be (N, K), (H, N, K) or (B, H, N, K) with N = 7 and K = 4, got (6, 4)",
         ),
         ({"weights": (7, 5)}, "got (7, 5)"),
         ({"weights": (4,)}, "got (4,)"),
         ({"weights": (2, 7, 4)}, "got (2, 7, 4)"),
         ({"weights": (1, 2, 3, 7, 4)}, "got (1, 2, 3, 7, 4)"),
-        ({"weights_v": (3, 3, 7, 4)}, "proj_v.weights must be (N, K), (H, N, K) or (B, H, N, K)"),
+        ({"weights_v": (3, 3, 7, 4)}, "weights_v.weights must be (N, K), (H, N, K) or (B, H, N, K)"),
         (
             {"steepest": 1.5},
-            "proj_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to 1.5: a weight that fades "
-            "faster belongs to the window, or take smaller chunks",
+            "weights_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to 1.5: a weight that "
+            "fades faster belongs to the window, or take smaller chunks",
         ),
-        ({"steepest": -0.25}, "proj_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to -0.25"),
+        (
+            {"steepest": -0.25},
+            "weights_k.decay must lie between 0 and 64 / chunk_size = 1 nats a token, got up to -0.2",
+        ),
         ({"steepest": 6.5, "chunk_size": 10}, "chunk_size = 6.4 nats a token, got up to 6.5"),
     ],
 )
@@ -672,13 +676,13 @@ def test_what_does_not_fit_is_named(changes, message):
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["proj_k", "proj_v"])
+@pytest.mark.parametrize("name", ["weights_k", "weights_v"])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 def test_weights_that_are_not_positive_are_refused_but_at_padding(name, wrong, lead):
     sequences = [torch.randn(2, 3, 7, 5) for _ in range(3)]
     right, weights = torch.ones(*lead, 7, 4), torch.ones(*lead, 7, 4)
     weights[..., 6, 1] = wrong
-    projections = {"proj_k": SlotWeights(torch.zeros(4), right), "proj_v": SlotWeights(torch.zeros(4), right)}
+    projections = {"weights_k": SlotWeights(torch.zeros(4), right), "weights_v": SlotWeights(torch.zeros(4), right)}
     expected = causal_linformer_attention(*sequences, **projections)
     projections[name] = SlotWeights(torch.zeros(4), weights)
     with pytest.raises(ValueError, match=rf"{name}\.weights must be positive and finite at every real token"):
@@ -691,7 +695,7 @@ def test_weights_that_are_not_positive_are_refused_but_at_padding(name, wrong, l
 def test_a_decay_of_nan_is_refused():
     sequences, _, _ = draw_inputs(0, 1, 1, 4, 3, 5, 1)
     with pytest.raises(
-        ValueError, match=r"proj_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"
+        ValueError, match=r"weights_k\.decay must lie between 0 and 64 . chunk_size = 1 nats a token, got up to nan"
     ):
         causal_linformer_attention(*sequences, SlotWeights(torch.tensor([float("nan")])))
 
@@ -704,9 +708,9 @@ def test_a_compiled_call_checks_its_numbers_where_it_runs():
     options = {"score_bias": bias, "window": 3}
     expected = causal_linformer_attention(*sequences, proj_k, proj_v, **options)
     assert_close(compiled(*sequences, proj_k, proj_v, **options), expected)
-    with pytest.raises(RuntimeError, match=r"proj_v\.weights must be positive and finite"):
+    with pytest.raises(RuntimeError, match=r"weights_v\.weights must be positive and finite"):
         compiled(*sequences, proj_k, SlotWeights(proj_v.decay, -proj_v.weights), **options)
-    with pytest.raises(RuntimeError, match=r"proj_k\.decay must lie between 0 and the limit of its chunks"):
+    with pytest.raises(RuntimeError, match=r"weights_k\.decay must lie between 0 and the limit of its chunks"):
         compiled(*sequences, SlotWeights(proj_k.decay + 2, proj_k.weights), proj_v, **options)
     torch._dynamo.reset()
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from calls import attend_causally, attend_with_window
 
-from torch_linformer.functional import causal, device_sizes
-from torch_linformer.functional.causal import attend_causally
-from torch_linformer.functional.reach import Reach, blocks_of_slots
-from torch_linformer.functional.running_means import SlotWeights
-from torch_linformer.functional.segment_prior import SegmentPrior
-from torch_linformer.functional.window import attend_with_window
+from torch_linformer.functional.causal import attention as causal
+from torch_linformer.functional.causal.running_means import SlotWeights
+from torch_linformer.functional.kernels import device_sizes
+from torch_linformer.functional.slots.prior import SegmentPrior
+from torch_linformer.functional.slots.reach import Reach, blocks_of_slots
 from torch_linformer.nn import LinformerAttention
 
 pytestmark = pytest.mark.cpu("its sizes, against those of all other devices, for which 'meta' stands")
@@ -70,5 +70,6 @@ def test_pooled_scores_of_another_device_are_one_block():
 def test_inference_takes_queries_in_pieces_on_a_cpu_only():
     attention = LinformerAttention(8, 2, max_len=16, k=4)
     with torch.no_grad():
-        assert attention._rows_at_once(torch.empty(1, 16, 8), False) == 1024
-        assert attention._rows_at_once(torch.empty(1, 16, 8, device=META), False) is None
+        assert attention._rows_at_once(torch.empty(1, 1025, 8), False) == 1024
+        assert attention._rows_at_once(torch.empty(1, 1024, 8), False) is None
+        assert attention._rows_at_once(torch.empty(1, 1025, 8, device=META), False) is None

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from budgets import ROUNDINGS, TWICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from torch_linformer.functional import project_sequence, reference
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.projection import (
+from torch_linformer.functional.slots.segments import (
     average_windows,
     convolve_windows,
     empty_windows,
@@ -117,7 +118,7 @@ def test_pooling_takes_the_real_tokens_of_each_window(gradients, pool, kind, cas
 def test_empty_windows_are_those_without_a_real_token(case):
     sequence, mask, max_len, num_slots = case
     window = math.ceil(max_len / num_slots)
-    empty = empty_windows(sequence, window, num_slots, trailing(mask))
+    empty = empty_windows(sequence, window, num_slots, trailing(mask)).mask
     for row in range(sequence.shape[0]):
         filled = {position // window for position in reference.real_positions(mask, row, sequence.shape[-2])}
         expected = [slot not in filled for slot in range(num_slots)]
@@ -192,7 +193,7 @@ def test_error_in_low_precision_stays_near_that_of_the_plain_product(dtype, mask
     exact = plain(sequence.double(), proj.double())
     actual = project_sequence(sequence, proj, key_padding_mask=mask if masked else None)
     assert actual.dtype == dtype
-    budget = 2 * (plain(sequence, proj) - exact).abs().max() + torch.finfo(dtype).eps
+    budget = TWICE * (plain(sequence, proj) - exact).abs().max() + ROUNDINGS * torch.finfo(dtype).eps
     assert (actual - exact).abs().max() <= budget
 
 

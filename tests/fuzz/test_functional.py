@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from torch_linformer.functional import (
+    CausalSlots,
     SlotWeights,
     causal_linformer_attention,
     linformer_attention,
@@ -190,8 +191,9 @@ def test_causal_linformer_attention(case):
     sequences = [wanted[name] for name in ("query", "key", "value")]
     projections = proj_k, proj_v = proj_of("k"), proj_of("v")
     bias = wanted["score_bias"]
-    options = {"score_bias": bias, "window": case.window, "scale": case.scale, "chunk_size": case.chunk_size}
-    output = causal_linformer_attention(*sequences, proj_k, proj_v, key_padding_mask=case.mask, **options)
+    slots = CausalSlots(proj_k, proj_v, bias, case.chunk_size)
+    options = {"window": case.window, "scale": case.scale}
+    output = causal_linformer_attention(*sequences, slots, key_padding_mask=case.mask, **options)
     assert output.isfinite().all()
     scale = 1 / math.sqrt(width) if case.scale is None else case.scale
     expected = []

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from torch_linformer.distributed.collectives import Around, HandOn, Neighbors, Peers, Receive, Sum
+from torch_linformer.functional.masks import Mask, kept
 from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
 
 
@@ -67,8 +68,7 @@ class SequencePiece(Padding):
         self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
         device = device if key_padding_mask is None else key_padding_mask.device
         tokens = torch.full((batch, 1), length, device=device) if self._rows is None else self._rows.tokens
-        self._tokens = tokens
-        super().__init__(self._mask(self.start, self.stop), in_order=True)
+        super().__init__(_mask_between(self.start, self.stop, tokens), in_order=True, tokens=tokens)
 
     @property
     def start(self) -> int:
@@ -84,21 +84,15 @@ class SequencePiece(Padding):
         return self.bounds[-1]
 
     @property
-    def tokens(self) -> Tensor:
-        return self._tokens
-
-    @property
+    @kept
     def up_to(self) -> Tensor:
-        return self.once("up to", lambda: self._positions.minimum(self._tokens))
-
-    @property
-    def _positions(self) -> Tensor:
-        return torch.arange(self.start + 1, self.stop + 1, device=self._tokens.device)
+        positions = torch.arange(self.start + 1, self.stop + 1, device=self.tokens.device)
+        return positions.minimum(self.tokens)
 
     def cut(self, rows: Tensor, fill: float | None = None) -> Tensor:
         """This piece, ``(B, n, …)``, of whole rows ``(B, N, …)``; with ``fill`` at padding if it is given."""
-        if rows.shape[:2] != (self._tokens.shape[0], self.length):
-            raise ValueError(f"rows must be {(self._tokens.shape[0], self.length)} first, got {tuple(rows.shape)}")
+        if rows.shape[:2] != (self.tokens.shape[0], self.length):
+            raise ValueError(f"rows must be {(self.tokens.shape[0], self.length)} first, got {tuple(rows.shape)}")
         moved = rows if self._rows is None else self._rows.justify(rows)
         piece = moved[:, self.start : self.stop]
         if fill is not None:
@@ -111,13 +105,12 @@ class SequencePiece(Padding):
         rows = self.total(torch.nn.functional.pad(zero_padding(piece, self.mask), around))
         return rows if self._rows is None else self._rows.restore(rows)
 
-    def mask_around(self, reach: int) -> Tensor:
-        bounds = max(0, self.start - reach), min(self.length, self.stop + reach)
-        return self.once(("mask around", reach), lambda: self._mask(*bounds))
+    @kept
+    def mask_around(self, reach: int) -> Mask:
+        return Mask(_mask_between(max(0, self.start - reach), min(self.length, self.stop + reach), self.tokens))
 
     def around(self, sequence: Tensor, reach: int) -> Tensor:
-        neighbors = self.once(("neighbors", reach), lambda: Neighbors.of(self.bounds, self.peers.rank, reach))
-        around: Tensor = Around.apply(sequence, self.peers, neighbors)  # type: ignore[no-untyped-call]
+        around: Tensor = Around.apply(sequence, self.peers, self._neighbors(reach))  # type: ignore[no-untyped-call]
         return around
 
     def total(self, share: Tensor) -> Tensor:
@@ -141,16 +134,21 @@ class SequencePiece(Padding):
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Padding:
         mask = None if self._rows is None else self._rows.mask.to(device, non_blocking=non_blocking)
-        if self._tokens.device == torch.device(device):
+        if self.tokens.device == torch.device(device):
             return self
-        batch, group = self._tokens.shape[0], self.peers.group
+        batch, group = self.tokens.shape[0], self.peers.group
         return SequencePiece(
             group, batch, self.length, key_padding_mask=mask, bounds=self.bounds, device=torch.device(device)
         )
 
-    def _mask(self, start: int, stop: int) -> Tensor:
-        """Which of these positions of the rows are padding."""
-        return torch.arange(start, stop, device=self._tokens.device) >= self._tokens
+    @kept
+    def _neighbors(self, reach: int) -> Neighbors:
+        return Neighbors.of(self.bounds, self.peers.rank, reach)
+
+
+def _mask_between(start: int, stop: int, tokens: Tensor) -> Tensor:
+    """Which of these positions are padding, of rows of so many ``tokens``."""
+    return torch.arange(start, stop, device=tokens.device) >= tokens
 
 
 def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -174,7 +172,7 @@ def even_bounds(length: int, count: int) -> list[int]:
 
 def check_bounds(bounds: Sequence[int], length: int, piece: SequencePiece) -> list[int]:
     """Raise ``ValueError`` for bounds that do not cut ``length`` positions into a piece a rank."""
-    found, number = list(bounds), piece.peers.count + 1
-    if len(found) != number or found != sorted(found) or (found[0], found[-1]) != (0, length):
-        raise ValueError(f"bounds must be {number} positions from 0 to {length}, in order, got {found}")
-    return found
+    positions, number = list(bounds), piece.peers.count + 1
+    if len(positions) != number or positions != sorted(positions) or (positions[0], positions[-1]) != (0, length):
+        raise ValueError(f"bounds must be {number} positions from 0 to {length}, in order, got {positions}")
+    return positions

@@ -1,6 +1,8 @@
 """The mathematics of Linformer on tensors: no parameters, no state, and no dependency but torch.
 
 A public operation checks its arguments and calls the unchecked functions that :mod:`torch_linformer.nn` calls too.
+An operation is a folder: ``products``, ``slots``, ``attention``, ``causal``; ``reference.py`` defines them all, and
+``kernels`` knows which implementation of an operation runs.
 
 Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as suffixes of names, ``scores_BHNK``:
 
@@ -14,18 +16,30 @@ Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as 
 ====== ======================================= ====== =======================================
 """
 
-from torch_linformer.functional.attention import linformer_attention
+from torch_linformer.functional.attention.operation import slot_attention
+from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
 from torch_linformer.functional.bounds import johnson_lindenstrauss_k
-from torch_linformer.functional.causal import causal_linformer_attention
-from torch_linformer.functional.implementations import use_implementation
-from torch_linformer.functional.projection import project_sequence
-from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.causal.attention import causal_linformer_attention
+from torch_linformer.functional.causal.running_means import CausalSlots, SlotWeights
+from torch_linformer.functional.kernels.implementations import implementations, use_implementation
+from torch_linformer.functional.linformer import linformer_attention
+from torch_linformer.functional.slots.dense import project_sequence
+from torch_linformer.functional.slots.dynamic import dynamic_slots
+from torch_linformer.functional.slots.segments import segment_slots
 
 __all__ = [
+    "CausalSlots",
+    "ExactTokens",
     "SlotWeights",
+    "Slots",
+    "Window",
     "causal_linformer_attention",
+    "dynamic_slots",
+    "implementations",
     "johnson_lindenstrauss_k",
     "linformer_attention",
     "project_sequence",
+    "segment_slots",
+    "slot_attention",
     "use_implementation",
 ]

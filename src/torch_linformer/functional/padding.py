@@ -4,24 +4,17 @@ Row i of E, the windows and the positions of causal attention belong to the i-th
 not depend on where its padding is, so real tokens are moved to the front on the way in and back on the way out.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.torch_state import records_a_graph
-
-Found = TypeVar("Found")
-Once = Callable[[Hashable, Callable[[], Tensor]], Tensor]  # as Padding.once
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.masks import Mask, kept
 
 
-def afresh(question: Hashable, find: Callable[[], Tensor]) -> Tensor:
-    """What ``find`` finds, where there is nobody to keep it."""
-    return find()
-
-
-class Padding:
+class Padding(Mask):
     """The padding of a batch, and what follows from it, worked out once for all layers that ask.
 
     A batch holds whole rows. Where other processes hold other pieces of them, a subclass says which piece this is and
@@ -30,29 +23,14 @@ class Padding:
     Args:
         mask: bool ``(B, N)``, True at padding, as the sequence is given.
         in_order: padding follows the real tokens already, or its place does not matter.
+        tokens: real tokens of each row, ``(B, 1)``, where they are known.
     """
 
     is_piece: ClassVar[bool] = False
 
-    def __init__(self, mask: Tensor, in_order: bool = False) -> None:
-        self.mask, self.in_order = mask, in_order
-        self._found: dict[Hashable, Any] = {}
-
-    def once(self, question: Hashable, find: Callable[[], Found]) -> Found:
-        """What ``find`` finds, kept under ``question``.
-
-        Not in a compiled graph: it finds equal steps itself, and may not write to what it is given.
-        """
-        if records_a_graph():
-            return find()
-        if question not in self._found:
-            self._found[question] = find()
-        found: Found = self._found[question]
-        return found
-
-    def about(self, subject: Hashable) -> Once:
-        """:meth:`once` for questions about one subject."""
-        return lambda question, find: self.once((subject, question), find)
+    def __init__(self, mask: Tensor, in_order: bool = False, tokens: Tensor | None = None) -> None:
+        super().__init__(mask)
+        self.in_order, self._tokens = in_order, tokens
 
     @property
     def start(self) -> int:
@@ -64,9 +42,9 @@ class Padding:
         """Positions of the whole rows."""
         return self.mask.shape[1]
 
-    def mask_around(self, reach: int) -> Tensor:
+    def mask_around(self, reach: int) -> Mask:
         """The mask of what :meth:`around` returns."""
-        return self.mask
+        return self
 
     def around(self, sequence: Tensor, reach: int) -> Tensor:
         """``(B, H, N, D)`` with the positions of the whole rows at most ``reach`` before and after it."""
@@ -101,78 +79,92 @@ class Padding:
         return self if mask is self.mask else Padding(mask, self.in_order)
 
     @property
+    @kept
     def real(self) -> Tensor:
         """Bool ``(B, N)``, the opposite of the mask."""
-        return self.once("real", lambda: ~self.mask)
+        return ~self.mask
 
     @property
+    @kept
     def tokens(self) -> Tensor:
         """Real tokens of each row, ``(B, 1)``."""
-        if self.in_order or self.mask.shape[1] == 0:
-            return self.once("tokens", lambda: self.real.sum(dim=-1, keepdim=True))
-        return self.up_to[:, -1:]
+        if self._tokens is not None:
+            return self._tokens
+        return self.real.sum(dim=-1, keepdim=True) if self.in_order or self.mask.shape[1] == 0 else self.up_to[:, -1:]
 
     @property
+    @kept
+    def empty_rows(self) -> Tensor:
+        """Bool ``(B, 1)``, True at rows without a token."""
+        return self.tokens == 0
+
+    @property
+    @kept
+    def up_to(self) -> Tensor:
+        """Real tokens up to each position and with it, ``(B, N)``."""
+        return self.real.cumsum(dim=-1)
+
+    @property
+    @kept
     def ranks(self) -> Tensor:
         """Real tokens before each position, ``(B, N)``: a real token's place among them."""
         if records_a_graph():  # programs that read graphs have no sums of numbers and bools
-            return self.once("ranks", lambda: self.up_to - self.real.long())
-        return self.once("ranks", lambda: torch.add(self.up_to, self.real, alpha=-1))
+            return self.up_to - self.real.long()
+        return torch.add(self.up_to, self.real, alpha=-1)
 
     @property
+    @kept
+    def positions(self) -> Tensor:
+        """``(N,)``, from 0."""
+        return torch.arange(self.mask.shape[1], device=self.mask.device)
+
+    @property
+    @kept
     def trailing(self) -> Tensor:
         """Bool ``(B, N)``, the mask after the real tokens are moved to the front."""
-        return self.mask if self.in_order else self.once("trailing", lambda: self._positions >= self.tokens)
+        return self.mask if self.in_order else self.positions >= self.tokens
 
     @property
+    @kept
     def order(self) -> Tensor | None:
         """``(B, N)``, the position that each place of the moved row is taken from; None where nothing has to move."""
-        if self.in_order:
-            return None
-
-        def find() -> Tensor:
-            # No sort: counting is linear.
-            inverse = self._moved_to
-            return inverse.scatter(-1, inverse, self._positions.expand_as(inverse))  # each is written to once
-
-        return self.once("order", find)
+        places = self.inverse
+        # No sort: counting is linear. Each place is written to once.
+        return None if places is None else places.scatter(-1, places, self.positions.expand_as(places))
 
     @property
+    @kept
     def inverse(self) -> Tensor | None:
-        """``(B, N)``, the way back."""
-        return None if self.in_order else self._moved_to
+        """``(B, N)``, where each position goes: the real tokens keep their order, the padding follows."""
+        if self.in_order:
+            return None
+        return torch.where(self.real, self.ranks, self.positions + (self.tokens - self.ranks))
 
     @property
     def justified(self) -> "Padding":
         """The padding of what :meth:`justify` returns."""
-        if self.in_order:
-            return self
+        return self if self.in_order else self._moved
 
-        def find() -> Padding:
-            justified = Padding(self.trailing, in_order=True)
-            justified.once("tokens", lambda: self.tokens)
-            return justified
+    @property
+    @kept
+    def _moved(self) -> "Padding":
+        return Padding(self.trailing, in_order=True, tokens=self.tokens)
 
-        return self.once("justified", find)
-
+    @kept
     def length_factor(self, max_len: int, dtype: torch.dtype) -> Tensor:
         r""":math:`\sqrt{max\_len / n}` for n real tokens of a row, ``(B, 1)``; a finite number where there are none."""
-
-        def find() -> Tensor:
-            # Not torch.promote_types, which is an operation of its own.
-            wide = torch.float64 if dtype == torch.float64 else torch.float32
-            tokens = self.tokens
-            if wide != torch.get_default_dtype():  # in which integers are divided
-                tokens = tokens.to(wide)
-            # float16 holds no number as large as the one below, and ONNX would round its factor to an integer.
-            if dtype == torch.float16 or records_a_graph():
-                share = tokens.clamp(min=1) / max_len
-            else:
-                # (n + ε) / max_len in one kernel: ε is lost in the rounding of every other number of tokens than 0.
-                share = torch.rsub(tokens, torch.finfo(wide).eps / 4 / max_len, alpha=-1 / max_len)
-            return share.rsqrt().to(dtype)
-
-        return self.once(("length factor", max_len, dtype), find)
+        # Not torch.promote_types, which is an operation of its own.
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        tokens = self.tokens
+        if wide != torch.get_default_dtype():  # in which integers are divided
+            tokens = tokens.to(wide)
+        # float16 holds no number as large as the one below, and ONNX would round its factor to an integer.
+        if dtype == torch.float16 or records_a_graph():
+            share = tokens.clamp(min=1) / max_len
+        else:
+            # (n + ε) / max_len in one kernel: ε is lost in the rounding of every other number of tokens than 0.
+            share = torch.rsub(tokens, torch.finfo(wide).eps / 4 / max_len, alpha=-1 / max_len)
+        return share.rsqrt().to(dtype)
 
     def clean(self, sequence: Tensor) -> Tensor:
         """``sequence`` in its own order, with zeros at padding."""
@@ -186,25 +178,6 @@ class Padding:
     def restore(self, sequence: Tensor) -> Tensor:
         """``(B, N, C)`` or ``(B, H, N, K)`` in the original order."""
         return reorder(sequence, self.inverse, dim=sequence.dim() - 2)
-
-    @property
-    def _positions(self) -> Tensor:
-        return self.once("positions", lambda: torch.arange(self.mask.shape[1], device=self.mask.device))
-
-    @property
-    def up_to(self) -> Tensor:
-        """Real tokens up to each position and with it."""
-        return self.once("up to", lambda: self.real.cumsum(dim=-1))
-
-    @property
-    def _moved_to(self) -> Tensor:
-        """Where each position goes: the real tokens keep their order, the padding follows."""
-
-        def find() -> Tensor:
-            ranks = self.ranks
-            return torch.where(self.real, ranks, self._positions + (self.tokens - ranks))
-
-        return self.once("moved to", find)
 
 
 def start_of(padding: Padding | None) -> int:
@@ -220,16 +193,6 @@ def length_of(sequence: Tensor, padding: Padding | None) -> int:
 def total_of(share: Tensor, padding: Padding | None) -> Tensor:
     """The sum of ``share`` over all pieces of the rows."""
     return share if padding is None else padding.total(share)
-
-
-def mask_of(padding: Padding | None) -> Tensor | None:
-    """Its mask ``(B, N)``; None where there is no padding."""
-    return None if padding is None else padding.mask
-
-
-def once_of(padding: Padding | None) -> Once:
-    """What is asked about a padding, found once; found afresh where there is none to keep it."""
-    return afresh if padding is None else padding.once
 
 
 def justify(mask: Tensor | None, *sequences: Tensor) -> tuple[list[Tensor], Padding | None]:

@@ -100,11 +100,11 @@ def attend_beside_slots(
                 keys.append(tokens[0][[position]])
                 values.append(tokens[1][[position]])
         for step in range(width):
-            near = place + step - width // 2
-            if 0 <= near < len(real) and real[near] not in exact:
+            token = place + step - width // 2
+            if 0 <= token < len(real) and real[token] not in exact:
                 columns.append(num_slots + len(exact) + step)
-                keys.append(tokens[0][[real[near]]])
-                values.append(tokens[1][[real[near]]])
+                keys.append(tokens[0][[real[token]]])
+                values.append(tokens[1][[real[token]]])
         scores = torch.cat(keys) @ query / math.sqrt(query.shape[-1])
         scores = torch.cat([scores[: len(biases)] + biases, scores[len(biases) :]])
         weights[place, columns] = torch.softmax(scores, dim=0)
@@ -184,10 +184,10 @@ def causal_linformer_attention(
                 (decay_k, weights_k), (decay_v, weights_v) = proj_k, proj_v
                 slots_k = running_mean(key[row, head], weights_k[head], decay_k[head], past)
                 slots_v = running_mean(value[row, head], weights_v[head], decay_v[head], past)
-                near = past[-window:] if window else []
-                exact = [p for p in past[:exact_first] if p not in near]
-                keys = torch.cat([slots_k, key[row, head, exact + near]])
-                values = torch.cat([slots_v, value[row, head, exact + near]])
+                recent = past[-window:] if window else []
+                exact = [p for p in past[:exact_first] if p not in recent]
+                keys = torch.cat([slots_k, key[row, head, exact + recent]])
+                values = torch.cat([slots_v, value[row, head, exact + recent]])
                 scores = keys @ query[row, head, position] / math.sqrt(query.shape[-1])
                 if score_bias is not None:
                     scores = torch.cat([scores[: len(slots_k)] + score_bias[head], scores[len(slots_k) :]])
@@ -214,9 +214,9 @@ def windowed_attention(
         slots = real_positions(slot_padding, row, slots_k.shape[2])
         for head in range(query.shape[1]):
             for position in range(query.shape[2]):
-                near = [p for p in real if abs(p - offset - position) <= reach]
-                keys = torch.cat([slots_k[row, head, slots], key[row, head, near]])
-                values = torch.cat([slots_v[row, head, slots], value[row, head, near]])
+                seen = [p for p in real if abs(p - offset - position) <= reach]
+                keys = torch.cat([slots_k[row, head, slots], key[row, head, seen]])
+                values = torch.cat([slots_v[row, head, slots], value[row, head, seen]])
                 everything = list(range(len(keys)))
                 output[row, head, position] = softmax_row(query[row, head, [position]], keys, values, everything)
     return output

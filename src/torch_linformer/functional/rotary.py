@@ -21,10 +21,10 @@ def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> 
     if width == 0:
         return x
     dtype = torch.promote_types(x.dtype, torch.float32)
-    turns = theta ** (torch.arange(0, width, 2, device=x.device, dtype=dtype) / -width)
-    angles = positions[:, None, :, None].to(dtype) * turns
+    frequencies = theta ** (torch.arange(0, width, 2, device=x.device, dtype=dtype) / -width)
+    angles = positions[:, None, :, None].to(dtype) * frequencies
     cos, sin = angles.cos(), angles.sin()
     # Split, not sliced: the gradient of a slice is as wide as the whole head.
-    first, second, rest = torch.split(x, [width // 2, width // 2, x.shape[-1] - width], dim=-1)
-    turned = [first * cos - second * sin, first * sin + second * cos]
-    return torch.cat([*(each.to(x.dtype) for each in turned), rest], dim=-1)
+    first, second, unrotated = torch.split(x, [width // 2, width // 2, x.shape[-1] - width], dim=-1)
+    rotated = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat([*(channels.to(x.dtype) for channels in rotated), unrotated], dim=-1)

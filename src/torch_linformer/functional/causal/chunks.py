@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention import additive_mask
-from torch_linformer.functional.causal_state import CausalInput, CausalState
-from torch_linformer.functional.local_blocks import join_weights, local_blocks, local_mask
+from torch_linformer.functional.attention.scores import additive_mask
+from torch_linformer.functional.attention.spans import join_weights, local_blocks, local_mask
+from torch_linformer.functional.causal.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
+from torch_linformer.functional.causal.state import CausalInput, CausalState
 from torch_linformer.functional.padding import zero_padding
-from torch_linformer.functional.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
 
 
 def attend_segment(
     inputs: CausalInput,
-    score_bias: Tensor | None,
     state: CausalState,
     *,
+    score_bias: Tensor | None,
     window: int | None,
     chunk: int,
     dtype: torch.dtype,
@@ -55,7 +55,7 @@ class Segment:
         """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
         keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
         products_BHncs = self.queries @ keys_BHnsD.transpose(-2, -1)
-        means = None if self.inputs.proj_k is None else self._means(self.inputs.proj_k, keys_BHnsD, values_BHnsX)
+        means = None if self.inputs.weights_k is None else self._means(self.inputs.weights_k, keys_BHnsD, values_BHnsX)
         softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs, score_bias), dim=-1), dim=-1)
         kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
         num_slots, num_first = self.state.mass_k.shape[-1], self.state.first_keys.shape[2]
@@ -63,7 +63,7 @@ class Segment:
         to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
         outputs = []
         if means is not None:
-            outputs.append(means.of_values.mix(to_slots))
+            outputs.append(means.values.mix(to_slots))
         if num_first > 0:
             outputs.append(self._chunks(to_first.flatten(2, 3) @ self.state.first_values.to(self.values.dtype), 2))
         if self.window is not None:
@@ -80,7 +80,7 @@ class Segment:
         """Scores ``(B, H, n, c, ·)`` of slots, exact tokens and window, those of them that there are."""
         scores = []
         if means is not None:
-            scores_BHncK = means.of_keys.products(self.queries, products_BHncs[..., self.before :])
+            scores_BHncK = means.keys.products(self.queries, products_BHncs[..., self.before :])
             if score_bias is not None:
                 bias = score_bias if score_bias.dim() == 1 else score_bias[:, None, None]
                 scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
@@ -94,16 +94,16 @@ class Segment:
             scores.append(products_BHncs + additive_mask(self._visible(), products_BHncs.dtype))
         return scores
 
-    def _means(self, proj_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
+    def _means(self, weights_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
         clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype, self.by_scan)
-        weights_k = WeightsOfChunks(clock, self._chunks_of_weights(proj_k), self.state.mass_k)
-        weights_v = weights_k
-        if self.inputs.proj_v is not None:
-            weights_v = WeightsOfChunks(clock, self._chunks_of_weights(self.inputs.proj_v), self.state.mass_v)
+        key_weights = WeightsOfChunks(clock, self._chunks_of_weights(weights_k), self.state.mass_k)
+        value_weights = key_weights
+        if self.inputs.weights_v is not None:
+            value_weights = WeightsOfChunks(clock, self._chunks_of_weights(self.inputs.weights_v), self.state.mass_v)
         return _Means(
-            RunningMeans(weights_k, keys[..., self.before :, :], self.state.keys),
-            RunningMeans(weights_v, values[..., self.before :, :], self.state.values),
+            RunningMeans(key_weights, keys[..., self.before :, :], self.state.keys),
+            RunningMeans(value_weights, values[..., self.before :, :], self.state.values),
         )
 
     def _sees_first(self) -> Tensor:
@@ -118,19 +118,19 @@ class Segment:
         """Bool ``(B, 1, n, c, s)``: the real tokens of each window, and at padding the position itself."""
         tokens, device = self.state.tokens.unsqueeze(-1), self.keys.device
         recent = torch.arange(self.before, 0, -1, device=device) <= tokens
-        own = torch.ones_like(tokens, dtype=torch.bool).expand(-1, self.length) if self.real is None else self.real
-        real = torch.cat([recent, own], dim=1)
+        real = torch.ones_like(tokens, dtype=torch.bool).expand(-1, self.length) if self.real is None else self.real
+        real = torch.cat([recent, real], dim=1)
         real = local_blocks(real.unsqueeze(-1), self.chunk, self.before).squeeze(-1)
-        near = local_mask(self.chunk, self.before, 0, device)
-        itself = torch.ones_like(near).tril(self.before) & torch.ones_like(near).triu(self.before)
-        return ((real.unsqueeze(-2) & near) | itself).unsqueeze(1)
+        window = local_mask(self.chunk, self.before, 0, device)
+        itself = torch.ones_like(window).tril(self.before) & torch.ones_like(window).triu(self.before)
+        return ((real.unsqueeze(-2) & window) | itself).unsqueeze(1)
 
     def _state_after(self, means: "_Means | None") -> CausalState:
         tokens = self.state.tokens + (self.length if self.real is None else self.real.sum(dim=-1))
         after = {"recent_keys": self._recent(self.keys), "recent_values": self._recent(self.values)}
         if means is not None:
-            after |= {"keys": means.of_keys.sums, "mass_k": means.of_keys.weights.mass_after}
-            after |= {"values": means.of_values.sums, "mass_v": means.of_values.weights.mass_after}
+            after |= {"keys": means.keys.sums, "mass_k": means.keys.weights.mass_after}
+            after |= {"values": means.values.sums, "mass_v": means.values.weights.mass_after}
         # Copies: a view would keep the memory of the whole segment.
         return replace(self.state, tokens=tokens, **{name: x.clone() for name, x in after.items()})
 
@@ -139,9 +139,9 @@ class Segment:
         if self.real is None:
             return sequence[:, :, sequence.shape[2] - self.before :]
         # Where fewer tokens came before, zeros stand first in their place; they count as real here.
-        own = self.real.flip(-1).cumsum(dim=-1).flip(-1)
-        count = F.pad(own, (self.before, 0))
-        count[:, : self.before] = own[:, :1] + torch.arange(self.before, 0, -1, device=own.device)
+        tokens_from = self.real.flip(-1).cumsum(dim=-1).flip(-1)
+        count = F.pad(tokens_from, (self.before, 0))
+        count[:, : self.before] = tokens_from[:, :1] + torch.arange(self.before, 0, -1, device=tokens_from.device)
         real = F.pad(self.real, (self.before, 0), value=True)
         target = torch.where(real & (count <= self.before), self.before - count, self.before)
         last = sequence.new_zeros(*sequence.shape[:2], self.before + 1, sequence.shape[-1])
@@ -158,5 +158,5 @@ class Segment:
 
 
 class _Means(NamedTuple):
-    of_keys: RunningMeans
-    of_values: RunningMeans
+    keys: RunningMeans
+    values: RunningMeans

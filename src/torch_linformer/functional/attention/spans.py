@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.torch_state import is_traced, records_a_graph
+from torch_linformer.functional.kernels.graph import is_traced, records_a_graph
+from torch_linformer.functional.masks import Mask
 
 
 def blocks_of(length: int, block: int) -> int:
@@ -14,8 +15,8 @@ def blocks_of(length: int, block: int) -> int:
     if records_a_graph():
         # One block and several would be two graphs; so would filling up by no position and by some.
         number: Any = length // block + 1  # a tensor in a trace
-        enough: int = number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
-        return enough
+        two_at_least: int = number.clamp(min=2) if is_traced() else torch.sym_max(number, 2)  # type: ignore[no-untyped-call]
+        return two_at_least
     return -(-length // block)
 
 
@@ -51,8 +52,8 @@ def local_pieces(sequence: Tensor, block: int, span: int, sides: tuple[int, int]
         shape = (*sequence.shape[:-2], blocks, block, sequence.shape[-1])
         columns = [sequence[..., start : start + blocks * block, :].reshape(shape) for start in starts]
     else:
-        every = torch.unflatten(sequence, -2, (-1, block))
-        columns = [every[..., i : i + blocks, :, :] for i in range(len(starts))]
+        whole = torch.unflatten(sequence, -2, (-1, block))
+        columns = [whole[..., i : i + blocks, :, :] for i in range(len(starts))]
     return [column[..., : span - start, :] for column, start in zip(columns, starts, strict=True)]
 
 
@@ -65,56 +66,53 @@ def put_around(sequence: Tensor, before: int, after: int, fill: float = 0.0) -> 
 
 def local_mask(block: int, before: int, after: int, device: torch.device) -> Tensor:
     """Bool ``(c, s)``: True at positions at most ``before`` back and ``after`` ahead of a query."""
-    every = torch.ones(block, before + block + after, dtype=torch.bool, device=device)
-    return every.triu_().tril_(before + after)
+    positions = torch.ones(block, before + block + after, dtype=torch.bool, device=device)
+    return positions.triu_().tril_(before + after)
 
 
 def join_weights(softmax: Tensor, num_slots: int, before: int, after: int) -> Tensor:
     """``(B, H, n, c, K + s)`` to ``(B, H, n · c, K + before + 1 + after)``: of a span only the query's own window."""
     query = torch.arange(softmax.shape[-2], device=softmax.device).unsqueeze(-1)
-    of_window = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
-    of_slots = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
-    index = torch.cat([of_slots, of_window], dim=-1)
+    window_columns = num_slots + query + torch.arange(before + 1 + after, device=softmax.device)
+    slot_columns = torch.arange(num_slots, device=softmax.device).expand(len(query), -1)
+    index = torch.cat([slot_columns, window_columns], dim=-1)
     return softmax.gather(-1, index.expand(*softmax.shape[:-1], -1)).flatten(2, 3)
 
 
-class Near(NamedTuple):
-    """Keys and values ``(B, H, M, ·)``, which are padding, the reach of a window, and the position of query 0."""
+class SpanLayout(NamedTuple):
+    """How queries are cut into blocks, and where the spans of positions that their windows reach lie among the keys.
 
-    key: Tensor
-    value: Tensor
-    padding: Tensor | None
+    Attributes:
+        block: queries c in a block.
+        queries: in all blocks, those that fill up the last one among them.
+        keys: positions M.
+        reach: of a window.
+        offset: position of query 0.
+        device: of the masks.
+    """
+
+    block: int
+    queries: int
+    keys: int
     reach: int
     offset: int
+    device: torch.device
 
     @property
-    def real(self) -> Tensor:
-        """Bool ``(B or 1, M)``, False at padding."""
-        if self.padding is None:
-            return self.key.new_ones(1, self.key.shape[2], dtype=torch.bool)
-        return ~self.padding
+    def span(self) -> int:
+        """Positions that the windows of a block reach."""
+        return self.block + 2 * self.reach
 
-    def visible(self, block: int, queries: int) -> Tensor:
-        """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
-        if not records_a_graph() and queries == 0:
-            return self.real.new_ones(1, 0, block, block + 2 * self.reach)
-        spans = F.pad(self.real, self.sides(queries)).unfold(1, block + 2 * self.reach, block)
-        return spans.unsqueeze(2) & local_mask(block, self.reach, self.reach, self.key.device)
-
-    def sides(self, queries: int) -> tuple[int, int]:
+    @property
+    def sides(self) -> tuple[int, int]:
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
-        return self.reach - self.offset, self.offset + queries + self.reach - self.key.shape[2]
+        return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
 
 
-class WindowSlots(NamedTuple):
-    """Keys and values ``(B, H, K, ·)`` of the slots beside a window, and which are padding, bool ``(B or 1, K)``."""
-
-    keys: Tensor
-    values: Tensor
-    padding: Tensor | None
-
-    def padded(self, rest: int) -> "WindowSlots":
-        """With ``rest`` more, which are padding."""
-        padding = self.keys.new_zeros(1, self.keys.shape[2], dtype=torch.bool) if self.padding is None else self.padding
-        keys, values = (F.pad(x, (0, 0, 0, rest)) for x in (self.keys, self.values))
-        return WindowSlots(keys, values, F.pad(padding, (0, rest), value=True))
+def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
+    """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
+    real = torch.ones(1, layout.keys, dtype=torch.bool, device=layout.device) if mask is None else ~mask.mask
+    if not records_a_graph() and layout.queries == 0:
+        return real.new_ones(1, 0, layout.block, layout.span)
+    spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
+    return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)

@@ -13,8 +13,8 @@ arithmetic and have not been measured:
   window of 64 these are 25,000 positions. Its loop over segments, with ``impl="torch"``, takes 4,096 positions: 64
   chunks of 64, about as many batches for each product as a large GPU has processors, even with a single head.
 
-What is only ever run on a CPU has its sizes where it is: ``implementations.py``, ``matmul.py``, ``joined_window.py``
-and ``reach.py``. The chunks of causal attention have 64 positions on every device: the range of float32 limits them
+What is only ever run on a CPU has its sizes where it is: ``onednn.py``, ``products/``, ``attention/joined.py`` and
+``slots/reach.py``. The chunks of causal attention have 64 positions on every device: the range of float32 limits them
 (docs/causal.md).
 """
 

@@ -4,20 +4,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.causal_state import CausalInput, CausalState
-from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.causal.running_means import SlotWeights
+from torch_linformer.functional.causal.state import CausalInput, CausalState
 
 
 def attend_next(
     token: CausalInput, score_bias: Tensor | None, state: CausalState, window: int | None, dropout_p: float
 ) -> tuple[Tensor, Tensor, CausalState]:
     """One token in each row, without chunks: output, softmax and the state after it."""
-    query, key, value, padding, proj_k, proj_v = token
+    query, key, value, padding, weights_k, weights_v = token
     scores, outputs = [], []
     keys, mass_k, values, mass_v = state.keys, state.mass_k, state.values, state.mass_v
-    if proj_k is not None:
-        keys, mass_k = _add_token(keys, mass_k, proj_k, key, padding)
-        values, mass_v = _add_token(values, mass_v, proj_v or proj_k, value, padding)
+    if weights_k is not None:
+        keys, mass_k = _add_token(keys, mass_k, weights_k, key, padding)
+        values, mass_v = _add_token(values, mass_v, weights_v or weights_k, value, padding)
         scores_BH1K = ((query @ keys.transpose(-2, -1).to(query.dtype)) / _not_0(mass_k)).to(query.dtype)
         if score_bias is not None:
             scores_BH1K = scores_BH1K + score_bias.unsqueeze(-2).to(scores_BH1K.dtype)
@@ -35,7 +35,7 @@ def attend_next(
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
     to_slots, to_first, to_window = torch.split(kept, sizes, dim=-1)
-    if proj_k is not None:
+    if weights_k is not None:
         outputs.append((to_slots / _not_0(mass_v)).to(value.dtype) @ values.to(value.dtype))
     if num_first > 0:
         outputs.append(to_first @ state.first_values.to(value.dtype))

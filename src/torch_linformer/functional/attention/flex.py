@@ -8,26 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from torch_linformer.functional.padding import Once
-from torch_linformer.functional.torch_state import is_watched, records_a_graph
+from torch_linformer.functional.attention.softmax_parts import Slots, Window
+from torch_linformer.functional.kernels.graph import is_compiling, is_watched, records_a_graph
+from torch_linformer.functional.masks import Mask, as_mask, derive
 
 BLOCK = 128  # queries, and keys, that one program of the kernel takes: FlexAttention's own default
 
 
-def attend_by_flex(
-    query: Tensor,
-    slots: tuple[Tensor, Tensor],
-    near: tuple[Tensor, Tensor],
-    reach: int,
-    *,
-    slot_padding: Tensor | None,
-    slot_bias: Tensor | None,
-    key_padding: Tensor | None,
-    offset: int,
-    scale: float,
-    once: Once,
-) -> Tensor:
-    r"""What ``attend_with_window`` computes, as attention to K slots and after them M positions.
+def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
+    r"""Attention to slots and a window as attention to K slots and after them M positions.
 
     .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + b_j)\, v_j, \quad
               j < K \text{ or } |j - K - \mathrm{offset} - i| \le \mathrm{reach}
@@ -45,36 +34,41 @@ def attend_by_flex(
     dtype = query.dtype
     if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(query.device.type)
-    keys, values = (torch.cat(pair, dim=2).to(dtype) for pair in zip(slots, near, strict=True))
-    num_slots, columns = slots[0].shape[2], keys.shape[2]
-
-    def find() -> Tensor:
-        unseen = [
-            query.new_zeros(query.shape[0], x.shape[2], dtype=torch.bool) if mask is None else mask
-            for mask, x in ((slot_padding, slots[0]), (key_padding, near[0]))
-        ]
-        return torch.cat([mask.expand(query.shape[0], -1) for mask in unseen], dim=1)
-
+    keys, values = (torch.cat(pair, dim=2).to(dtype) for pair in zip(slots[:2], window[:2], strict=True))
+    num_slots, columns = slots.keys.shape[2], keys.shape[2]
+    slot_mask, window_mask = as_mask(slots.padding), as_mask(window.padding)
     hidden = None
-    if slot_padding is not None or key_padding is not None:
-        hidden = once(("hidden from flex", offset), find)
+    if slot_mask is not None or window_mask is not None:
+        sizes_of_masks = query.shape[0], num_slots, columns - num_slots, query.device
+        hidden = derive(window_mask, _hidden_columns, slot_mask, *sizes_of_masks)
     bias = None
-    if slot_bias is not None:
-        bias = slot_bias.to(dtype).expand(query.shape[0], query.shape[1], -1)
+    if slots.bias is not None:
+        bias = slots.bias.to(dtype).expand(query.shape[0], query.shape[1], -1)
         # Not F.pad: in a recorded graph that would be a part of the kernel, which reads nothing but tensors.
         bias = torch.cat([bias, bias.new_zeros(*bias.shape[:2], columns - num_slots)], dim=-1)
     lengths = (query.shape[2], columns)
-    number, index = _blocks(num_slots, reach, offset, lengths, query.device)
-    sizes: list[Any] = [num_slots, num_slots + offset, reach]
-    if not torch.compiler.is_compiling():
+    number, index = _blocks(num_slots, window.reach, window.offset, lengths, query.device)
+    sizes: list[Any] = [num_slots, num_slots + window.offset, window.reach]
+    if not is_compiling():
         sizes = [query.new_full((), size, dtype=torch.long) for size in sizes]
     sees = _sees(sizes[0], sizes[1], sizes[2], hidden)
     mask = BlockMask.from_kv_blocks(number, index, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
     attend = _function(query.device.type)
-    biased = None if bias is None else _biased(bias)
-    several = query.shape[1] != keys.shape[1]
-    output: Tensor = attend(query.to(dtype), keys, values, biased, mask, scale, several)
+    modify_scores = None if bias is None else _biased(bias)
+    shares_heads = query.shape[1] != keys.shape[1]
+    output: Tensor = attend(query.to(dtype), keys, values, modify_scores, mask, scale, shares_heads)
     return output
+
+
+def _hidden_columns(
+    window_mask: Mask | None, slot_mask: Mask | None, rows: int, num_slots: int, num_keys: int, device: torch.device
+) -> Tensor:
+    """Bool ``(B, K + M)``, True at slots and positions that nobody sees."""
+    masks = [
+        torch.zeros(1, size, dtype=torch.bool, device=device) if mask is None else mask.mask
+        for mask, size in ((slot_mask, num_slots), (window_mask, num_keys))
+    ]
+    return torch.cat([mask.expand(rows, -1) for mask in masks], dim=1)
 
 
 def _sees(num_slots: Any, place: Any, reach: Any, hidden: Tensor | None) -> Callable[..., Tensor]:
@@ -105,9 +99,9 @@ def _biased(bias: Tensor) -> Callable[..., Tensor]:
 
 def _function(device: str) -> Callable[..., Any]:
     """FlexAttention as it is called: compiled by a graph that is recorded, or else here, but on a CPU as it is."""
-    if device == "cpu" or torch.compiler.is_compiling():
-        as_it_is: Callable[..., Any] = flex_attention
-        return as_it_is
+    if device == "cpu" or is_compiling():
+        function: Callable[..., Any] = flex_attention
+        return function
     return _compiled()
 
 
@@ -124,10 +118,10 @@ def _find_blocks(
     """How many blocks of columns each block of queries sees, ``(1, 1, n)``; and all, these first, ``(1, 1, n, m)``."""
     queries = torch.arange((lengths[0] + BLOCK - 1) // BLOCK, device=device).unsqueeze(-1) * BLOCK
     columns = torch.arange((lengths[1] + BLOCK - 1) // BLOCK, device=device) * BLOCK
-    of_slots = columns < num_slots
+    has_slots = columns < num_slots
     first = queries + (num_slots + offset - reach)
-    of_window = (columns + (BLOCK - 1) >= first) & (columns <= first + (BLOCK - 1 + 2 * reach))
-    seen = (of_slots | of_window)[None, None]
+    has_window = (columns + (BLOCK - 1) >= first) & (columns <= first + (BLOCK - 1 + 2 * reach))
+    seen = (has_slots | has_window)[None, None]
     index = seen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return seen.sum(dim=-1, dtype=torch.int32), index.to(torch.int32)
 

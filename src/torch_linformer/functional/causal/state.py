@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.causal.running_means import SlotWeights
 
 
 class CausalInput(NamedTuple):
     """Consecutive positions: scaled queries ``(B, H, N, D)``; keys and values with zeros at padding, bool ``(B, N)``.
 
-    Without ``proj_k`` there are no slots; without ``proj_v`` the weights of keys are those of values.
+    Without ``weights_k`` there are no slots; without ``weights_v`` the weights of keys are those of values.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
     padding: Tensor | None
-    proj_k: SlotWeights | None
-    proj_v: SlotWeights | None
+    weights_k: SlotWeights | None
+    weights_v: SlotWeights | None
 
     def to(self, dtype: torch.dtype) -> Self:
         return self._replace(query=self.query.to(dtype), key=self.key.to(dtype), value=self.value.to(dtype))
@@ -33,8 +33,8 @@ class CausalInput(NamedTuple):
         if padding is None:
             padding = self.query.new_zeros(self.query.shape[0], self.query.shape[2], dtype=torch.bool)
         query, key, value = (F.pad(x, (0, 0, 0, number)) for x in self[:3])
-        proj_k, proj_v = (None if proj is None else proj.pad(number) for proj in self[4:])
-        return type(self)(query, key, value, F.pad(padding, (0, number), value=True), proj_k, proj_v)
+        weights_k, weights_v = (None if proj is None else proj.pad(number) for proj in self[4:])
+        return type(self)(query, key, value, F.pad(padding, (0, number), value=True), weights_k, weights_v)
 
     def split(self, sizes: list[int]) -> Iterator[Self]:
         """Pieces of these sizes. Split, not sliced: the gradient of a slice is as long as the whole."""
@@ -95,11 +95,12 @@ class CausalState:
         """
         places = torch.arange(self.first_keys.shape[2], device=key.device) - self.tokens.unsqueeze(-1)
         number = key.shape[2] if padding is None else (~padding).sum(dim=-1, keepdim=True)
-        found = (places >= 0) & (places < number)
-        index, found = places.masked_fill(~found, 0)[:, None, :, None], found[:, None, :, None]
+        is_here = (places >= 0) & (places < number)
+        index = places.masked_fill(~is_here, 0)[:, None, :, None]
+        is_here = is_here[:, None, :, None]
 
         def taken(sequence: Tensor, before: Tensor) -> Tensor:
-            return torch.where(found, sequence.gather(2, index.expand_as(before)), before)
+            return torch.where(is_here, sequence.gather(2, index.expand_as(before)), before)
 
         first_keys, first_values = taken(key, self.first_keys), taken(value, self.first_values)
         return replace(self, first_keys=first_keys, first_values=first_values)

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.local_blocks import blocks_of, first_positions
+from torch_linformer.functional.attention.spans import blocks_of, first_positions
+from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import reorder
-from torch_linformer.functional.torch_state import records_a_graph
 
+CHUNK = 64  # positions in a chunk
 GROUP = 8  # chunks in a group, and groups in a larger one
 
 
@@ -47,6 +48,27 @@ class SlotWeights(NamedTuple):
         """The weights with ``number`` positions of padding after them."""
         weights = None if self.weights is None else F.pad(self.weights, (0, 0, 0, number))
         return SlotWeights(self.decay, weights)
+
+
+class CausalSlots(NamedTuple):
+    """The slots of causal attention.
+
+    Attributes:
+        weights_k: the weights with which positions enter the slots of keys.
+        weights_v: those of values; None for the same.
+        bias: on the scores of slots, ``(K,)`` or ``(H, K)``.
+        chunk_size: positions computed at once; changes only rounding, and bounds how fast weights may fade.
+    """
+
+    weights_k: SlotWeights
+    weights_v: SlotWeights | None = None
+    bias: Tensor | None = None
+    chunk_size: int = CHUNK
+
+    def reorder(self, order: Tensor | None) -> "CausalSlots":
+        """The weights of positions in the ``order`` of a :class:`Padding`."""
+        weights_v = None if self.weights_v is None else self.weights_v.reorder(order)
+        return self._replace(weights_k=self.weights_k.reorder(order), weights_v=weights_v)
 
 
 class Clock:
@@ -121,9 +143,9 @@ def _carry(
     decay = decay_HK.unsqueeze(1)
     rest = elapsed[..., -1:] - seen_from
     # Relative to the end of a group, because growth from its beginning would leave the range of float32.
-    of_groups = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
-    in_groups = elapsed[:, 0, :, -1]
-    before, after = _carry(decay_HK, in_groups, of_groups, start_BHKX, levels - 1, at_ends=True)
+    group_sums = (torch.exp(-decay.unsqueeze(2) * rest.unsqueeze(-1)).unsqueeze(-1) * added).sum(dim=3)
+    group_tokens = elapsed[:, 0, :, -1]
+    before, after = _carry(decay_HK, group_tokens, group_sums, start_BHKX, levels - 1, at_ends=True)
     sums = _faded_sums(decay, elapsed, seen_from, added, before)
     return first_positions(sums[:, :, :, :-1].flatten(2, 3), chunks), after
 

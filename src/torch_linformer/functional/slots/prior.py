@@ -53,7 +53,8 @@ class SegmentPrior(NamedTuple):
         """p, ``(B or 1, K, m)``."""
         return -self.steepness * distances.square()
 
-    def gradients(self, of_scores: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, grad_scores: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
         """Those of d and a, from those of p ``(B, K, m)``."""
-        of_shift = (of_scores * distances).sum(dim=(0, 2)) * 2 * self.steepness.squeeze(-1)
-        return of_shift, (of_scores * self.scores(distances)).sum(dim=(0, 2))
+        grad_shift = (grad_scores * distances).sum(dim=(0, 2)) * 2 * self.steepness.squeeze(-1)
+        grad_log_steepness = (grad_scores * self.scores(distances)).sum(dim=(0, 2))
+        return grad_shift, grad_log_steepness

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.device_sizes import sizes_for
-from torch_linformer.functional.segment_prior import SegmentPrior
+from torch_linformer.functional.kernels.device_sizes import sizes_for
+from torch_linformer.functional.slots.prior import SegmentPrior
 
-LEAST = -50.0  # nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow
+# Nats below the largest, where a weight is nothing: numbers near the smallest ones are ten times as slow.
+LOWEST_SCORE = -50.0
 ROUNDED = 1.02  # of norms in the type of the input: bfloat16 is off by less than a hundredth each
 FEWEST_SLOTS = 32  # at once, where some are left out: with fewer the calls take longer than the scores that they save
 SPAN = 512  # positions whose segments belong to slots that are computed at once, likewise
@@ -19,10 +20,10 @@ SPAN = 512  # positions whose segments belong to slots that are computed at once
 class Reach:
     r"""Which slots have any weight at which positions.
 
-    A weight is nothing where its score lies more than :data:`LEAST` below that of the token nearest to the slot's
-    center. Of the scores :math:`|w_j \cdot k_i| \le |w_j| \max_i |k_i|` is known, so none has to be computed: beyond a
-    distance of some segments the prior alone decides. Devices that compute while Python goes on are not asked for
-    numbers, and leave nothing out; nor is anything left out where one block holds all positions.
+    A weight is nothing where its score lies more than :data:`LOWEST_SCORE` below that of the token nearest to the
+    slot's center. Of the scores :math:`|w_j \cdot k_i| \le |w_j| \max_i |k_i|` is known, so none has to be computed:
+    beyond a distance of some segments the prior alone decides. Devices that compute while Python goes on are not
+    asked for numbers, and leave nothing out; nor is anything left out where one block holds all positions.
 
     Args:
         queries: w, ``(H, K, D)``.
@@ -43,7 +44,7 @@ class Reach:
             segment_B1 = self.num_slots / tokens.clamp(min=1).double().unsqueeze(-1)
             centers_K, steepness_K = prior.centers.double(), prior.steepness[:, 0].double()
             outside_K = (-centers_K).clamp(min=0) + (centers_K - self.num_slots).clamp(min=0)
-            farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LEAST) / steepness_K).sqrt()
+            farthest_BK = ((outside_K + segment_B1 / 2).square() + (2 * bounds_K - LOWEST_SCORE) / steepness_K).sqrt()
             # Where a number is missing, everything is in reach.
             begin_BK = ((centers_K - farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=-math.inf)
             end_BK = ((centers_K + farthest_BK) / segment_B1 - 0.5).nan_to_num(nan=math.inf)
@@ -51,7 +52,7 @@ class Reach:
 
     def is_real(self, rows: slice, positions: slice) -> bool:
         """Whether no position there is known to be padding."""
-        return self.leaves_out and bool(self.first + positions.stop <= self._of(rows, self.tokens).min())
+        return self.leaves_out and bool(self.first + positions.stop <= _rows_of(rows, self.tokens).min())
 
     def are_whole(self, blocks: Sequence["Block"]) -> bool:
         """Whether each block has all slots and positions of its rows."""
@@ -61,15 +62,15 @@ class Reach:
         """The positions from the first to the last that has a weight in one of these slots."""
         if not self.leaves_out:
             return slice(0, self.length)
-        begin, end = (self._of(rows, x)[:, slots] for x in (self.begin, self.end))
-        stop = min(self.first + self.length, self._of(rows, self.tokens).max())  # behind it is padding
+        begin, end = (_rows_of(rows, x)[:, slots] for x in (self.begin, self.end))
+        stop = min(self.first + self.length, _rows_of(rows, self.tokens).max())  # after it is padding
         first, last = math.ceil(max(begin.min(), self.first)), math.floor(min(end.max(), stop - 1))
         return slice(first - self.first, max(first, last + 1) - self.first)
 
-    @staticmethod
-    def _of(rows: slice, of_rows: Any) -> Any:
-        """Of an array, what belongs to these rows; one row stands for all."""
-        return of_rows if len(of_rows) == 1 else of_rows[rows]
+
+def _rows_of(rows: slice, array: Any) -> Any:
+    """What belongs to these rows; one row stands for all."""
+    return array if len(array) == 1 else array[rows]
 
 
 class Block(NamedTuple):
@@ -79,7 +80,8 @@ class Block(NamedTuple):
     slots: slice
     positions: slice
 
-    def of(self, sequence: Tensor) -> Tensor:
+    def take(self, sequence: Tensor) -> Tensor:
+        """Its positions of a sequence ``(B, H, M, X)``."""
         return sequence[self.rows, :, self.positions]
 
 
@@ -93,16 +95,17 @@ def blocks_of_slots(reach: Reach, queries: Tensor, scored: Tensor) -> Iterator[B
     (batch, heads, length, _), num_slots = scored.shape, queries.shape[1]
     size = max(1, sizes_for(scored.device).pooled_scores // heads)
     rows = 1 if reach.leaves_out else max(1, size // max(1, num_slots * length))
-    most = max(FEWEST_SLOTS, SPAN * num_slots // length) if reach.leaves_out else num_slots
+    slots_at_once = max(FEWEST_SLOTS, SPAN * num_slots // length) if reach.leaves_out else num_slots
     for row in range(0, batch, rows):
-        some, start = slice(row, row + rows), 0
+        block_rows = slice(row, row + rows)
+        start = 0
         while start < num_slots:
-            slots = slice(start, min(start + most, num_slots))
-            positions = reach.positions(some, slots)
+            slots = slice(start, min(start + slots_at_once, num_slots))
+            positions = reach.positions(block_rows, slots)
             fitting = max(1, size // max(1, positions.stop - positions.start))
             if fitting < slots.stop - start:
                 slots = slice(start, start + fitting)
-                positions = reach.positions(some, slots)
+                positions = reach.positions(block_rows, slots)
             if positions.start < positions.stop:
-                yield Block(some, slots, positions)
+                yield Block(block_rows, slots, positions)
             start = slots.stop

@@ -1,0 +1,72 @@
+"""A window and slots by two softmaxes, joined: in inference on a CPU, where no slot is then copied for each block."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.attention.softmax_parts import Slots, Window
+from torch_linformer.functional.attention.spans import SpanLayout, blocks_of, visible_positions
+from torch_linformer.functional.kernels.torch_private import flash_attention
+from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
+
+BLOCK = 32  # queries whose windows are computed together: more see more positions that are none of theirs
+LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
+
+
+def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
+    r"""Two softmaxes, over the slots and over the window, joined by the logarithms of their sums, ``(B, H, N, D)``.
+
+    .. math:: \mathrm{out} = (1 - \sigma(l_w - l_s))\, o_s + \sigma(l_w - l_s)\, o_w
+
+    No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
+    operator below SDPA gives these logarithms, without a gradient.
+    """
+    accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
+    hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
+    keys, values, bias = _in_lanes(slots, accurate, hidden)
+    length = query.shape[2]
+    number = blocks_of(length, BLOCK)
+    fill = number * BLOCK - length
+    query = F.pad(query, (0, 0, 0, fill)) if fill else query
+    output, slot_sums = flash_attention(query, keys, values, mask=bias, scale=scale)
+
+    num_keys = window.keys.shape[2]
+    layout = SpanLayout(BLOCK, length + fill, num_keys, window.reach, window.offset, query.device)
+    spans = [
+        F.pad(x, (0, 0, *layout.sides)).unfold(2, layout.span, BLOCK).transpose(-2, -1)
+        for x in (window.keys, window.values)
+    ]
+    allowed = derive(as_mask(window.padding), _window_scores, layout, accurate, hidden)
+
+    def in_blocks(x_HNX: Tensor) -> Tensor:
+        return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
+
+    for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
+        span_keys, span_values = (x[row].transpose(0, 1) for x in spans)
+        seen, window_sums = flash_attention(
+            in_blocks(query[row]), span_keys, span_values, mask=mask.unsqueeze(1), scale=scale
+        )
+        share = torch.sigmoid(window_sums - in_blocks(slot_sums[row]))
+        in_blocks(output[row]).lerp_(seen, share.unsqueeze(-1).to(seen.dtype))
+    return output[:, :, :length]
+
+
+def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values of a multiple of :data:`LANES` slots, and what is added to their scores ``(B or 1, ·, 1, K)``."""
+    keys, values, padding, bias = slots.keys, slots.values, mask_of(slots.padding), slots.bias
+    if rest := -keys.shape[2] % LANES:
+        padding = keys.new_zeros(1, keys.shape[2], dtype=torch.bool) if padding is None else padding
+        padding = F.pad(padding, (0, rest), value=True)
+        keys, values = (F.pad(x, (0, 0, 0, rest)) for x in (keys, values))
+        bias = None if bias is None else F.pad(bias, (0, rest))
+    bias = None if bias is None else bias.to(dtype).unsqueeze(2)
+    if padding is not None:
+        seen = keys.new_zeros(1, 1, 1, keys.shape[2], dtype=dtype) if bias is None else bias
+        bias = torch.where(padding[:, None, None, :], hidden, seen)
+    return keys, values, bias
+
+
+def _window_scores(mask: Mask | None, layout: SpanLayout, dtype: torch.dtype, hidden: float) -> Tensor:
+    """What is added to the scores of the spans."""
+    visible = visible_positions(mask, layout)
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, hidden)

@@ -1,0 +1,126 @@
+"""The operation: one softmax over slots, exact tokens and a window."""
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.attention.plain_softmax import attend_to_slots
+from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window, check_heads, join
+from torch_linformer.functional.attention.window import attend_with_window
+from torch_linformer.functional.kernels.implementations import Name, check_implementation
+from torch_linformer.functional.masks import mask_of
+
+
+def slot_attention(
+    query: Tensor,
+    slots: Slots,
+    *,
+    exact: ExactTokens | None = None,
+    window: Window | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    need_weights: bool = False,
+    impl: Name = "auto",
+) -> tuple[Tensor, Tensor | None]:
+    r"""Attention of N queries to K slots, T exact tokens and the positions near each query, in one softmax.
+
+    .. math::
+        \mathrm{out}_i = \mathrm{softmax}\big([q_i \bar K^\top / \sqrt D + b;\; q_i K_T^\top / \sqrt D;\;
+                         q_i K_{W_i}^\top / \sqrt D]\big)\, [\bar V;\; V_T;\; V_{W_i}], \quad
+        W_i = \{j : |j - \mathrm{offset} - i| \le \mathrm{reach}\}
+
+    A token that is in two of the parts counts twice: hide exact tokens from the window by its ``padding``. Time and
+    memory are O(N·(K + T + reach)).
+
+    Args:
+        query: ``(B, H, N, D)``.
+        slots: as :func:`segment_slots` and :func:`dynamic_slots` make them, or keys and values that
+            :func:`project_sequence` has made, or those of all positions; b is their ``bias``.
+        exact: tokens that every query sees themselves.
+        window: the positions of which each query sees those near it.
+        dropout_p: probability of dropping an attention weight; as in SDPA it applies whenever it is above 0.
+        scale: factor on the scores, ``1 / sqrt(D)`` by default.
+        need_weights: also return the softmax before dropout.
+        impl: see :func:`use_implementation`.
+
+    Returns:
+        ``(B, H, N, Dv)``, and None or the softmax ``(B, H, N, K + T + 2 reach + 1)``. A query with nothing to attend to
+        gets the mean of the values of its slots; zeros where there are none.
+
+    Raises:
+        ValueError: if shapes do not fit, there is nothing to attend to, or ``impl`` cannot compute it.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.functional import Window, segment_slots, slot_attention
+        >>> query, key, value = torch.randn(3, 2, 4, 1000, 16)  # (B, H, N, D) each
+        >>> slots = segment_slots(key, value, k=32)  # means of 32 segments
+        >>> slot_attention(query, slots, window=Window(key, value, reach=8))[0].shape
+        torch.Size([2, 4, 1000, 16])
+    """
+    _check_part("slots", query, slots.keys, slots.values, mask_of(slots.padding))
+    if exact is not None:
+        _check_part("exact", query, exact.keys, exact.values, mask_of(exact.padding))
+    if window is not None:
+        _check_part("window", query, window.keys, window.values, mask_of(window.padding))
+        if window.reach < 0:
+            raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
+    elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
+        raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
+    if slots.bias is not None:
+        rows, heads, number = (*slots.bias.shape, 0, 0, 0)[:3]
+        batch, num_heads, num_slots = query.shape[0], query.shape[1], slots.keys.shape[2]
+        if slots.bias.dim() != 3 or rows not in (1, batch) or number != num_slots or num_heads % max(heads, 1):
+            raise ValueError(
+                f"slots.bias must be (B or 1, H, K) for {batch} rows, {num_heads} heads and {num_slots} slots, got "
+                f"{tuple(slots.bias.shape)}"
+            )
+    check_implementation(impl)
+    return attend(
+        query,
+        slots,
+        exact=exact,
+        window=window,
+        dropout_p=dropout_p,
+        scale=scale,
+        need_weights=need_weights,
+        impl=impl,
+    )
+
+
+def attend(
+    query: Tensor,
+    slots: Slots,
+    *,
+    exact: ExactTokens | None = None,
+    window: Window | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    need_weights: bool = False,
+    impl: Name = "auto",
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`slot_attention`, unchecked."""
+    joint = join(slots, exact)
+    if window is None:
+        return attend_to_slots(query, joint, dropout_p, scale, need_weights, impl)
+    return attend_with_window(query, joint, window, dropout_p, scale, need_weights, impl)
+
+
+def _check_part(name: str, query: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> None:
+    if query.dim() != 4 or keys.dim() != 4 or values.dim() != 4:
+        shapes = tuple(tuple(x.shape) for x in (query, keys, values))
+        raise ValueError(f"query and {name} must be (B, H, ·, D) each, got shapes {shapes}")
+    if keys.shape[:3] != values.shape[:3] or (keys.shape[0], keys.shape[3]) != (query.shape[0], query.shape[3]):
+        raise ValueError(
+            f"{name} must have keys (B, Hkv, ·, D) and values (B, Hkv, ·, Dv) for a query {tuple(query.shape)}, got "
+            f"{tuple(keys.shape)} and {tuple(values.shape)}"
+        )
+    check_heads(query.shape[1], keys.shape[1])
+    if padding is not None and (padding.dtype is not torch.bool or padding.shape not in _mask_shapes(keys)):
+        raise ValueError(
+            f"{name}.padding must be bool (B or 1, {keys.shape[2]}), True at what is hidden, got {padding.dtype} "
+            f"{tuple(padding.shape)}"
+        )
+
+
+def _mask_shapes(keys: Tensor) -> tuple[tuple[int, int], ...]:
+    return (keys.shape[0], keys.shape[2]), (1, keys.shape[2])

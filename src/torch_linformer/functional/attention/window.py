@@ -1,0 +1,239 @@
+"""The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.attention.flex import attend_by_flex
+from torch_linformer.functional.attention.joined import attend_joined
+from torch_linformer.functional.attention.scores import additive_mask, bias_as_channel
+from torch_linformer.functional.attention.softmax_parts import Slots, Window, for_heads, repeat_heads
+from torch_linformer.functional.attention.spans import (
+    SpanLayout,
+    blocks_of,
+    first_positions,
+    join_weights,
+    local_pieces,
+    put_around,
+    visible_positions,
+)
+from torch_linformer.functional.attention.window_implementations import WINDOWED_ATTENTION, Result
+from torch_linformer.functional.kernels.device_sizes import sizes_for
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.kernels.implementations import (
+    Name,
+    choose,
+)
+from torch_linformer.functional.kernels.onednn import autocast_dtype
+from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
+
+
+def attend_with_window(
+    query: Tensor,
+    slots: Slots,
+    window: Window,
+    dropout_p: float,
+    scale: float | None,
+    need_weights: bool,
+    impl: Name,
+) -> tuple[Tensor, Tensor | None]:
+    """One softmax over slots and over the positions near each query, unchecked.
+
+    Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
+    ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where K is 0 and a query reaches no position but padding.
+    """
+    num_heads, length, width = query.shape[1], query.shape[2], window.values.shape[-1]
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    bias = slots.bias
+    result = Result(dropout_p, need_weights)
+    chosen = choose(
+        WINDOWED_ATTENTION, query, window.keys, window.values, slots.keys, slots.values, bias, result, impl=impl
+    )
+    if chosen == "flex":
+        bias = None if bias is None else repeat_heads(bias, num_heads)
+        return attend_by_flex(query, slots._replace(bias=bias), window, scale), None
+    slots = for_heads(slots, num_heads)
+    window = window._replace(keys=repeat_heads(window.keys, num_heads), values=repeat_heads(window.values, num_heads))
+    if chosen == "flash":
+        slots = slots._replace(keys=_cast(slots.keys), values=_cast(slots.values))
+        window = window._replace(keys=_cast(window.keys), values=_cast(window.values))
+        return attend_joined(_cast(query), slots, window, scale), None
+    if slots.bias is not None:
+        query, keys, values = bias_as_channel(query, slots.keys, slots.values, slots.bias, scale)
+        slots = slots._replace(keys=keys, values=values)
+        window = window._replace(keys=F.pad(window.keys, (0, 1)), values=F.pad(window.values, (0, 1)))
+    blocks = _cut_into_blocks(query, window, slots)
+    by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
+    outputs, weights = _attend_in_parts(blocks, slots, scale, dropout_p, by_sdpa, need_weights)
+    output = first_positions(outputs.flatten(2, 3), length)[..., :width]
+    weights = None if weights is None else first_positions(weights, length)
+    if slots.keys.shape[2] == 0:
+        layout = SpanLayout(1, length, window.keys.shape[2], window.reach, window.offset, query.device)
+        blind = derive(as_mask(window.padding), _blind_queries, layout)
+        output, weights = output.masked_fill(blind, 0.0), None if weights is None else weights.masked_fill(blind, 0.0)
+    return output, weights
+
+
+def _cast(x: Tensor) -> Tensor:
+    return x.to(autocast_dtype(x))
+
+
+class _Blocks(NamedTuple):
+    """Queries ``(B, H, n, c, D)``, and what they see.
+
+    Attributes:
+        queries: n blocks of them.
+        keys: pieces ``(B, H, n, ·, D)`` of the span of positions of each block, one after the other.
+        values: likewise.
+        visible: bool ``(B or 1, n, c, s)``.
+        window_mask: keeps what follows from it.
+        layout: of the blocks.
+    """
+
+    queries: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    visible: Tensor
+    window_mask: Mask | None
+    layout: SpanLayout
+
+
+def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
+    length = query.shape[2]
+    # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
+    largest = sizes_for(query.device).window_block
+    block = largest if records_a_graph() else max(1, min(largest, length))
+    number = blocks_of(length, block)
+    fill = number * block - length
+    queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
+    layout = SpanLayout(block, length + fill, window.keys.shape[2], window.reach, window.offset, query.device)
+    keys, values = (local_pieces(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
+    mask, slot_mask = as_mask(window.padding), as_mask(slots.padding)
+    visible = derive(mask, _visible_in_blocks, layout, slot_mask, slots.keys.shape[2] > 0)
+    return _Blocks(queries, keys, values, visible, mask, layout)
+
+
+def _visible_in_blocks(mask: Mask | None, layout: SpanLayout, slot_mask: Mask | None, has_slots: bool) -> Tensor:
+    """Which positions of its span each query sees; all of them where it would see nothing at all."""
+    visible = visible_positions(mask, layout)
+    if slot_mask is None and has_slots:
+        return visible
+    # A softmax over nothing would be NaN: in a row that is all padding, or without slots.
+    blind = ~visible.any(dim=-1)
+    if slot_mask is not None:
+        blind = blind & slot_mask.mask.all(dim=-1)[:, None, None]
+    return visible | blind.unsqueeze(-1)
+
+
+def _blind_queries(mask: Mask | None, layout: SpanLayout) -> Tensor:
+    """Queries whose window holds no real token, bool ``(B or 1, 1, N, 1)``."""
+    return ~visible_positions(mask, layout).any(dim=-1).unsqueeze(1)
+
+
+def _attend_in_parts(
+    blocks: _Blocks, slots: Slots, scale: float, dropout_p: float, by_sdpa: bool, need_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Outputs ``(B, H, n, c, ·)`` and weights ``(B, H, n · c, ·)`` of all blocks, as many at a time as is fast."""
+    parts = _split(blocks, slots)
+    outputs: list[Tensor] = []
+    weights: list[Tensor] = []
+    for part in parts:
+        if by_sdpa:
+            mask = _added_to_scores(part, slots, is_whole=len(parts) == 1)
+            output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), attn_mask=mask, scale=scale)
+            output = output.view(part.queries.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
+            # Where another program computes a graph's SDPA, its strides are other ones.
+            outputs.append(output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output)
+            continue
+        output, softmax = _by_definition(part, slots, dropout_p, scale)
+        outputs.append(output)
+        if need_weights:
+            weights.append(join_weights(softmax, slots.keys.shape[2], blocks.layout.reach, blocks.layout.reach))
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    return output, torch.cat(weights, dim=2) if need_weights else None
+
+
+def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
+    """As many blocks at a time as the device takes scores; while compiling all."""
+    largest = sizes_for(blocks.queries.device).window_scores
+    if records_a_graph() or largest is None:
+        return [blocks]
+    batch, heads, number, block, _ = blocks.queries.shape
+    scores = batch * heads * block * (slots.keys.shape[2] + blocks.visible.shape[-1])
+    at_once = max(1, largest // max(1, scores))
+    if at_once >= number:
+        return [blocks]
+
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    queries, visible = torch.split(blocks.queries, at_once, dim=2), torch.split(blocks.visible, at_once, dim=1)
+    keys, values = ([torch.split(x, at_once, dim=2) for x in pieces] for pieces in (blocks.keys, blocks.values))
+    return [
+        blocks._replace(
+            queries=queries[part],
+            keys=[x[part] for x in keys],
+            values=[x[part] for x in values],
+            visible=visible[part],
+        )
+        for part in range(len(queries))
+    ]
+
+
+def _by_definition(blocks: _Blocks, slots: Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
+    """Output and softmax of the blocks."""
+    queries_BHncD = blocks.queries * scale
+    shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
+    keys_BHnsD, values_BHnsX = (torch.cat(pieces, dim=-2) for pieces in (blocks.keys, blocks.values))
+    # All blocks share the slots in one product: one that is broadcast over the blocks would copy the slots for each.
+    slot_scores_BHncK = (queries_BHncD.flatten(2, 3) @ slots.keys.transpose(-2, -1)).view(*shape, num_slots)
+    padding = mask_of(slots.padding)
+    if padding is not None:
+        allowed = additive_mask(~padding[:, None, None, None, :], slot_scores_BHncK.dtype)
+        slot_scores_BHncK = slot_scores_BHncK + allowed
+    scores_BHncs = queries_BHncD @ keys_BHnsD.transpose(-2, -1)
+    scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
+    softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
+    kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
+    # Split, not sliced: the gradient of a slice is as long as the whole.
+    to_slots, to_window = torch.split(kept, [num_slots, keys_BHnsD.shape[3]], dim=-1)
+    slot_output = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
+    return slot_output + to_window @ values_BHnsX, softmax
+
+
+def _sdpa_arguments(blocks: _Blocks, slots: Slots) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value: each block is a row of a batch, with a copy of the slots before its span."""
+    number = blocks.queries.shape[2]
+
+    def with_slots(slots_BHKX: Tensor, pieces: list[Tensor]) -> Tensor:
+        slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
+        return torch.cat([x.transpose(1, 2) for x in (slots_BHnKX, *pieces)], dim=-2).flatten(0, 1)
+
+    queries = blocks.queries.transpose(1, 2).flatten(0, 1)
+    return queries, with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
+
+
+def _added_to_scores(blocks: _Blocks, slots: Slots, is_whole: bool) -> Tensor:
+    """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, 1, c, K + s)``."""
+    sizes = as_mask(slots.padding), slots.keys.shape[2], blocks.queries.shape[0], blocks.queries.dtype
+    # Parts of it are made where they are needed: all at once they are larger than the caches.
+    if is_whole and blocks.window_mask is not None:
+        return blocks.window_mask.derive(_allowed_in_blocks, blocks.layout, *sizes)
+    return _allowed(blocks.visible, *sizes)
+
+
+def _allowed(visible: Tensor, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:
+    """0 at the slots and the positions that each query sees, −∞ elsewhere."""
+    seen = visible.new_ones(()) if slot_mask is None else ~slot_mask.mask[:, None, None, :]
+    seen = seen.expand(rows, *visible.shape[1:3], num_slots)
+    allowed = torch.cat([seen, visible.expand(rows, -1, -1, -1)], dim=-1)
+    return additive_mask(allowed.flatten(0, 1).unsqueeze(1), dtype)
+
+
+def _allowed_in_blocks(
+    mask: Mask, layout: SpanLayout, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype
+) -> Tensor:
+    """:func:`_allowed` of all blocks."""
+    visible = mask.derive(_visible_in_blocks, layout, slot_mask, num_slots > 0)
+    return _allowed(visible, slot_mask, num_slots, rows, dtype)

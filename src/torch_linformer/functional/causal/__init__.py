@@ -1,0 +1,1 @@
+"""Causal Linformer attention: slots that are running means of what came before."""

@@ -1,0 +1,1 @@
+"""Matrix products: linear maps of channels, and mixtures of positions."""

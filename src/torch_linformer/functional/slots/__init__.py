@@ -1,0 +1,1 @@
+"""Slots of sequences: by a matrix, of segments, chosen by the input."""

@@ -1,0 +1,215 @@
+"""Maps of M positions to K slots over windows of w consecutive positions: conv, mean, max.
+
+Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``; padding follows the
+real tokens: see :class:`torch_linformer.functional.padding.Padding`.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.attention.softmax_parts import Slots
+from torch_linformer.functional.attention.spans import put_around
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.masks import Mask, derive, mask_of
+from torch_linformer.functional.padding import (
+    Padding,
+    check_padding_mask,
+    fill_padding,
+    justify,
+    start_of,
+    total_of,
+    zero_padding,
+)
+
+
+def segment_slots(
+    key: Tensor,
+    value: Tensor,
+    k: int,
+    *,
+    reduce: Literal["mean", "max", "conv"] = "mean",
+    kernel: Tensor | None = None,
+    max_len: int | None = None,
+    key_padding_mask: Tensor | None = None,
+    mass: bool = False,
+) -> Slots:
+    r"""K slots of the keys and the values of M positions, each made of w consecutive real tokens.
+
+    .. math:: \bar k_j = \frac{1}{n_j} \sum_{i < w} k_{jw + i} \quad \text{(mean)}, \qquad
+        \bar k_j = \sum_{i < w} g_i\, k_{jw + i} \quad \text{(conv)}, \qquad w = \lceil max\_len / K \rceil
+
+    for the :math:`n_j` tokens of segment j; ``max`` takes each channel's largest. A slot without a token is hidden.
+
+    Args:
+        key: ``(B, H, M, D)``.
+        value: ``(B, H, M, Dv)``.
+        k: number of slots K, 1 to ``max_len``.
+        reduce: ``"mean"``, ``"max"`` or ``"conv"``.
+        kernel: g of ``"conv"``, ``(w,)`` or ``(H, w)``.
+        max_len: longest sequence, M by default: with the same one, segments have the same length in every input.
+        key_padding_mask: bool ``(B, M)``, True at padding, on any side and between tokens.
+        mass: add :math:`\log n_j` to the scores of each slot, as for the tokens that it stands for.
+
+    Raises:
+        ValueError: for shapes that do not fit, or a number of slots out of range.
+
+    Source: arXiv 2006.04768, section 4 (general projections).
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.functional import segment_slots
+        >>> sequence = torch.arange(6.0).view(1, 1, 6, 1)
+        >>> segment_slots(sequence, sequence, k=3).keys.flatten()
+        tensor([0.5000, 2.5000, 4.5000])
+    """
+    longest = key.shape[-2] if max_len is None else max_len
+    if key.dim() != 4 or value.dim() != 4 or key.shape[:3] != value.shape[:3] or key.shape[2] > longest:
+        raise ValueError(
+            f"key and value must be (B, H, M, D) and (B, H, M, Dv) with M up to {longest}, got {tuple(key.shape)} and "
+            f"{tuple(value.shape)}"
+        )
+    if not 1 <= k <= longest:
+        raise ValueError(f"k must lie between 1 and {longest} positions, got {k}")
+    window = -(-longest // k)
+    if (kernel is None) == (reduce == "conv") or (kernel is not None and kernel.shape[-1] != window):
+        raise ValueError(f"reduce='conv' needs a kernel of {window} weights, and no other takes one; got {reduce!r}")
+    if reduce not in ("mean", "max", "conv"):
+        raise ValueError(f"reduce must be one of mean, max, conv, got {reduce!r}")
+    check_padding_mask(key_padding_mask, key.shape[0], key.shape[2])
+    (key, value), padding = justify(key_padding_mask, key, value)
+    if kernel is not None:
+        keys, values = (convolve_windows(x, kernel, k, padding) for x in (key, value))
+    else:
+        make = average_windows if reduce == "mean" else max_windows
+        keys, values = (make(x, window, k, padding) for x in (key, value))
+    bias = None
+    if mass:
+        bias = tokens_per_window(key, window, k, padding, least=1).to(key.dtype).log().unsqueeze(1)
+    return Slots(keys, values, empty_windows(key, window, k, padding), bias)
+
+
+def convolve_windows(sequence: Tensor, kernel: Tensor, num_slots: int, padding: Padding | None = None) -> Tensor:
+    r"""Slot j is :math:`\sum_i g_i x_{jw+i}` over its window of w positions: a banded E with one kernel g.
+
+    ``kernel`` is ``(w,)``, or ``(H, w)`` with a 4-D sequence; padding follows the real tokens. Returns ``(B, K, C)`` or
+    ``(B, H, K, D)``; slots without a real token are zero (see :func:`empty_windows`).
+    """
+    window = kernel.shape[-1]
+    windows = _windows(zero_padding(sequence, mask_of(padding)), window, num_slots, padding)
+    if kernel.dim() == 2:
+        kernel = kernel[:, None]
+    return total_of(_among_all((kernel[..., None, :] @ windows).squeeze(-2), window, num_slots, padding), padding)
+
+
+def average_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
+    """Slot j is the mean of the real tokens in window j; zero where there is none. Shapes: :func:`convolve_windows`.
+
+    One product with weights 1 / n for the n real tokens of a window, and 0 at padding, where numbers must be finite.
+    """
+    heads = sequence.shape[1] if sequence.dim() == 4 else None
+    # Heads are split from channels in this order: a view of those of all heads.
+    flat_BMC = sequence if heads is None else sequence.transpose(1, 2).flatten(2)
+    windows_BnwC = _windows(flat_BMC, window, num_slots, padding)
+
+    weights_BnwX = derive(padding, _mean_weights, window, num_slots, Like.of(sequence))
+    means_BKC = _among_all((weights_BnwX.transpose(-2, -1) @ windows_BnwC).squeeze(-2), window, num_slots, padding)
+    totals_BKC = total_of(means_BKC, padding)
+    return totals_BKC if heads is None else torch.unflatten(totals_BKC, -1, (heads, -1)).transpose(1, 2)
+
+
+def max_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Tensor:
+    """Slot j is the maximum, channel by channel, over the real tokens in window j; zero where there is none.
+
+    In half precision a gradient goes to another position where the two largest of a window differ by less than their
+    rounding error: the gradients of an attention then err 5 to 40 times as much as those of ordinary attention. Where
+    maxima are distinct they err at most twice as much, except for the digits lost where all slots have a common mean.
+    """
+    filled = fill_padding(sequence, mask_of(padding), float("-inf"))
+    peaks = _windows(filled, window, num_slots, padding, fill=float("-inf")).amax(dim=-2)
+    peaks = _among_all(peaks, window, num_slots, padding, fill=float("-inf"))
+    if padding is not None:
+        peaks = padding.maximum(peaks)
+    empty = empty_windows(sequence, window, num_slots, padding)
+    return peaks.masked_fill(_like_slots(empty.mask, sequence), 0.0)
+
+
+def empty_windows(sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None) -> Mask:
+    """``(B or 1, K)``: True at slots whose window holds no real token, which must get no attention."""
+    return derive(padding, _empty_windows, window, num_slots, Like.of(sequence))
+
+
+def tokens_per_window(sequence: Tensor, window: int, num_slots: int, padding: Padding | None, least: int = 0) -> Tensor:
+    """Real tokens in each slot's window, ``(B or 1, K)``; where there are fewer, ``least``."""
+    return derive(padding, _tokens_per_window, window, num_slots, Like.of(sequence), least)
+
+
+class Like(NamedTuple):
+    """What is asked of a sequence where its rows have no padding, which knows it."""
+
+    length: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, sequence: Tensor) -> "Like":
+        return cls(sequence.shape[-2], sequence.dtype, sequence.device)
+
+
+def _mean_weights(padding: Padding | None, window: int, num_slots: int, like: Like) -> Tensor:
+    """1 / n at the n real tokens of each window, ``(B or 1, n, w, 1)``."""
+    if padding is None:
+        real_BM = torch.ones(1, like.length, dtype=like.dtype, device=like.device)
+    else:
+        real_BM = padding.real.to(like.dtype)
+    real_BnwX = _windows(real_BM.unsqueeze(-1), window, num_slots, padding)
+    tokens_BK = derive(padding, _tokens_per_window, window, num_slots, like, 1)
+    first = start_of(padding) // window
+    return real_BnwX / tokens_BK[:, first : first + real_BnwX.shape[1], None, None]
+
+
+def _empty_windows(padding: Padding | None, window: int, num_slots: int, like: Like) -> Mask:
+    return Mask(_starts(window, num_slots, like) >= (like.length if padding is None else padding.tokens))
+
+
+def _tokens_per_window(padding: Padding | None, window: int, num_slots: int, like: Like, least: int) -> Tensor:
+    tokens = like.length if padding is None else padding.tokens
+    return (tokens - _starts(window, num_slots, like)).clamp(min=least, max=window)
+
+
+def _starts(window: int, num_slots: int, like: Like) -> Tensor:
+    """The first position of each window, ``(1, K)``."""
+    return torch.arange(0, num_slots * window, window, device=like.device).unsqueeze(0)
+
+
+def reached_windows(length: int, window: int, num_slots: int) -> int:
+    """Windows that ``length`` positions reach into; all, in a graph, whose slots cannot depend on the length."""
+    return num_slots if records_a_graph() else -(-length // window)
+
+
+def are_reached(length: int, window: int, num_slots: int) -> bool:
+    """Whether it is known that each of the windows holds a position."""
+    return not records_a_graph() and length > 0 and (num_slots - 1) * window < length
+
+
+def _windows(
+    sequence: Tensor, window: int, num_slots: int, padding: Padding | None = None, fill: float = 0.0
+) -> Tensor:
+    """``(…, M, C)`` cut into ``(…, n, w, C)``, the windows that it reaches into, filled up with ``fill``."""
+    length, inside = sequence.shape[-2], start_of(padding) % window
+    # In a compiled graph for all lengths the number of windows must not depend on the length.
+    count = num_slots if records_a_graph() else -(-(inside + length) // window)
+    padded = put_around(sequence, inside, count * window - inside - length, fill)
+    return padded.view(*padded.shape[:-2], count, window, padded.shape[-1])
+
+
+def _among_all(slots: Tensor, window: int, num_slots: int, padding: Padding | None, fill: float = 0.0) -> Tensor:
+    """The slots of :func:`_windows` among all ``num_slots``, the others ``fill``."""
+    before = start_of(padding) // window
+    return put_around(slots, before, num_slots - before - slots.shape[-2], fill)
+
+
+def _like_slots(per_slot: Tensor, sequence: Tensor) -> Tensor:
+    """``(B or 1, K)`` shaped to go with slots ``(B, K, C)`` or ``(B, H, K, D)``."""
+    return per_slot.unsqueeze(-1) if sequence.dim() == 3 else per_slot[:, None, :, None]

@@ -1,0 +1,57 @@
+"""Operations called with tensors one after the other, as tables of cases have them."""
+
+from torch_linformer.functional import CausalSlots, Slots, Window
+from torch_linformer.functional import causal_linformer_attention as of_record
+from torch_linformer.functional.attention import operation
+from torch_linformer.functional.causal import attention as causal
+
+
+def attend(query, key, value, *, padding_mask=None, score_bias=None, **options):
+    """Attention to slots, or to positions."""
+    return operation.attend(query, Slots(key, value, padding_mask, score_bias), **options)
+
+
+def attend_with_window(
+    query,
+    slots_k,
+    slots_v,
+    key,
+    value,
+    reach,
+    *,
+    slot_padding=None,
+    slot_bias=None,
+    key_padding=None,
+    offset=0,
+    **options,
+):
+    """Attention to slots and to a window."""
+    slots = Slots(slots_k, slots_v, slot_padding, slot_bias)
+    return operation.attend(query, slots, window=Window(key, value, reach, key_padding, offset), **options)
+
+
+def causal_linformer_attention(
+    query, key, value, weights_k, weights_v=None, *, score_bias=None, chunk_size=64, **options
+):
+    """Causal attention to running means with these weights, checked."""
+    return of_record(query, key, value, CausalSlots(weights_k, weights_v, score_bias, chunk_size), **options)
+
+
+def attend_causally(
+    query,
+    key,
+    value,
+    weights_k=None,
+    weights_v=None,
+    *,
+    score_bias=None,
+    chunk_size=64,
+    window=None,
+    exact_first=0,
+    padding_mask=None,
+    **call,
+):
+    """The same, unchecked, with the softmax and the state after it."""
+    slots = None if weights_k is None else CausalSlots(weights_k, weights_v, score_bias, chunk_size)
+    options = {"window": window, "exact_first": exact_first, "padding_mask": padding_mask}
+    return causal.attend_causally(query, key, value, slots, **options, call=causal.CausalCall(**call))
