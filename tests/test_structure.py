@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "models": ({"functional", "nn"}, "hf"),
     "distributed": ({"functional"}, None),
     "reporting": (set(), "train"),
-    "measuring": ({"nn", "reporting"}, "train"),
+    "measuring": ({"functional", "nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
     "tasks": ({"errors", "models", "data"}, "train"),
     "opening": ({"errors", "models", "reporting", "measuring", "data", "tasks"}, "train"),
@@ -88,11 +88,19 @@ PUBLIC_NAMES = {
     ],
     "torch_linformer.distributed": ["SequencePiece", "context_parallel"],
     "torch_linformer.functional": [
+        "CausalSlots",
+        "ExactTokens",
         "SlotWeights",
+        "Slots",
+        "Window",
         "causal_linformer_attention",
+        "dynamic_slots",
+        "implementations",
         "johnson_lindenstrauss_k",
         "linformer_attention",
         "project_sequence",
+        "segment_slots",
+        "slot_attention",
         "use_implementation",
     ],
     "torch_linformer.inference": ["Predictor"],
@@ -204,8 +212,50 @@ def test_layers_import_only_what_is_above_them():
 
 
 def test_what_torch_keeps_to_itself_is_read_in_one_place():
-    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if "torch._C" in path.read_text(encoding="utf-8")]
-    assert readers == [PACKAGE / "functional" / "torch_state.py"]
+    private = re.compile(r"torch\.(_(?!_)|ops\.)")
+    readers = [path for path in sorted(PACKAGE.rglob("*.py")) if private.search(path.read_text(encoding="utf-8"))]
+    assert readers == [PACKAGE / "functional" / "kernels" / "torch_private.py"]
+
+
+def test_what_torch_is_doing_is_asked_by_the_mathematics_only():
+    """Whether a graph is recorded, transforms are active, somebody counts operations."""
+    questions = re.compile(r"is_compiling|is_tracing|records_a_graph|is_transformed|is_watched\(\)")
+    others = [path for path in sorted((PACKAGE / "nn").rglob("*.py")) if questions.search(path.read_text("utf-8"))]
+    assert others == []
+
+
+def functions_of(*folders: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for folder in folders:
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    yield f"{path.relative_to(PACKAGE).as_posix()}: {node.name}", node
+
+
+def test_functions_of_the_mathematics_take_ten_arguments_at_most():
+    """Parts of a softmax, slots and calls are records."""
+    counts = {name: len(node.args.args + node.args.kwonlyargs) for name, node in functions_of("functional")}
+    assert {name: count for name, count in counts.items() if count > 10} == {}
+
+
+def test_functions_of_the_core_have_sixty_lines_at_most():
+    """Beside their docstrings."""
+    lengths = {}
+    for name, node in functions_of("functional", "nn"):
+        body = node.body[1:] if ast.get_docstring(node) else node.body
+        lengths[name] = node.body[-1].end_lineno - body[0].lineno + 1 if body else 0
+    assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
+
+
+def test_names_in_the_core_say_what_things_are():
+    """No pronouns: what is found, given or near is something."""
+    pronouns = re.compile(r"(found|each|given|wanted|near|there|most|some|every|others?|both|same|known|own|of_\w+)$")
+    names = set()
+    for place, node in functions_of("functional", "nn"):
+        stored = [x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)]
+        names |= {f"{place}: {name}" for name in [*stored, *(x.arg for x in node.args.args)] if pronouns.match(name)}
+    others = {f"functional/{name}: other" for name in ("causal/state.py: like", "slots/pooling.py: copy_")}
+    assert names == others | {"functional/slots/pooling.py: joined: other"}  # as Python calls the second operand
 
 
 def test_no_two_classes_have_one_name():

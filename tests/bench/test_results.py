@@ -47,16 +47,6 @@ def test_what_is_saved_is_loaded_again(tmp_path):
     assert file["rows"][0]["case"]["length"] == 7 and file["rows"][1]["error"] == "out of memory"
 
 
-def test_a_file_from_before_there_were_caches_is_loaded(tmp_path):
-    results(rows=ROWS).save(tmp_path)
-    file = tmp_path / "results.json"
-    entries = json.loads(file.read_text())
-    for row in entries["rows"]:
-        del row["cache"]
-    file.write_text(json.dumps(entries))
-    assert Results.load(file).rows == [dataclasses.replace(row, cache=None) for row in ROWS]
-
-
 def test_rows_are_in_the_order_of_the_cases_and_the_rest_is_missing():
     found = results()
     for row in reversed(ROWS):

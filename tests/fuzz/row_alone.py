@@ -70,12 +70,12 @@ def log_mass_of(module, projection, head, length):
         window = math.ceil(projection.max_len / projection.k)
         tokens = [min(window, length - start) for start in range(0, length, window)]
     mass = torch.log(torch.tensor(tokens, dtype=torch.float64)).to(module.q_proj.weight.dtype)
-    return mass if module.slot_mass is None else mass + module.slot_mass[head, : len(mass)]
+    return mass + module.context.slot_terms.mass[head, : len(mass)] if module.context.mass == "learned" else mass
 
 
 def exact_of(context, length):
     """The positions that every query sees itself."""
-    first, last = context.exact.first, context.exact.last
+    first, last = context.exact_first, context.exact_last
     return [*range(min(first, length)), *range(max(first, length - last), length)]
 
 
@@ -87,8 +87,8 @@ def softmax_of(scores, values):
 
 def attention(module, query, key, value, shared=None):
     """``LinformerAttention`` that is not causal: the output, and the weights of the slots for each head and query."""
-    proj_k = shared if module.proj_k is None else module.proj_k
-    proj_v = proj_k if module.proj_v is None else module.proj_v
+    proj_k = shared if module.context.proj_k is None else module.context.proj_k
+    proj_v = proj_k if module.context.proj_v is None else module.context.proj_v
     exact, no_slots = exact_of(module.context, len(key)), module.context.k == 0
     queries = heads_of(query, module.q_proj, module.num_heads)
     all_keys = heads_of(key, module.k_proj, module.num_kv_heads)
@@ -104,9 +104,10 @@ def attention(module, query, key, value, shared=None):
             slots_k = slots_of_head(proj_k, keys, of, scored[0])
             slots_v = slots_of_head(proj_v, values, of, scored[proj_v is not proj_k])
             log_mass = log_mass_of(module, proj_k, of, len(keys))
-        if module.slot_bias_k is not None:
-            slots_k = slots_k + module.slot_bias_k[of, : len(slots_k)]
-            slots_v = slots_v + module.slot_bias_v[of, : len(slots_v)]
+        terms = module.context.slot_terms
+        if terms is not None and terms.bias_k is not None:
+            slots_k = slots_k + terms.bias_k[of, : len(slots_k)]
+            slots_v = slots_v + terms.bias_v[of, : len(slots_v)]
         for position, one in enumerate(queries[head]):
             near = [*exact, *(p for p in near_of(position, module.window, len(keys)) if p not in exact)]
             scale = 1 / math.sqrt(module.head_dim)
@@ -181,10 +182,10 @@ def causal_attention(module, query, key, value):
         of = head // (module.num_heads // module.num_kv_heads)
         one, keys = (rotate(x, module.context.rotary_dim) for x in (queries[head], all_keys[of]))
         decay, weights, bias = keys.new_zeros(0), keys.new_zeros(len(keys), 0), keys.new_zeros(0)
-        if module.running is not None:
-            decay = torch.exp(-module.running.log_time[head]).clamp(max=0.5)
-            weights = torch.exp(8 * torch.tanh(keys @ module.running.address[head] / 8))
-            bias = module.running.score_bias[head]
+        if module.context.running is not None:
+            decay = torch.exp(-module.context.running.log_time[head]).clamp(max=0.5)
+            weights = torch.exp(8 * torch.tanh(keys @ module.context.running.address[head] / 8))
+            bias = module.context.running.score_bias[head]
         of_both = decay, weights
         scale = 1 / math.sqrt(module.head_dim)
         seen = module.window, module.context.exact_first

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from budgets import EXACT
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -39,8 +40,8 @@ def encode_plainly(model: LinformerModel, ids: Tensor) -> list[Tensor]:
             heads(linear(x, f"{name}.q_proj"), config.num_attention_heads),
             heads(linear(x, f"{name}.k_proj"), kv_heads),
             heads(linear(x, f"{name}.v_proj"), kv_heads),
-            weights[f"{name}.proj_k.weight"],
-            weights[f"{name}.proj_v.weight"],
+            weights[f"{name}.context.proj_k.weight"],
+            weights[f"{name}.context.proj_v.weight"],
             length_scaling=config.length_scaling,
         )
         return linear(output.transpose(1, 2).flatten(2), f"{name}.out_proj")
@@ -90,8 +91,8 @@ def test_equals_the_plain_definition(build, token_ids, fields):
         expected = encode_plainly(model, ids)
         assert len(outputs.hidden_states) == len(expected)
         for ours, plain in zip(outputs.hidden_states, expected, strict=True):
-            assert_close(ours, plain, rtol=0, atol=1e-11)
-        assert_close(outputs.last_hidden_state, expected[-1], rtol=0, atol=1e-11)
+            assert_close(ours, plain, rtol=0, atol=EXACT)
+        assert_close(outputs.last_hidden_state, expected[-1], rtol=0, atol=EXACT)
 
 
 @pytest.mark.cpu("elsewhere the library of the device has no such product")
@@ -124,7 +125,7 @@ def test_recorded_attentions(build, token_ids, fields, slots, masked):
         assert_close(weights.sum(-1), torch.ones(5, 3, 11, dtype=torch.float64))
     # The weights are those that made the output: recording them takes another path, to the same end.
     plain = model(ids, attention_mask=mask).last_hidden_state
-    assert_close(outputs.last_hidden_state, plain, rtol=0, atol=1e-11)
+    assert_close(outputs.last_hidden_state, plain, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -201,7 +202,7 @@ def test_identity_projections_give_the_full_twin(build, token_ids, sharing, fiel
     assert missing and all("proj_" in name or "shared_projection" in name for name in missing)
     ids = token_ids(2, 29)
     recorded = {"output_hidden_states": True, "output_attentions": True}
-    assert_close(linformer(ids, **recorded), full(ids, **recorded), rtol=0, atol=1e-11)
+    assert_close(linformer(ids, **recorded), full(ids, **recorded), rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("attention", ["linformer", "full"])
@@ -270,7 +271,7 @@ def test_gradient_checkpointing_changes_memory_alone(enable_checkpointing, build
         loss.backward()
         assert len(calls) == (4 if checkpoint else 2), "each of the two layers runs once more in backward"
         results.append((loss, [p.grad for p in model.parameters()]))
-    assert_close(results[1], results[0], rtol=0, atol=1e-11)
+    assert_close(results[1], results[0], rtol=0, atol=EXACT)
 
 
 @torch.no_grad()

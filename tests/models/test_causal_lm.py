@@ -284,7 +284,7 @@ def test_a_trained_model_keeps_its_time_scales_when_it_is_saved(causal, tmp_path
 
 def test_the_first_weights_are_those_of_the_modules(tiny):
     model = LinformerForCausalLM(tiny(causal=True, window=5, max_position_embeddings=512))
-    running = model.linformer.encoder.layers[0].self_attn.running
+    running = model.linformer.encoder.layers[0].self_attn.context.running
     assert_close(running.log_time.exp()[:, [0, -1]], torch.tensor([[16.0, 512.0]] * 3))
     assert torch.equal(running.score_bias, torch.full((3, 7), -2.0))
     assert 0.3 < running.address.std() * 5**0.5 < 1.7

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from budgets import EXACT
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
@@ -81,7 +82,7 @@ def test_compiled_inference(build, batches, fresh_compiler, fields):
     compiled = torch.compile(model, fullgraph=True, backend=counter, dynamic=True)
     graphs = set()
     for batch in batches:
-        assert_close(compiled(**batch).logits, model(**batch).logits, rtol=0, atol=1e-11)
+        assert_close(compiled(**batch).logits, model(**batch).logits, rtol=0, atol=EXACT)
         graphs.add(counter.frame_count)
     assert len(graphs) == 1, "compiled again for another shape"
 
@@ -126,7 +127,7 @@ def test_hidden_states_that_are_asked_for_break_no_graph(build, draw_batch, fres
         states, expected = model(**inputs).hidden_states, eager(**inputs).hidden_states
         assert len(states) == 2
         for each, wanted in zip(states, expected, strict=True):
-            assert_close(each, wanted, rtol=0, atol=1e-11)
+            assert_close(each, wanted, rtol=0, atol=EXACT)
         torch.stack(states).sum().backward()
         with torch.no_grad():
             model(**inputs)
@@ -173,7 +174,7 @@ def test_exported_model(build, batches, model_class, fields):
     program = torch.export.export(model, (), kwargs=batches[0], dynamic_shapes=shapes)
     exported = program.module()
     for inputs in batches:
-        assert_close(exported(**inputs)[0], model(**inputs)[0], rtol=0, atol=1e-11)
+        assert_close(exported(**inputs)[0], model(**inputs)[0], rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_an_exported_step_writes_on_token_by_token(build, tiny, token_ids, decod
     for position in range(5, 9):
         outputs = run(**{name: ids[:, position : position + 1], "past_key_values": cache})
         cache = outputs.past_key_values
-        assert_close(outputs.logits[:, 0], expected[:, position], rtol=0, atol=1e-11)
+        assert_close(outputs.logits[:, 0], expected[:, position], rtol=0, atol=EXACT)
     assert cache.tokens.tolist() == [9, 9]
 
 
@@ -214,4 +215,4 @@ def test_exported_causal_language_model(build, token_ids):
     exported = torch.export.export(model, (), kwargs=inputs(3, 11), dynamic_shapes=shapes).module()
     for batch, length in [(3, 11), (2, 64), (1, 2), (4, 150)]:
         rows = inputs(batch, length)
-        assert_close(exported(**rows)[0], model(**rows)[0], rtol=0, atol=1e-11)
+        assert_close(exported(**rows)[0], model(**rows)[0], rtol=0, atol=EXACT)

@@ -101,25 +101,25 @@ def test_an_option_that_the_attention_does_not_have_is_refused(tiny, fields, opt
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept"),
+    ("changes", "kept"),
     [
-        ({"attention": "full", "projection": "mean", "window": 5, "slot_bias": True}, {}),
-        ({"causal": True, "sharing": "kv", "length_scaling": False, "window": 5}, {"window": 5}),
-        ({"projection": "max", "sharing": "none", "length_scaling": False, "slot_bias": True}, {"slot_bias": True}),
-        ({"projection": "conv", "sharing": "none", "length_scaling": False}, {"sharing": "none"}),
+        ({"attention": "full"}, {}),
+        ({"causal": True}, {"window": 5}),
+        ({"projection": "max"}, {"window": 5, "slot_bias": True}),
+        ({"projection": "conv"}, {"window": 5, "slot_bias": True, "sharing": "none"}),
     ],
     ids=str,
 )
-def test_options_that_were_saved_without_being_used_are_left_out(tiny, tmp_path, saved, kept):
-    of_attention = {name: value for name, value in saved.items() if name in ("attention", "causal", "projection")}
-    if saved.get("attention") == "full":
-        del of_attention["projection"]
-    expected = tiny(**of_attention, **kept).to_dict()
-    fields = {**tiny().to_dict(), **saved}
-    assert LinformerConfig.from_dict(fields).to_dict() == expected
-    assert fields == {**tiny().to_dict(), **saved}
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    assert LinformerModel(LinformerConfig.from_pretrained(tmp_path)).config.window == kept.get("window")
+def test_saved_options_that_changed_attention_does_not_have_are_left_out(tiny, changes, kept):
+    saved = tiny(window=5, slot_bias=True, sharing="none", length_scaling=False).to_dict()
+    fields = dict(saved)
+    assert LinformerConfig.from_dict(fields, **changes).to_dict() == tiny(**changes, **kept).to_dict()
+    assert fields == saved
+
+
+def test_a_saved_option_that_its_own_attention_does_not_have_is_refused(tiny):
+    with pytest.raises(ValueError, match=r"^window=5 has no effect on full attention"):
+        LinformerConfig.from_dict({**tiny(attention="full").to_dict(), "window": 5})
 
 
 def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_path):
@@ -134,31 +134,6 @@ def test_changes_of_a_saved_configuration_are_checked_with_the_rest(build, tmp_p
         LinformerConfig.from_pretrained(tmp_path, k=30)
     with pytest.raises(ValueError, match=r"^attention must be one of linformer, full, got 'Full'$"):
         LinformerConfig.from_pretrained(tmp_path, attention="Full")
-
-
-def former_name():
-    return pytest.warns(FutureWarning, match=r"^memory is now activation_memory ")
-
-
-def test_memory_is_the_former_name_of_activation_memory(build, tiny, tmp_path):
-    with former_name():
-        config = tiny(memory="checkpoint")
-    assert config.activation_memory == "checkpoint"
-    with former_name():
-        assert config.memory == "checkpoint"
-    with former_name():
-        config.memory = "none"
-    assert config.activation_memory == "none"
-    (tmp_path / "config.json").write_text(json.dumps({**tiny().to_diff_dict(), "memory": "checkpoint"}))
-    with former_name():
-        config = LinformerConfig.from_pretrained(tmp_path)
-    assert config.activation_memory == "checkpoint" and "memory" not in config.to_dict()
-    build(LinformerModel).save_pretrained(tmp_path)
-    with former_name():
-        assert LinformerModel.from_pretrained(tmp_path, memory="checkpoint").encoder.activation_memory == "checkpoint"
-    with former_name():
-        parts = LinformerSeq2SeqConfig(decoder={"memory": "checkpoint"}, bos_token_id=1)
-    assert parts.decoder.activation_memory == "checkpoint"
 
 
 @pytest.mark.parametrize("k", [0, -1, 30, [3, 30], [0, 3]])

@@ -41,7 +41,7 @@ def test_heads_of_a_width_of_their_own(build, token_ids, attention):
 
 def test_slot_biases_are_saved_and_missing_ones_are_zero(build, token_ids, tmp_path, poisoned_memory):
     model = build(LinformerModel, dtype=torch.float32, slot_bias=True, k=[3, 7], num_key_value_heads=1)
-    assert [layer.self_attn.slot_bias_v.shape for layer in model.encoder.layers] == [(1, 3, 5), (1, 7, 5)]
+    assert [layer.self_attn.context.slot_terms.bias_v.shape for layer in model.encoder.layers] == [(1, 3, 5), (1, 7, 5)]
     model.save_pretrained(tmp_path / "with")
     loaded = LinformerModel.from_pretrained(tmp_path / "with")
     assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
@@ -55,7 +55,7 @@ def test_slot_biases_are_saved_and_missing_ones_are_zero(build, token_ids, tmp_p
 
 def test_resizing_keeps_slot_biases(build, token_ids):
     model = build(LinformerModel, slot_bias=True)
-    before = [layer.self_attn.slot_bias_k.clone() for layer in model.encoder.layers]
+    before = [layer.self_attn.context.slot_terms.bias_k.clone() for layer in model.encoder.layers]
     model.resize_max_len(43)
-    assert_close([layer.self_attn.slot_bias_k for layer in model.encoder.layers], before, rtol=0, atol=0)
+    assert_close([layer.self_attn.context.slot_terms.bias_k for layer in model.encoder.layers], before, rtol=0, atol=0)
     assert model(token_ids(2, 43)).last_hidden_state.isfinite().all()

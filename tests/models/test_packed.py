@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from budgets import EXACT, IMPORTED
 from torch.testing import assert_close
 from transformers import DataCollatorWithFlattening
 
@@ -66,13 +67,13 @@ def test_documents_come_out_as_they_do_alone(build, rows, fields):
             output_attentions=True,
         )
         for ours, theirs in zip(outputs.hidden_states, alone.hidden_states, strict=True):
-            assert_close(ours[row, span], theirs[0], rtol=0, atol=1e-11)
+            assert_close(ours[row, span], theirs[0], rtol=0, atol=EXACT)
         for ours, theirs in zip(outputs.attentions, alone.attentions, strict=True):
             keys = span if fields.get("attention") == "full" else slice(None)
-            assert_close(ours[row, :, span, keys], theirs[0], rtol=0, atol=1e-11)
+            assert_close(ours[row, :, span, keys], theirs[0], rtol=0, atol=EXACT)
             assert_close(ours[row].sum(-1), torch.ones(3, 24, dtype=torch.float64))
     plain = model(ids, token_type_ids=types, position_ids=positions).last_hidden_state
-    assert_close(plain, outputs.last_hidden_state, rtol=0, atol=1e-11)
+    assert_close(plain, outputs.last_hidden_state, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("fields", [*ENCODERS, *CAUSAL], ids=str)
@@ -91,7 +92,7 @@ def test_documents_learn_as_they_do_alone(build, rows, fields):
             loss = model(ids[document], labels=labels[document]).loss
             (loss * counted / (labels != -100).sum()).backward()
     alone = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert_close(packed, alone, rtol=0, atol=1e-10)
+    assert_close(packed, alone, rtol=0, atol=IMPORTED)
 
 
 @pytest.mark.parametrize("fields", [*ENCODERS, *CAUSAL], ids=str)
@@ -114,7 +115,7 @@ def test_batches_of_the_flattening_collator(build, token_ids):
     batch = collate([{"input_ids": ids.tolist()} for ids in documents])
     loss = model(**batch).loss
     losses = torch.stack([model(ids[None], labels=ids[None]).loss * (len(ids) - 1) for ids in documents])
-    assert_close(loss, losses.sum() / 37, rtol=0, atol=1e-11)
+    assert_close(loss, losses.sum() / 37, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("boundary", ["cu_seq_lens_q", "max_length_k", "seq_idx"])
@@ -134,7 +135,7 @@ def test_other_positions_leave_a_row_one_document(build, token_ids, positions):
     ids = token_ids(2, 5)
     given = model(ids, position_ids=torch.tensor([positions])).last_hidden_state
     masked = model(ids, attention_mask=torch.ones(2, 5), position_ids=torch.tensor([positions])).last_hidden_state
-    assert_close(given, masked, rtol=0, atol=1e-11)
+    assert_close(given, masked, rtol=0, atol=EXACT)
 
 
 @torch.no_grad()
@@ -145,7 +146,7 @@ def test_documents_may_begin_anywhere(build, token_ids):
     hidden = model(ids, position_ids=positions).last_hidden_state
     for span in (slice(3), slice(3, 5), slice(5, 6)):
         alone = model(ids[:, span], position_ids=positions[:, span]).last_hidden_state
-        assert_close(hidden[:, span], alone, rtol=0, atol=1e-11)
+        assert_close(hidden[:, span], alone, rtol=0, atol=EXACT)
 
 
 @torch.no_grad()
@@ -154,7 +155,7 @@ def test_padding_with_positions_of_its_own_is_padding(build, token_ids):
     ids, mask = token_ids(1, 7), torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
     given = model(ids, attention_mask=mask, position_ids=positions).last_hidden_state[:, 3:]
-    assert_close(given, model(ids[:, 3:]).last_hidden_state, rtol=0, atol=1e-11)
+    assert_close(given, model(ids[:, 3:]).last_hidden_state, rtol=0, atol=EXACT)
 
 
 @torch.no_grad()
@@ -190,7 +191,7 @@ def test_tokens_of_packed_rows_are_classified(build, rows):
     ids, positions, spans = rows
     logits = model(ids, position_ids=positions).logits
     for row, span in spans:
-        assert_close(logits[row, span], model(ids[row : row + 1, span]).logits[0], rtol=0, atol=1e-11)
+        assert_close(logits[row, span], model(ids[row : row + 1, span]).logits[0], rtol=0, atol=EXACT)
 
 
 def test_a_decoder_refuses_packed_targets(tiny, rows):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from budgets import EXACT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -92,7 +93,7 @@ def rows(token_ids):
 
 
 def close(actual, expected):
-    assert_close(actual, expected, rtol=0, atol=1e-11)
+    assert_close(actual, expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("name", MODELS)

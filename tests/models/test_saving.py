@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from budgets import EXACT
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from transformers import (
@@ -29,7 +30,7 @@ def assert_equal_models(loaded, model):
 
 def assert_same_answers(loaded, model, ids):
     """To rounding: memory mapped from a file lies otherwise, and sums run in another order."""
-    assert_close(loaded(ids)[0], model(ids)[0], rtol=0, atol=1e-11)
+    assert_close(loaded(ids)[0], model(ids)[0], rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("projection", ["linear", "random"])

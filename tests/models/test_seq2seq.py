@@ -532,7 +532,7 @@ def test_first_weights_come_from_the_configuration_of_each_side(seq2seq_config, 
         weights = [p for name, p in own if name.endswith(("linear1.weight", "transform.0.weight"))]
         assert weights and all(0.7 * wanted < weight.std() < 1.3 * wanted for weight in weights)
     for layer in model.decoder.decoder.layers:
-        assert 0.7 < layer.multihead_attn.proj_k.weight.std() * 29**0.5 < 1.3
+        assert 0.7 < layer.multihead_attn.context.proj_k.weight.std() * 29**0.5 < 1.3
 
 
 @both
@@ -620,13 +620,13 @@ def test_values_of_another_type_are_refused(fields):
         LinformerSeq2SeqConfig(**fields)
 
 
-def test_options_that_were_saved_without_being_used_are_left_out(tiny):
-    sides = {"encoder": {"projection": "mean", "sharing": "kv"}, "decoder": {"causal": True, "sharing": "none"}}
-    saved = {**sides, "memory_projection": "mean", "memory_sharing": "layerwise", "bos_token_id": START}
-    config = LinformerSeq2SeqConfig.from_dict(saved)
-    assert (config.encoder.sharing, config.decoder.sharing, config.memory_sharing) == ("headwise",) * 3
-    assert (config.encoder.projection, config.memory_projection) == ("mean", "mean")
-    assert sides["encoder"]["sharing"] == "kv" and saved["memory_sharing"] == "layerwise"
+def test_saved_options_that_changed_parts_do_not_have_are_left_out():
+    saved = {"encoder": {"sharing": "kv"}, "decoder": {"causal": True, "window": 3}, "bos_token_id": START}
+    changes = {"encoder": {"projection": "mean"}, "decoder": {"attention": "full"}, "memory_projection": "max"}
+    config = LinformerSeq2SeqConfig.from_dict({**saved, "memory_sharing": "layerwise"}, **changes)
+    assert (config.encoder.sharing, config.decoder.window, config.memory_sharing) == ("headwise", None, "headwise")
+    assert (config.encoder.projection, config.memory_projection) == ("mean", "max")
+    assert saved["encoder"] == {"sharing": "kv"} and saved["decoder"] == {"causal": True, "window": 3}
 
 
 def test_a_saved_model_is_opened_with_changes(make, source, target, tmp_path):

@@ -119,7 +119,7 @@ def slots_of_head(module, inputs, tokens, head, real, length_scaling):
     """Keys and values ``(K, D)`` of the slots; ``inputs`` and ``tokens`` are the sequences of keys and values."""
     if module.context.k == 0:
         return tokens[0][:0], tokens[1][:0]
-    maps = module.proj_k, module.proj_k if module.proj_v is None else module.proj_v
+    maps = module.context.proj_k, module.context.proj_k if module.context.proj_v is None else module.context.proj_v
     scored = list(inputs if maps[0].num_heads is None else tokens)
     if maps[0] is maps[1]:
         scored[1] = scored[0]
@@ -127,25 +127,27 @@ def slots_of_head(module, inputs, tokens, head, real, length_scaling):
         slots_of_row(one, sequence, head, real, length_scaling, by)
         for one, sequence, by in zip(maps, tokens, scored, strict=True)
     ]
-    if module.slot_bias_k is not None:
-        slots = [slots[0] + module.slot_bias_k[head], slots[1] + module.slot_bias_v[head]]
+    terms = module.context.slot_terms
+    if terms is not None and terms.bias_k is not None:
+        slots = [slots[0] + terms.bias_k[head], slots[1] + terms.bias_v[head]]
     return tuple(slots)
 
 
 def beside_slots(module, head, real):
     """Which slots there are, their mass, and the tokens that are seen themselves."""
     options = module.context
-    exact = reference.exact_positions(real, options.exact.first, options.exact.last)
+    exact = reference.exact_positions(real, options.exact_first, options.exact_last)
     reach = None if module.window is None else module.window // 2
     if module.context.k == 0:
         return {"allowed": [], "exact": exact, "reach": reach}
-    tokens = tokens_of_slots(module.proj_k, real)
-    windowed = isinstance(module.proj_k, SequenceProjection) and module.proj_k.projection in ("conv", "mean", "max")
+    projection = module.context.proj_k
+    tokens = tokens_of_slots(projection, real)
+    windowed = isinstance(projection, SequenceProjection) and projection.projection in ("conv", "mean", "max")
     allowed = [slot for slot in range(module.context.k) if not windowed or tokens[slot] > 0]
     mass = None
     if options.mass != "none":
         mass = torch.tensor([max(number, 1e-6) for number in tokens], dtype=module.q_proj.weight.dtype).log()
-        mass = mass if module.slot_mass is None else mass + module.slot_mass[head]
+        mass = mass + options.slot_terms.mass[head] if options.mass == "learned" else mass
     return {"allowed": allowed, "log_mass": mass, "exact": exact, "reach": reach}
 
 

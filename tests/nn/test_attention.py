@@ -94,7 +94,7 @@ def in_order(monkeypatch):
 
     def run(compress_first, function):
         with monkeypatch.context() as patch:
-            patch.setattr(SlotMaps, "compress_first", lambda *_: compress_first)
+            patch.setattr(SlotMaps, "compresses_first", lambda *_: compress_first)
             return function()
 
     return run
@@ -196,7 +196,7 @@ def test_a_short_text_pays_for_the_slots_it_reaches_alone(projection, window):
     module = LinformerAttention(12, 4, 40, 10, projection=projection, window=window, **DOUBLE)
     x = torch.randn(2, 9, 12, **DOUBLE)
     memory = module.compress(x)
-    assert memory.keys.shape[2] == memory.values.shape[2] == 3
+    assert memory.slots.keys.shape[2] == memory.slots.values.shape[2] == 3
     _, weights = module(x, x, x, need_weights=True)
     assert weights.shape == (2, 9, 10 if window is None else 15)
     assert (weights[..., :3] > 0).all() and (weights[..., 3:10] == 0).all()

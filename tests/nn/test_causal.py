@@ -58,7 +58,7 @@ def test_a_time_scale_beyond_any_number_has_no_gradient():
     module.float()
     expected = {}
     for theta in (0.0, -100.0, -1000.0):
-        torch.nn.init.constant_(module.running.log_time, theta)
+        torch.nn.init.constant_(module.context.running.log_time, theta)
         x = torch.ones(1, LENGTH, WIDTH).cumsum(dim=1)
         output = module(x, x, x)[0]
         module.zero_grad()
@@ -66,7 +66,7 @@ def test_a_time_scale_beyond_any_number_has_no_gradient():
         expected.setdefault("output", output)
         assert torch.equal(output, expected["output"])
         assert all(p.grad.isfinite().all() for p in module.parameters())
-        assert not module.running.log_time.grad.any()
+        assert not module.context.running.log_time.grad.any()
 
 
 @pytest.fixture(params=KINDS)
@@ -100,10 +100,10 @@ def attend_literally(module, x, padding=None):
             for linear in (module.k_proj, module.v_proj)
         )
         proj, bias = (torch.zeros(4, 0, **DOUBLE), torch.zeros(4, x.shape[1], 0, **DOUBLE)), None
-        if module.running is not None:
-            logits = torch.einsum("hnd,hdk->hnk", key[0], module.running.address)
-            decay = torch.minimum(torch.exp(-module.running.log_time), torch.tensor(0.5, **DOUBLE))
-            proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.running.score_bias
+        if module.context.running is not None:
+            logits = torch.einsum("hnd,hdk->hnk", key[0], module.context.running.address)
+            decay = torch.minimum(torch.exp(-module.context.running.log_time), torch.tensor(0.5, **DOUBLE))
+            proj, bias = (decay, torch.exp(8 * torch.tanh(logits / 8))), module.context.running.score_bias
         options = {"score_bias": bias, "window": module.window, "exact_first": module.context.exact_first}
         options["key_padding_mask"] = mask
         output = reference.causal_linformer_attention(query, key, value, proj, proj, **options)
@@ -115,9 +115,9 @@ def attend_literally(module, x, padding=None):
 @pytest.mark.parametrize("kind", LINFORMER)
 def test_output_and_gradients_are_those_of_the_definition(gradients, randomize, kind, padded):
     module = randomize(attention(kind))
-    if module.running is not None:
+    if module.context.running is not None:
         # time scales on both sides of the fastest one that is allowed
-        module.running.log_time.data.uniform_(0.0, 4.0)
+        module.context.running.log_time.data.uniform_(0.0, 4.0)
     x = draw(2, 7, WIDTH, requires_grad=True)
     masks = {"right": torch.arange(7) >= torch.tensor([[7], [4]]), "left": torch.arange(7) < torch.tensor([[2], [0]])}
     mask = masks.get(padded)
@@ -208,7 +208,7 @@ def test_weights_are_of_slots_then_of_tokens(module):
     assert_close(output, module(x, x, x)[0])
     columns = LENGTH
     if isinstance(module, LinformerAttention):
-        columns = (0 if module.running is None else module.running.k) + (module.window or 0)
+        columns = (0 if module.context.running is None else module.context.running.k) + (module.window or 0)
         columns += module.context.exact_first
     assert each.shape == (2, 4, LENGTH, columns)
     assert_close(each.sum(dim=-1), torch.ones(2, 4, LENGTH, **DOUBLE))
@@ -561,10 +561,10 @@ def test_length_is_unlimited_and_max_len_the_longest_time_scale_at_first():
     x = torch.randn(1, 1100, WIDTH)
     assert module(x, x, x)[0].isfinite().all()
     expected = torch.tensor([16.0, (16 * 1000) ** 0.5, 1000.0]).expand(4, 3)
-    assert_close(module.running.log_time.exp(), expected)
-    assert_close(module.running.score_bias, torch.full((4, 3), -2.0))
-    assert module.running.address.std().item() == pytest.approx(3**-0.5, rel=0.5)
-    short = LinformerAttention(WIDTH, 4, 7, 3, causal=True).running
+    assert_close(module.context.running.log_time.exp(), expected)
+    assert_close(module.context.running.score_bias, torch.full((4, 3), -2.0))
+    assert module.context.running.address.std().item() == pytest.approx(3**-0.5, rel=0.5)
+    short = LinformerAttention(WIDTH, 4, 7, 3, causal=True).context.running
     assert_close(short.log_time.exp(), torch.full((4, 3), 7.0))
     assert repr(short) == "CausalProjection(k=3, num_heads=4, longest=7)"
 

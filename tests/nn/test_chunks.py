@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from budgets import TWICE
 from map_choices import PROJECTIONS, owned_maps
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.attention.slot_maps import SlotMaps
+from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.chunks import Gathered
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
@@ -67,7 +68,8 @@ def test_either_order_of_the_products_runs_in_chunks(pair, trailing_padding, opt
     src, mask = torch.randn(2, length, WIDTH, **DOUBLE), trailing_padding([length, 13], length)
     whole, chunked = pair(chunk_size=11, norm_first=True, max_len=max_len, k=29 if max_len < 100 else 3, **options)
     attention = whole.layers[0].self_attn
-    assert SlotMaps.of(attention, None).compress_first(attention, length, True, False) == (max_len > 100)
+    source = Source(Pair(src, src), None, attention.head_maps)
+    assert attention.context.maps().compresses_first(source, has_heads=False) == (max_len > 100)
     assert_close(chunked(src), whole(src))
     assert_close(chunked(src, src_key_padding_mask=mask)[~mask], whole(src, src_key_padding_mask=mask)[~mask])
 
@@ -129,19 +131,19 @@ def test_low_precision_costs_no_more_in_chunks(trailing_padding, projection, dty
     assert actual.dtype == plain.dtype
     truth = whole.double()(src.double(), src_key_padding_mask=mask)[~mask]
     rounding = torch.finfo(dtype).eps * truth.square().mean().sqrt()
-    assert (actual - truth).square().mean().sqrt() <= 2 * (plain - truth).square().mean().sqrt() + rounding
+    assert (actual - truth).square().mean().sqrt() <= TWICE * (plain - truth).square().mean().sqrt() + rounding
 
 
 @torch.no_grad()
 def test_sums_over_many_chunks_do_not_round_to_half_precision():
     attention = LinformerAttention(8, 2, 4099, 1, sharing="kv", length_scaling=False, dtype=torch.bfloat16)
     layer = EncoderLayer(attention, 8, 0.0, norm_first=True, chunk_size=1, dtype=torch.bfloat16)
-    torch.nn.init.ones_(attention.proj_k.weight)
+    torch.nn.init.ones_(attention.context.proj_k.weight)
     torch.nn.init.ones_(layer.norm1.bias)
     torch.nn.init.zeros_(layer.norm1.weight)
     found = []
     attention.register_forward_pre_hook(
-        lambda module, args, options: found.append(options["key"].values), with_kwargs=True
+        lambda module, args, options: found.append(options["key"].slots.values), with_kwargs=True
     )
     layer(torch.randn(1, 4099, 8).bfloat16())
     # A bfloat16 sum of ones stops at 256.

@@ -15,6 +15,7 @@ from torch_linformer.nn.decoder import Decoder
 from torch_linformer.nn.decoder_layer import DecoderLayer
 
 DOUBLE = {"dtype": torch.float64}
+MEMORY_MAPS = ["multihead_attn.context.proj_k.weight", "multihead_attn.context.proj_v.weight"]
 WIDTH, MEMORY_WIDTH, HEADS, N, M = 12, 10, 4, 11, 14
 SIZES = {"max_len": 13, "k": 5, "memory_len": 17, "memory_k": 3, "memory_dim": MEMORY_WIDTH, "window": 3, **DOUBLE}
 KINDS = ("post-norm", "pre-norm", "full")
@@ -75,7 +76,7 @@ def test_attending_to_what_was_compressed_is_attending_to_the_memory(trailing_pa
     assert_close(attention(query, attention.compress(memory, values, mask)), attention(query, memory, values, mask))
     order = torch.tensor([2, 0, 0])
     assert_close(attention(query[order], compressed.rows(order), need_weights=True), tuple(x[order] for x in expected))
-    tensors = [compressed.keys, compressed.values, *([] if compressed.padding is None else [compressed.padding])]
+    tensors = [x for x in compressed.slots if x is not None]
     assert compressed.nbytes == sum(len(x.numpy(force=True).tobytes()) for x in tensors)
 
 
@@ -110,7 +111,7 @@ def test_what_was_compressed_keeps_its_window():
     order = torch.tensor([1, 2])
     assert_close(attention(x[order], compressed.rows(order))[0], attention(x, x, x)[0][order])
     assert compressed.nbytes == sum(
-        len(part.numpy(force=True).tobytes()) for part in (*compressed[:2], *compressed.near[:2])
+        len(part.numpy(force=True).tobytes()) for part in (*compressed.slots[:2], *compressed.window[:2])
     )
 
 
@@ -154,7 +155,7 @@ def test_it_is_torchs_layer_where_nothing_is_compressed(randomize, gradients, tr
         ours = LinformerDecoderLayer(WIDTH, HEADS, 17, 0.0, **sizes, **layout, **DOUBLE)
     missing, unexpected = ours.load_state_dict(theirs.state_dict(), strict=False)
     assert unexpected == []
-    assert missing == ([] if kind == "full" else ["multihead_attn.proj_k.weight", "multihead_attn.proj_v.weight"])
+    assert missing == ([] if kind == "full" else MEMORY_MAPS)
     for name in missing:
         nn.init.eye_(ours.get_parameter(name))
     tgt, memory = (torch.randn(3, length, WIDTH, **DOUBLE, requires_grad=True) for length in (N, M))
@@ -172,8 +173,8 @@ def test_it_is_torchs_layer_where_nothing_is_compressed(randomize, gradients, tr
 def test_weights_of_torchs_layer_fit_but_for_projections_and_slots():
     ours = LinformerDecoderLayer(WIDTH, HEADS, 17, max_len=N, k=5)
     missing, unexpected = ours.load_state_dict(nn.TransformerDecoderLayer(WIDTH, HEADS, 17).state_dict(), strict=False)
-    slots = [f"self_attn.running.{name}" for name in ("address", "log_time", "score_bias")]
-    assert (missing, unexpected) == ([*slots, "multihead_attn.proj_k.weight", "multihead_attn.proj_v.weight"], [])
+    slots = [f"self_attn.context.running.{name}" for name in ("address", "log_time", "score_bias")]
+    assert (missing, unexpected) == ([*slots, *MEMORY_MAPS], [])
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -376,11 +377,11 @@ def test_projections_of_the_memory_are_counted_by_their_sharing(sharing, matrice
 
 def test_slots_may_differ_from_layer_to_layer():
     decoder = build("pre-norm", k=[2, 5], memory_k=[4, 1])
-    assert [x.keys.shape[2] for x in decoder.compress(inputs()[1])] == [4, 1]
-    assert [layer.self_attn.running.k for layer in decoder.layers] == [2, 5]
+    assert [x.slots.keys.shape[2] for x in decoder.compress(inputs()[1])] == [4, 1]
+    assert [layer.self_attn.context.running.k for layer in decoder.layers] == [2, 5]
     narrow = LinformerDecoder(WIDTH, HEADS, 2, max_len=50, k=[20, 40], memory_len=30)
-    assert [layer.multihead_attn.proj_k.k for layer in narrow.layers] == [20, 30]
-    assert LinformerDecoderLayer(WIDTH, HEADS, max_len=50, k=20).multihead_attn.proj_k.max_len == 50
+    assert [layer.multihead_attn.context.proj_k.k for layer in narrow.layers] == [20, 30]
+    assert LinformerDecoderLayer(WIDTH, HEADS, max_len=50, k=20).multihead_attn.context.proj_k.max_len == 50
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -505,7 +506,7 @@ def test_arguments_out_of_range_are_named(make, options, message):
         ({"k": [1, 2, 3]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
         ({"memory_k": [1]}, r"memory_k must be one number or one a layer \(2\), got 1 numbers"),
         ({"memory_k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),
-        ({"k": [1, 2], "sharing": "layerwise"}, r"one projection for all layers: give memory_k, got k=\[1, 2\]"),
+        ({"k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),
     ],
 )
 def test_what_only_a_stack_can_get_wrong_is_named(options, message):

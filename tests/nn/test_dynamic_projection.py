@@ -17,6 +17,7 @@ from torch_linformer.nn import (
     SequenceProjection,
 )
 from torch_linformer.nn.attention.slot_maps import SlotMaps
+from torch_linformer.nn.attention.source import Pair, Source
 
 DOUBLE = {"dtype": torch.float64}
 SHARINGS = ("none", "kv_per_head", "headwise", "kv")
@@ -61,7 +62,7 @@ def test_its_numbers_of_parameters():
         ("kv", [(5, 7)]),
     ):
         module = attention(sharing, kdim=7, vdim=9)
-        maps = [one for one in (module.proj_k, module.proj_v) if one is not None]
+        maps = [one for one in (module.context.proj_k, module.context.proj_v) if one is not None]
         assert [tuple(one.weight.shape) for one in maps] == shapes
         assert all(one.shift.shape == one.log_steepness.shape == (5,) for one in maps)
     stack = LinformerEncoder(12, 4, 3, max_len=23, k=5, projection="dynamic", sharing="layerwise")
@@ -74,11 +75,13 @@ def test_both_orders_are_one_function_and_the_cheaper_one_is_taken(monkeypatch, 
     long, short = (attention(sharing, max_len=max_len) for max_len in (977, 23))
     x = torch.randn(1, 977, 12, **DOUBLE)
     shared = sharing in ("headwise", "kv")
-    assert SlotMaps.of(long, None).compress_first(long, 977, True, False) == shared
-    assert SlotMaps.of(short, None).compress_first(short, 3, True, False) is False
+    for module, length, expected in ((long, 977, shared), (short, 3, False)):
+        inputs = x[:, :length]
+        source = Source(Pair(inputs, inputs), None, module.head_maps)
+        assert module.context.maps().compresses_first(source, has_heads=False) == expected
     found = []
     for first in (shared, False):
-        monkeypatch.setattr(SlotMaps, "compress_first", lambda *_, first=first: first)
+        monkeypatch.setattr(SlotMaps, "compresses_first", lambda *_, first=first: first)
         found.append(long(x, x, x)[0])
     assert_close(*found)
 
@@ -134,7 +137,7 @@ def test_resized_slots_are_those_of_before():
         before = module(x, x, x)[0]
         module.resize_max_len(99, mode)
         assert torch.equal(module(x, x, x)[0], before)
-        assert module.proj_k.max_len == 99
+        assert module.context.proj_k.max_len == 99
     with pytest.raises(ValueError, match=r"^max_len must be at least k = 5, got 4$"):
         module.resize_max_len(4)
     with pytest.raises(ValueError, match=r"^mode must be 'interpolate' or 'keep', got 'stretch'$"):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from torch_linformer.functional.attention.exact_tokens import find_exact_tokens
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.attention.exact_tokens import ExactTokens
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, LENGTH, MAX_LEN, K = 12, 7, 11, 3
@@ -137,8 +137,8 @@ def test_saved_layers_open_and_reset_layers_are_new(randomize, kind):
         tensor.fill_(float("nan"))
     meta.reset_parameters()
     assert meta(x, x, x)[0].isfinite().all()
-    if meta.slot_mass is not None:
-        assert not meta.slot_mass.any()
+    if meta.context.mass == "learned":
+        assert not meta.context.slot_terms.mass.any()
 
 
 def test_a_slot_of_m_equal_tokens_with_its_mass_is_m_tokens():
@@ -158,7 +158,7 @@ def test_exact_tokens_of_a_whole_row_and_a_slot_of_zeros():
         WIDTH, 4, MAX_LEN, K, projection="dynamic", slot_mass="learned", exact_first=4, exact_last=3, **DOUBLE
     )
     module.load_state_dict(full.state_dict(), strict=False)
-    torch.nn.init.constant_(module.slot_mass, -1e9)
+    torch.nn.init.constant_(module.context.slot_terms.mass, -1e9)
     for length in (7, 5, 3, 1):
         x = torch.randn(2, length, WIDTH, **DOUBLE)
         assert_close(module(x, x, x)[0], full(x, x, x)[0])
@@ -176,14 +176,13 @@ def test_a_window_without_slots_sees_what_is_near_and_nothing_else():
 
 def test_places_of_few_tokens():
     """Three first and two last ones of rows of five, of two and of no tokens: what is both is a first one."""
-    exact = ExactTokens(3, 2)
-    places, missing, *_ = exact.places(
-        torch.zeros(3, 5, 1), Padding(torch.arange(5) >= torch.tensor([[5], [2], [0]]), in_order=True)
-    )
-    assert places.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
-    assert missing.tolist() == [[False] * 5, [False, False, True, True, True], [True] * 5]
-    assert exact.places(torch.zeros(3, 5, 1), None)[1] is None
-    assert exact.places(torch.zeros(3, 4, 1), None)[1].tolist() == [[False, False, False, True, False]]
+    padding = Padding(torch.arange(5) >= torch.tensor([[5], [2], [0]]), in_order=True)
+    places = find_exact_tokens(torch.zeros(3, 5, 1), padding, 3, 2)
+    assert places.positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert places.missing.mask.tolist() == [[False] * 5, [False, False, True, True, True], [True] * 5]
+    assert find_exact_tokens(torch.zeros(3, 5, 1), None, 3, 2).missing is None
+    short = find_exact_tokens(torch.zeros(3, 4, 1), None, 3, 2)
+    assert short.missing.mask.tolist() == [[False, False, False, True, False]]
 
 
 @pytest.mark.parametrize("build", [attention_of, layer, encoder], ids=["attention", "layer", "encoder"])

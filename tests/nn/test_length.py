@@ -167,8 +167,8 @@ def test_a_stack_is_resized_whole_or_not_at_all():
     module = encoder(k=[5, 9])
     with pytest.raises(ValueError, match="max_len must be at least k = 9, got 7"):
         module.resize_max_len(7)
-    assert [layer.self_attn.proj_k.max_len for layer in module.layers] == [13, 13]
-    assert [layer.self_attn.proj_k.weight.shape for layer in module.layers] == [(13, 5), (13, 9)]
+    assert [layer.self_attn.context.proj_k.max_len for layer in module.layers] == [13, 13]
+    assert [layer.self_attn.context.proj_k.weight.shape for layer in module.layers] == [(13, 5), (13, 9)]
 
 
 def weight_norm(module):
@@ -183,10 +183,10 @@ def weight_norm_of_old(module):
 @pytest.mark.parametrize("computed", [weight_norm, weight_norm_of_old])
 def test_a_map_computed_from_other_parameters_is_refused_before_anything_changes(computed):
     module = encoder()
-    computed(module.layers[1].self_attn.proj_v)
+    computed(module.layers[1].self_attn.context.proj_v)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     with pytest.raises(ValueError, match=r"computed from other parameters .*: remove that, resize_max_len, and put it"):
         module.resize_max_len(17)
-    assert module.layers[0].self_attn.proj_k.max_len == 13
+    assert module.layers[0].self_attn.context.proj_k.max_len == 13
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert module(torch.randn(2, 13, 12, dtype=torch.float64)).isfinite().all()

@@ -14,7 +14,7 @@ from torch_linformer.nn import (
     LinformerEncoder,
     LinformerEncoderLayer,
 )
-from torch_linformer.nn.attention import ATTENTIONS, FullAttention
+from torch_linformer.nn.attention import CONTEXTS, FullAttention
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions
 
@@ -23,7 +23,7 @@ MODULES = [LinformerAttention, LinformerEncoderLayer, LinformerEncoder, Linforme
 
 def test_every_declared_option_has_a_default_and_an_attention_that_reads_it():
     assert DEFAULTS.keys() == AttentionOptions.__annotations__.keys()
-    contexts = [context for kind in ATTENTIONS.values() for context in kind.values()]
+    contexts = [context for kind in CONTEXTS.values() for context in kind.values()]
     others = {"num_kv_heads": 2, "head_dim": 3, "projection": "random", "sharing": "kv", "length_scaling": False}
     others |= {"causal": True, "window": 4, "rotary_dim": 2, "slot_bias": True, "slot_mass": "fixed"}
     others |= {"exact_first": 1, "exact_last": 1}
@@ -155,7 +155,7 @@ def test_what_is_no_option_is_named_with_the_module_that_got_it(build):
     name = type(build()).__name__
     others = ["windows", "projection_dim"]
     others += ["attention_dropout", "gated", "chunk_size"] if build in (attention, full_attention) else []
-    others += [] if build in (encoder, decoder) else ["final_norm", "activation_memory", "memory"]
+    others += [] if build in (encoder, decoder) else ["final_norm", "activation_memory"]
     for other in others:
         with pytest.raises(TypeError, match=f"^{name} got an unexpected keyword argument '{other}'$"):
             build(**{other: 1})
@@ -168,16 +168,6 @@ def test_what_a_decoder_is_in_any_case_is_no_option(build, name):
         build(**{name: True})
 
 
-@pytest.mark.parametrize("build", [encoder, decoder])
-def test_the_former_name_of_activation_memory_is_read_with_a_warning(build):
-    with pytest.warns(FutureWarning, match=r"^memory is now activation_memory .* will be removed$") as warned:
-        model = build(memory="checkpoint")
-    assert model.activation_memory == "checkpoint"
-    assert warned[0].filename == __file__  # who wrote the old name
-    with pytest.raises(TypeError, match=r"^memory is the former name of activation_memory: give only"):
-        build(memory="checkpoint", activation_memory="checkpoint")
-
-
 def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
     options = {"num_kv_heads": 2, "head_dim": 6, "window": 3, "rotary_dim": 4, "attention_dropout": 0.25}
     of_map = {"projection": "random", "sharing": "none", "length_scaling": False}
@@ -186,18 +176,8 @@ def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
         assert [(x.num_kv_heads, x.head_dim, x.dropout) for x in (target, memory)] == [(2, 6, 0.25)] * 2
         assert (target.causal, target.window, target.context.rotary_dim) == (True, 3, 4)
         assert (memory.causal, memory.window, memory.context.rotary_dim) == (False, None, 0)
-        maps = memory.proj_k, memory.proj_v
+        maps = memory.context.proj_k, memory.context.proj_v
         assert [(x.projection, x.num_heads, x.length_scaling) for x in maps] == [("random", 2, False)] * 2
-
-
-def test_the_former_name_is_read_and_set_on_a_stack_too():
-    encoder = LinformerEncoder(8, 2, 1, 8, max_len=8, k=4, activation_memory="checkpoint")
-    with pytest.warns(FutureWarning, match="^memory is now activation_memory") as warned:
-        assert encoder.memory == "checkpoint"
-    assert warned[0].filename == __file__
-    with pytest.warns(FutureWarning, match="^memory is now activation_memory"):
-        encoder.memory = "none"
-    assert encoder.activation_memory == "none"
 
 
 def test_layers_of_the_other_kind_are_refused():

@@ -60,23 +60,23 @@ def test_layerwise_gives_every_layer_the_one_projection():
     twin = encoder("kv", layers=3, heads=2, dropout=0.0).double()
     state = {name: tensor for name, tensor in module.state_dict().items() if "shared" not in name}
     for layer in range(3):
-        state[f"layers.{layer}.self_attn.proj_k.weight"] = module.state_dict()["shared_projection.weight"]
+        state[f"layers.{layer}.self_attn.context.proj_k.weight"] = module.state_dict()["shared_projection.weight"]
     twin.load_state_dict(state)
     x = torch.randn(2, 11, 24, dtype=torch.float64)
     output, expected = module(x), twin(x)
     assert_close(output, expected)
     output.square().sum().backward()
     expected.square().sum().backward()
-    summed = sum(layer.self_attn.proj_k.weight.grad for layer in twin.layers)
+    summed = sum(layer.self_attn.context.proj_k.weight.grad for layer in twin.layers)
     assert_close(module.shared_projection.weight.grad, summed)
 
 
 def test_kv_gives_keys_and_values_the_one_projection():
     module = LinformerAttention(12, 3, 16, 4, sharing="kv")
-    assert module.proj_v is None
+    assert module.context.proj_v is None
     twin = LinformerAttention(12, 3, 16, 4)
     state = module.state_dict()
-    twin.load_state_dict({**state, "proj_v.weight": state["proj_k.weight"]})
+    twin.load_state_dict({**state, "context.proj_v.weight": state["context.proj_k.weight"]})
     x = torch.randn(2, 11, 12)
     assert_close(module(x, x, x)[0], twin(x, x, x)[0])
 
@@ -102,7 +102,7 @@ def test_an_attention_that_owns_no_map_must_be_given_one():
     with pytest.raises(ValueError, match=r"owns no projection \(projection=None\): pass shared_projection"):
         module(x, x, x)
     owner = LinformerAttention(12, 3, 16, 4, sharing="kv")
-    given = owner.proj_k
+    given = owner.context.proj_k
     owner_state = {name: tensor for name, tensor in owner.state_dict().items() if "proj_k." not in name}
     module.load_state_dict({**owner_state, "k_proj.weight": owner.k_proj.weight, "k_proj.bias": owner.k_proj.bias})
     assert_close(module(x, x, x, shared_projection=given)[0], owner(x, x, x)[0])
@@ -111,8 +111,8 @@ def test_an_attention_that_owns_no_map_must_be_given_one():
 @pytest.mark.parametrize("sharing", ["none", "headwise", "kv"])
 def test_one_k_for_each_layer(sharing):
     module = encoder(sharing, layers=3, heads=2, k=[8, 4, 1])
-    assert [layer.self_attn.proj_k.k for layer in module.layers] == [8, 4, 1]
-    assert [layer.self_attn.proj_k.weight.shape[-1] for layer in module.layers] == [8, 4, 1]
+    assert [layer.self_attn.context.proj_k.k for layer in module.layers] == [8, 4, 1]
+    assert [layer.self_attn.context.proj_k.weight.shape[-1] for layer in module.layers] == [8, 4, 1]
     x = torch.randn(2, 11, 24)
     expected = x
     for layer in module.eval().layers:

@@ -6,7 +6,7 @@ from map_choices import owned_maps
 from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
-from torch_linformer.nn.attention.slot_maps import SlotMaps
+from torch_linformer.nn.attention.source import Pair, Source
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -37,16 +37,18 @@ def test_both_orders_of_the_products_agree(gradients, randomize, trailing_paddin
     first = randomize(LinformerAttention(12, 4, 53, 3, slot_bias=True, **DOUBLE))
     plain = LinformerAttention(12, 4, 53, 3, slot_bias=True, sharing="none", **DOUBLE)
     state = first.state_dict()
-    for name in ("proj_k.weight", "proj_v.weight"):
+    for name in ("context.proj_k.weight", "context.proj_v.weight"):
         state[name] = state[name].expand(4, -1, -1)
     plain.load_state_dict(state)
     x = torch.randn(2, 47, 12, requires_grad=True, **DOUBLE)
     mask = trailing_padding([47, 13], 47)
     orders, found = [], []
     for module in (first, plain):
-        orders.append(SlotMaps.of(module, None).compress_first(module, x.shape[1], True, False))
+        source = Source(Pair(x, x), None, module.head_maps)
+        orders.append(module.context.maps().compresses_first(source, has_heads=False))
         output, _ = module(x, x, x, mask)
-        found.append([output, *gradients(output, [x, module.slot_bias_k, module.slot_bias_v, module.k_proj.bias])])
+        biases = [module.context.slot_terms.bias_k, module.context.slot_terms.bias_v, module.k_proj.bias]
+        found.append([output, *gradients(output, [x, *biases])])
     assert orders == [True, False]
     assert_close(*found)
 
@@ -55,11 +57,11 @@ def test_fresh_terms_change_nothing(randomize):
     plain = randomize(LinformerAttention(12, 4, 11, 3, **DOUBLE))
     biased = LinformerAttention(12, 4, 11, 3, slot_bias=True, **DOUBLE)
     missing, unexpected = biased.load_state_dict(plain.state_dict(), strict=False)
-    assert missing == ["slot_bias_k", "slot_bias_v"] and not unexpected
+    assert missing == ["context.slot_terms.bias_k", "context.slot_terms.bias_v"] and not unexpected
     x = torch.randn(2, 7, 12, **DOUBLE)
     assert torch.equal(biased(x, x, x)[0], plain(x, x, x)[0])
     randomize(biased).reset_parameters()
-    assert not biased.slot_bias_k.any() and not biased.slot_bias_v.any()
+    assert not biased.context.slot_terms.bias_k.any() and not biased.context.slot_terms.bias_v.any()
 
 
 @pytest.mark.parametrize("projection", ["linear", "mean"])
@@ -81,16 +83,16 @@ def test_padding_is_exact(randomize, trailing_padding, projection):
 def test_every_layer_of_an_encoder_has_its_own(sharing):
     options = {"max_len": 11, "k": 3, "sharing": sharing, "num_kv_heads": 2}
     encoder = LinformerEncoder(12, 4, 2, 17, slot_bias=True, **options)
-    found = [p for name, p in encoder.named_parameters() if "slot_bias" in name]
-    assert [tuple(parameter.shape) for parameter in found] == [(2, 3, 3)] * 4
-    assert not {"slot_bias_k", "slot_bias_v"} & names_of(LinformerEncoder(12, 4, 2, 17, **options))
+    biases = [p for name, p in encoder.named_parameters() if name.endswith((".bias_k", ".bias_v"))]
+    assert [tuple(bias.shape) for bias in biases] == [(2, 3, 3)] * 4
+    assert not {"bias_k", "bias_v"} & names_of(LinformerEncoder(12, 4, 2, 17, **options))
 
 
 def test_resizing_keeps_them(randomize):
     module = randomize(LinformerAttention(12, 4, 11, 3, slot_bias=True))
-    before = module.slot_bias_k.clone()
+    before = module.context.slot_terms.bias_k.clone()
     module.resize_max_len(19)
-    assert torch.equal(module.slot_bias_k, before)
+    assert torch.equal(module.context.slot_terms.bias_k, before)
     x = torch.randn(2, 19, 12)
     assert module(x, x, x)[0].isfinite().all()
 
@@ -98,9 +100,9 @@ def test_resizing_keeps_them(randomize):
 def test_meta_device_and_materialisation():
     with torch.device("meta"):
         module = LinformerAttention(12, 4, 11, 3, slot_bias=True)
-    assert module.slot_bias_k.is_meta
+    assert module.context.slot_terms.bias_k.is_meta
     module.to_empty(device=torch.get_default_device()).reset_parameters()
-    assert not module.slot_bias_v.any()
+    assert not module.context.slot_terms.bias_v.any()
 
 
 @pytest.mark.parametrize("projection", ["conv", "mean", "max"])

@@ -53,7 +53,7 @@ def split_slot_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn
     }
     new, others = list[nn.Parameter](), list[nn.Parameter]()
     for name, parameter in model.named_parameters():
-        (new if id(parameter) in of_maps or name.endswith("slot_mass") else others).append(parameter)
+        (new if id(parameter) in of_maps or name.endswith("slot_terms.mass") else others).append(parameter)
     return new, others
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from torch_linformer.nn.attention.products import count_multiplications
+from torch_linformer.functional.slots.order import SlotProducts, count_multiplications
 from torch_linformer.nn.options import Sharing
 
 Order = Literal["compress_first", "project_last"]
@@ -76,7 +76,7 @@ def linformer_attention_cost(sizes: LayerSizes, sharing: Sharing = "headwise", o
         raise ValueError("sharing 'none' has no order compress_first: every head has a matrix of its own")
     n, k, c = sizes.length, sizes.k, sizes.width
     one_compressed = sharing in ("kv", "layerwise")
-    counted = count_multiplications(n, k, [(c, c), (c, c)], slots_of_position=k, one_compressed=one_compressed)
+    counted = count_multiplications(n, SlotProducts(lambda length: k, [(c, c), (c, c)], k, one_compressed))
     between = 2 * n * c if order == "project_last" else (1 if one_compressed else 2) * k * c
     multiplications = 2 * n * c**2 + 2 * n * k * c + getattr(counted, order)
     return _cost(sizes, multiplications, 3 * n * c + 2 * sizes.heads * n * k + between + 2 * k * c)

@@ -7,8 +7,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
+from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.projection import check_length
+from torch_linformer.functional.slots.dense import check_length
 from torch_linformer.models.arguments import CACHE, known_arguments, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
@@ -17,8 +19,7 @@ from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed
-from torch_linformer.nn.attention.exact_tokens import ExactTokens
-from torch_linformer.nn.chunks import is_watched, runs_in_chunks
+from torch_linformer.nn.chunks import is_watched
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
@@ -148,7 +149,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
         """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
         check_new_length(max_len, mode, self.config.k, "k")
         if not self.config.causal:
-            ExactTokens(self.config.exact_first, self.config.exact_last).check(max_len)
+            check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
         if self.config.longest_input is None:
             raise ValueError(
                 f"nothing to resize: a causal model with position_embedding={self.config.position_embedding!r} reads "

@@ -10,7 +10,7 @@ from torch.export import register_dataclass
 from torch.utils._pytree import KeyEntry, MappingKey, register_pytree_node
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.causal.state import CausalState
 from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.attention.past import FullState
 
@@ -61,12 +61,12 @@ class LinformerCacheLayer(CacheLayerMixin):
         """Keep these rows of the batch."""
         self.past.select_rows(indices)
         if self.memory is not None:
-            self.memory = self.memory.rows(indices.to(self.memory.keys.device))
+            self.memory = self.memory.rows(indices.to(self.memory.slots.keys.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row of the batch that many times."""
         held = [state.tokens for state in [self.past.state] if state is not None]
-        held += [memory.keys for memory in [self.memory] if memory is not None]
+        held += [memory.slots.keys for memory in [self.memory] if memory is not None]
         if held:
             rows = torch.arange(len(held[0]), device=held[0].device)
             self.batch_select_indices(rows.repeat_interleave(repeats))

@@ -1,6 +1,5 @@
 """Configuration of the Linformer models."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, Self
@@ -9,22 +8,20 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.keywords import CheckedKeywords
 from torch_linformer.models.overrides import OverriddenByText
-from torch_linformer.nn.attention import ATTENTIONS
-from torch_linformer.nn.attention.causal_slots import check_causal_k
-from torch_linformer.nn.attention.exact_tokens import ExactTokens
-from torch_linformer.nn.attention.slots import check_slots
+from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
     DEFAULT_K,
     DEFAULTS,
-    FORMER_NAME,
     AttentionOptions,
     check_activation_memory,
     check_choice,
+    check_k,
     check_values,
 )
 
@@ -77,7 +74,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
         lm_head_transform: False makes the head of a language model one linear map.
         activation_memory: what training keeps of each layer: ``none`` (everything), ``checkpoint`` (its input) or
             ``reversible`` (nothing; another model, which needs ``norm_first``): see
-            :class:`torch_linformer.nn.options.StackOptions`. ``memory`` is its former name.
+            :class:`torch_linformer.nn.options.StackOptions`.
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
         lexical_buckets: of pairs of tokens in the lexical head of a classifier
@@ -157,16 +154,13 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
         """As in transformers, except that ``kwargs`` are checked together with the rest.
 
-        Saved options that the attention does not have are left out: older versions saved options without using them,
-        and ``kwargs`` may ask for other attention.
+        Where ``kwargs`` ask for other attention, saved options that this does not have are left out.
         """
         changes = take_fields(cls, kwargs)
-        return super().from_dict({"model_type": cls.model_type, **with_changes(config_dict, changes)}, **kwargs)
+        changed = with_changes(config_dict, changes) if changes else config_dict
+        return super().from_dict({"model_type": cls.model_type, **changed}, **kwargs)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if "memory" in kwargs:
-            warnings.warn(FORMER_NAME, FutureWarning, stacklevel=3)
-            self.activation_memory = kwargs.pop("memory")
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.num_key_value_heads is None:
@@ -201,29 +195,18 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     def _check_attention(self) -> None:
         options = attention_options(self)
         check_values(options)
-        ATTENTIONS[self.attention][self.causal].check_options(options)
+        CONTEXTS[self.attention][self.causal].check_options(options)
         if self.attention == "full":
             return
         longest, limit = self.max_position_embeddings, "max_position_embeddings"
         for k in [self.k] if isinstance(self.k, int) else self.k:
-            (check_causal_k if self.causal else check_slots)(k, longest, self.window, limit=limit)
+            check_k(k, longest, causal=self.causal, window=self.window, limit=limit)
         if not self.causal:
-            ExactTokens(self.exact_first, self.exact_last).check(longest, limit=limit)
+            check_exact_tokens(self.exact_first, self.exact_last, longest, limit=limit)
 
     def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
         one_each = self.num_key_value_heads == self.num_attention_heads and "num_attention_heads" in changes
         return {"num_key_value_heads": None} if one_each and "num_key_value_heads" not in changes else {}
-
-    @property
-    def memory(self) -> str:
-        """The former name of ``activation_memory``."""
-        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=4)  # past the __getattribute__ of transformers
-        return self.activation_memory
-
-    @memory.setter
-    def memory(self, value: str) -> None:
-        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=4)
-        self.activation_memory = value
 
     @property
     def rotary_dim(self) -> int:
@@ -267,5 +250,5 @@ def with_changes(saved: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     options = AttentionOptions(**{**DEFAULTS, **{name: changed[name] for name in FIELDS if name in changed}})  # type: ignore[typeddict-item]
     attention = changed.get("attention", "linformer")
     check_choice("attention", attention, CHOICES["attention"])
-    unused = ATTENTIONS[attention][bool(options["causal"])].unused_options(options)
+    unused = CONTEXTS[attention][bool(options["causal"])].unused_options(options)
     return {name: value for name, value in changed.items() if name in changes or name not in unused}

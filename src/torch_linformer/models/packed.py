@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from transformers.utils.import_utils import is_tracing
 
+from torch_linformer.functional.kernels.torch_private import assert_async
 from torch_linformer.functional.padding import Padding
 
 SEVERAL = "position_ids begin again within a row (packed documents)"
@@ -64,7 +65,7 @@ def packed_rows(position_ids: Tensor | None, batch: int) -> PackedRows | None:
     begins = (position_ids == position_ids.amin(dim=-1, keepdim=True)) & ~follows & (column > 0)
     packed = follows.any(dim=-1) & begins.any(dim=-1) & (follows | begins | (column == 0)).all(dim=-1)
     if is_tracing(position_ids):
-        torch._assert_async(~packed.any(), f"{SEVERAL}: a compiled or exported model takes one document per row")
+        assert_async(~packed.any(), f"{SEVERAL}: a compiled or exported model takes one document per row")
         return None
     if not packed.any():
         return None

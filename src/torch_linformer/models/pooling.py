@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from torch_linformer.functional.attention.exact_tokens import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.nn.attention.exact_tokens import ExactTokens
 from torch_linformer.nn.linear import run_linear
 
 
@@ -44,7 +44,7 @@ def _pool_pieces(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
         return torch.cat([_pool_pieces(hidden, piece, part) for part in ("mean", "max")], dim=-1)
     no_tokens = piece.tokens == 0
     if pooling in ("cls", "last"):
-        taken = ExactTokens(int(pooling == "cls"), int(pooling == "last")).places(hidden, piece).take(hidden)
+        taken = find_exact_tokens(hidden, piece, int(pooling == "cls"), int(pooling == "last")).take(hidden)
         return taken.squeeze(1).masked_fill(no_tokens, 0.0)
     if pooling == "max":
         filled = F.pad(fill_padding(hidden, piece.mask, float("-inf")), (0, 0, 0, 1), value=float("-inf"))

@@ -15,7 +15,7 @@ from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.resizing import check_maps
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
-from torch_linformer.nn.attention.slots import SLOT_PARAMETERS
+from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 from torch_linformer.nn.maps import maps_in, resize_maps
@@ -67,10 +67,9 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
             init.constant_(module.score_bias, FIRST_SCORE)
         if isinstance(module, LexicalHead):
             module.reset_parameters()
-        if isinstance(module, Attention):
-            for name, parameter in module.named_parameters(recurse=False):
-                if name in SLOT_PARAMETERS:
-                    init.zeros_(parameter)
+        if isinstance(module, SlotTerms):
+            for parameter in module.parameters():
+                init.zeros_(parameter)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take inputs up to ``max_len`` tokens; see :meth:`torch_linformer.nn.SequenceProjection.resize_max_len`.

@@ -9,7 +9,7 @@ from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
 from torch_linformer.models.keywords import CheckedKeywords
 from torch_linformer.models.overrides import OverriddenByText
-from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
     DEFAULTS,
     DENSE,
@@ -80,13 +80,11 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
         changed_parts = {part: kwargs.pop(part) for part in ("encoder", "decoder") if part in kwargs}
         changes = take_fields(cls, kwargs)
         fields = {**config_dict, **changes}
-        for part in ("encoder", "decoder"):
+        for part, changed in changed_parts.items():
             saved = config_dict.get(part)
-            if isinstance(saved, dict):
-                fields[part] = with_changes(saved, {})
-                if isinstance(changed_parts.get(part), dict):
-                    changed_parts[part] = LinformerConfig(**with_changes(saved, changed_parts[part]))
-        if fields.get("memory_projection") in PARAMETERLESS and "memory_sharing" not in changes:
+            if isinstance(saved, dict) and isinstance(changed, dict):
+                changed_parts[part] = LinformerConfig(**with_changes(saved, changed))
+        if changes.get("memory_projection") in PARAMETERLESS and "memory_sharing" not in changes:
             fields.pop("memory_sharing", None)
         # Transformers exchanges parts afterwards: one may then have a vocabulary that the other does not.
         return super().from_dict({"model_type": cls.model_type, **fields}, **kwargs, **changed_parts)
@@ -157,7 +155,7 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
         options = memory_options(self)
         try:
             check_values(options)
-            Slots.check_options(options)
+            SlotContext.check_options(options)
         except ValueError as error:
             raise ValueError(f"memory_{error}") from None
         for k in [self.memory_k] if isinstance(self.memory_k, int) else self.memory_k or []:

@@ -15,7 +15,7 @@ from torch_linformer.nn.decoder_layer import DecoderLayer
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
 from torch_linformer.nn.options import ActivationMemory
-from torch_linformer.nn.stack import final_norm, k_per_layer, shared_map, split_sharing
+from torch_linformer.nn.stack import plan_layers
 
 
 class EncoderBlock(GradientCheckpointingLayer, EncoderLayer):
@@ -35,39 +35,35 @@ BLOCKS = [block.__name__ for block in (EncoderBlock, ReversibleBlock, DecoderBlo
 
 def build_encoder(config: LinformerConfig) -> Encoder:
     """The encoder of ``config``; with ``attention="full"`` it differs only in the attention."""
-    options: dict[str, Any] = {**attention_options(config)}
-    of_shared = None
-    max_len, ks = config.max_position_embeddings, k_per_layer(config.k, config.num_hidden_layers, config.sharing)
-    if config.attention == "linformer":
-        options, of_shared = split_sharing(options)
+    max_len = config.max_position_embeddings
+    plan = plan_layers(config.k, config.num_hidden_layers, max_len, config.hidden_size, attention_options(config))
     block = ReversibleBlock if config.activation_memory == "reversible" else EncoderBlock
-    layers = [block(_attention(config, max_len, k, options), **_layer_options(config)) for k in ks]
+    layers = [block(_attention(config, max_len, k, plan.options), **_layer_options(config)) for k in plan.k]
     memory = cast(ActivationMemory, config.activation_memory)
-    shared = shared_map(of_shared, max_len, ks, config.hidden_size)
-    return Encoder(layers, _norm(config), shared, activation_memory=memory, chunk_size=config.chunk_size)
+    return Encoder(
+        layers, _norm(config), plan.shared_projection, activation_memory=memory, chunk_size=config.chunk_size
+    )
 
 
 def build_decoder(config: LinformerSeq2SeqConfig) -> Decoder:
     """The decoder of ``config``; with ``attention="full"`` it differs only in the attentions."""
     encoder, decoder = cast(LinformerConfig, config.encoder), cast(LinformerConfig, config.decoder)
-    memory_len, layers = encoder.max_position_embeddings, decoder.num_hidden_layers
-    target, memory = ({**options} for options in (attention_options(decoder), memory_options(config)))
-    of_shared = None
-    ks = k_per_layer(decoder.k, layers, None)
-    memory_ks = k_per_layer(cast("int | list[int]", config.memory_k), layers, config.memory_sharing, "memory_k")
-    if decoder.attention == "linformer":
-        memory, of_shared = split_sharing(memory)
-    width = {"kdim": encoder.hidden_size, "vdim": encoder.hidden_size}
+    num_layers, max_len, width = decoder.num_hidden_layers, decoder.max_position_embeddings, encoder.hidden_size
+    target = plan_layers(decoder.k, num_layers, max_len, decoder.hidden_size, attention_options(decoder))
+    memory_k = cast("int | list[int]", config.memory_k)
+    memory_len = encoder.max_position_embeddings
+    memory = plan_layers(memory_k, num_layers, memory_len, width, memory_options(config), name="memory_k")
+    cross_attention = {**memory.options, "kdim": width, "vdim": width}
     blocks = [
         DecoderBlock(
-            _attention(decoder, decoder.max_position_embeddings, k, target),
-            _attention(decoder, memory_len, memory_k, {**memory, **width}),
+            _attention(decoder, max_len, k, target.options),
+            _attention(decoder, memory_len, layer_memory_k, cross_attention),
             **_layer_options(decoder),
         )
-        for k, memory_k in zip(ks, memory_ks, strict=True)
+        for k, layer_memory_k in zip(target.k, memory.k, strict=True)
     ]
-    shared = shared_map(of_shared, memory_len, memory_ks, encoder.hidden_size)
-    return Decoder(blocks, _norm(decoder), shared, activation_memory=cast(ActivationMemory, decoder.activation_memory))
+    activation_memory = cast(ActivationMemory, decoder.activation_memory)
+    return Decoder(blocks, _norm(decoder), memory.shared_projection, activation_memory=activation_memory)
 
 
 def _attention(config: LinformerConfig, max_len: int, k: int, options: dict[str, Any]) -> Attention:
@@ -91,4 +87,4 @@ def _layer_options(config: LinformerConfig) -> dict[str, Any]:
 
 
 def _norm(config: LinformerConfig) -> nn.LayerNorm | None:
-    return final_norm(config.norm_first and config.final_norm, config.hidden_size, config.layer_norm_eps)
+    return nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_first and config.final_norm else None

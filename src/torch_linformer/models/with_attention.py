@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torch_linformer.models.configuration import LinformerConfig, with_changes
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.nn.attention.slots import SLOT_PARAMETERS
+from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -42,13 +42,14 @@ def with_attention(model: Model, **changes: Any) -> Model:
     copy: Any = type(model)(config)
     copy.to(device=model.device, dtype=model.dtype)
     maps = {name: module for name, module in copy.named_modules() if isinstance(module, SequenceMap)}
+    slots = {*maps, *(name for name, module in copy.named_modules() if isinstance(module, SlotTerms))}
     weights = model.state_dict()
     with torch.no_grad():
         for name, tensor in copy.state_dict().items():
-            of_slots = name.rpartition(".")[0] in maps or name.endswith(SLOT_PARAMETERS)
+            is_new = name.rpartition(".")[0] in slots
             if name.endswith(POSITIONS):
                 tensor.copy_(weights[name][torch.arange(len(tensor)) % len(weights[name])])
-            elif not of_slots or (name in weights and weights[name].shape == tensor.shape):
+            elif not is_new or (name in weights and weights[name].shape == tensor.shape):
                 tensor.copy_(weights[name])  # others are new: they have their first values
         for module in maps.values():
             if isinstance(module, SequenceProjection) and module.projection == "linear" and module.weight is not None:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.running_means import SlotWeights
+from torch_linformer.functional.causal.running_means import CausalSlots, SlotWeights
 
 SHORTEST = 16.0  # tokens: the shortest time scale at first
 FASTEST = 0.5  # nats a token, so that a chunk's weights stay in the range of float32
@@ -61,15 +61,15 @@ class CausalProjection(nn.Module):
         shortest = min(SHORTEST, self.longest)
         return torch.linspace(math.log(shortest), math.log(self.longest), self.k, device=self.log_time.device)
 
-    def forward(self, keys: Tensor) -> tuple[SlotWeights, Tensor]:
-        """The weights of tokens with these keys ``(B, H, N, D)``, and what is added to the scores of the slots."""
+    def forward(self, keys: Tensor) -> CausalSlots:
+        """The slots of tokens with these keys ``(B, H, N, D)``: their weights, and what is added to their scores."""
         logits = keys @ self.address.to(keys.dtype)
         # Sums of many positive weights: in half precision they would stand still.
         accurate = torch.promote_types(logits.dtype, torch.float32)
         weights = torch.exp(CONTRAST * torch.tanh(logits.to(accurate) / CONTRAST))
         # exp of a very fast scale is infinite, and so would be its gradient, which the second bound makes NaN.
         decay = torch.exp(-self.log_time.to(accurate).clamp(min=0.0)).clamp(max=FASTEST)
-        return SlotWeights(decay, weights), self.score_bias
+        return CausalSlots(SlotWeights(decay, weights), bias=self.score_bias)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, num_heads={self.address.shape[0]}, longest={self.longest}"

@@ -1,19 +1,14 @@
 """A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.dynamic import Pooled
-from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
-from torch_linformer.functional.projection import check_length, scale_to_length
-from torch_linformer.functional.torch_state import records_a_graph
-from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
-from torch_linformer.nn.options import DENSE
-from torch_linformer.nn.projection import SequenceProjection
+from torch_linformer.functional.kernels.graph import can_be_cut
+from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.padding import Padding, reorder, zero_padding
 from torch_linformer.nn.recomputing import computed_again
 
 PositionWise = Callable[[Tensor], Tensor]
@@ -23,11 +18,6 @@ def check_chunk_size(chunk_size: int | None) -> None:
     """Raise ``ValueError`` for a chunk of no positions."""
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, or None for the whole sequence at once, got {chunk_size}")
-
-
-def runs_in_chunks(chunk_size: int | None) -> bool:
-    """Whether inference goes chunk by chunk. A graph over all lengths cannot have as many steps as chunks."""
-    return chunk_size is not None and not torch.is_grad_enabled() and not records_a_graph()
 
 
 def is_watched(module: nn.Module) -> bool:
@@ -56,10 +46,10 @@ def take(sequence: Tensor, chunk: slice, dim: int) -> Tensor:
 
 
 class Chunks:
-    """A sequence ``(B, N, C)``, read ``size`` positions at a time, its real tokens first and zeros at padding.
+    """A sequence ``(B, N, C)``, worked on ``size`` positions at a time, its real tokens first.
 
     Attributes:
-        padding: of the sequence as it is read.
+        padding: of the sequence in this order.
         is_copy: its real tokens were moved, so that it is nobody else's and may be written over.
     """
 
@@ -71,76 +61,20 @@ class Chunks:
         self.padding = None if padding is None else padding.justified
         self.size, self.length = size, sequence.shape[1]
 
-    def cut_at(self, multiple: int) -> Iterator[slice]:
-        """The chunks, which begin at multiples of ``multiple``: no window lies in two of them."""
-        return cut(self.length, max(self.size // multiple, 1) * multiple)
+    def __iter__(self) -> Iterator[slice]:
+        return cut(self.length, self.size)
 
-    def read(self, chunk: slice, norm: nn.LayerNorm | None = None) -> Tensor:
-        """One chunk, normed if there is a norm."""
-        return self.normed(self.sequence[:, chunk], mask_of(self.padding_of(chunk)), norm)
-
-    def normed(self, piece: Tensor, padding: Tensor | None, norm: nn.LayerNorm | None) -> Tensor:
-        """Positions ``(B, m, C)`` with zeros at padding ``(B or 1, m)``, normed if there is a norm."""
-        piece = zero_padding(piece, padding)
-        return piece if norm is None else cast(Tensor, norm(piece))
+    def read(self, chunk: slice) -> Tensor:
+        """One chunk, with zeros at padding."""
+        return zero_padding(self.sequence[:, chunk], mask_of(self.padding_of(chunk)))
 
     def padding_of(self, chunk: slice) -> Padding | None:
-        return None if self.padding is None else Padding(self.padding.mask[:, chunk], in_order=True)
+        return chunk_padding(self.padding, chunk)
 
 
-class SlotsOfChunks:
-    """The slots a projection makes of sequences that come chunk by chunk."""
-
-    def __init__(self, projection: SequenceProjection, chunks: Chunks) -> None:
-        check_length(chunks.length, projection.max_len)
-        self.projection, self.chunks = projection, chunks
-        self._parts: list[list[Tensor]] = []
-
-    def add(self, chunk: slice, scored: Tensor, pooled: Sequence[Tensor]) -> None:
-        """Take the positions of ``chunk`` of each sequence, ``(B, m, C)`` or ``(B, H, m, D)``."""
-        padding = self.chunks.padding_of(chunk)
-        slots = [self.projection(piece, padding, all_slots=False, chunk=chunk) for piece in pooled]
-        if self.projection.projection not in DENSE:
-            self._parts.append(slots)
-            return
-        self._dtype = slots[0].dtype
-        # Roundings of a sum grow with its terms: this one is kept in no less than float32.
-        slots = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in slots]
-        sums = self._parts[0] if self._parts else None
-        self._parts = [slots if sums is None else [x.add_(y) for x, y in zip(sums, slots, strict=True)]]
-
-    def total(self) -> list[Tensor]:
-        """The slots ``(B, ·, C)`` or ``(B, H, ·, D)`` that each whole sequence reaches."""
-        if self.projection.projection not in DENSE:
-            return [torch.cat(each, dim=-2) for each in zip(*self._parts, strict=True)]
-        slots = self._parts[0]
-        if self.projection.length_scaling:
-            max_len, length, padding = self.projection.max_len, self.chunks.length, self.chunks.padding
-            slots = [scale_to_length(x, max_len, length, padding) for x in slots]
-        return [x.to(self._dtype) for x in slots]
-
-
-class DynamicSlotsOfChunks:
-    """The slots that a map chosen by the input makes of sequences that come chunk by chunk: a softmax over all of them.
-
-    Arguments and methods are those of :class:`SlotsOfChunks`.
-    """
-
-    def __init__(self, projection: DynamicProjection, chunks: Chunks) -> None:
-        check_length(chunks.length, projection.max_len)
-        self.projection, self.chunks = projection, chunks
-        self.tokens = real_tokens(chunks.sequence, chunks.padding)
-        self._part: Pooled | None = None
-
-    def add(self, chunk: slice, scored: Tensor, pooled: Sequence[Tensor]) -> None:
-        padding = self.chunks.padding_of(chunk)
-        part = self.projection(scored, pooled, padding, chunk=chunk, tokens=self.tokens)
-        self._part = part if self._part is None else self._part.joined(part)
-        self._like = [x[..., :0, :] for x in pooled]
-
-    def total(self) -> list[Tensor]:
-        assert self._part is not None
-        return self.projection.slots_like(self._part, self._like)
+def chunk_padding(padding: Padding | None, chunk: slice) -> Padding | None:
+    """The padding of some positions of rows whose real tokens come first."""
+    return None if padding is None else Padding(padding.mask[:, chunk], in_order=True)
 
 
 class Gathered:
@@ -189,7 +123,7 @@ def map_chunks(
     lets the result take the place of ``sequence``.
     """
     length = sequence.shape[dim]
-    if chunk_size is None or records_a_graph():
+    if chunk_size is None or not can_be_cut():
         return function(sequence)
     if torch.is_grad_enabled():
         pieces = (take(sequence, chunk, dim) for chunk in cut(length, chunk_size))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Unpack, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import KeysAndValues, Past
@@ -12,7 +12,7 @@ from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer
 from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, check_activation_memory, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask
-from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, shared_map, split_sharing
+from torch_linformer.nn.stack import Stack, plan_layers
 
 
 class Decoder(Stack):
@@ -96,10 +96,14 @@ class LinformerDecoder(Decoder):
         memory_len = max_len if memory_len is None else memory_len
         parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
         check_activation_memory(activation_memory, norm_first, decoder=True)
-        ks = k_per_layer(k, num_layers, None)
-        memory_ks = _memory_k_per_layer(ks, memory_k, memory_len, parts.attention.get("sharing"))
-        of_layers, of_shared = split_sharing(parts.attention)
-        of_layers["attention_dropout"] = of_layers.pop("dropout")
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        target_k = plan_layers(k, num_layers, max_len, d_model, {}).k
+        if memory_k is None:
+            memory_k = [memory_slots(layer_k, None, memory_len) for layer_k in target_k]
+        width = d_model if memory_dim is None else memory_dim
+        plan = plan_layers(memory_k, num_layers, memory_len, width, parts.attention, name="memory_k", **factory)
+        attention = {**plan.options, "attention_dropout": plan.options["dropout"]}
+        del attention["dropout"]
         layers = [
             LinformerDecoderLayer(
                 d_model,
@@ -116,30 +120,15 @@ class LinformerDecoder(Decoder):
                 memory_len=memory_len,
                 memory_k=layer_memory_k,
                 memory_dim=memory_dim,
-                device=device,
-                dtype=dtype,
-                **of_layers,
+                **attention,
                 **parts.layer,
+                **factory,
             )
-            for layer_k, layer_memory_k in zip(ks, memory_ks, strict=True)
+            for layer_k, layer_memory_k in zip(target_k, plan.k, strict=True)
         ]
-        norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
-        width = d_model if memory_dim is None else memory_dim
-        shared = shared_map(of_shared, memory_len, memory_ks, width, device=device, dtype=dtype)
-        super().__init__(layers, norm, shared, activation_memory=activation_memory)
+        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
+        super().__init__(layers, norm, plan.shared_projection, activation_memory=activation_memory)
 
     def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""
         resize_maps(self, memory_len, mode)
-
-
-def _memory_k_per_layer(
-    ks: list[int], memory_k: int | Sequence[int] | None, memory_len: int, sharing: str | None
-) -> list[int]:
-    given: Sequence[int | None] = [None] * len(ks)
-    if memory_k is not None:
-        given = k_per_layer(memory_k, len(ks), sharing, "memory_k")
-    slots = [memory_slots(k, one, memory_len) for k, one in zip(ks, given, strict=True)]
-    if sharing == "layerwise" and len(set(slots)) > 1:
-        raise ValueError(f"sharing='layerwise' has one projection for all layers: give memory_k, got k={ks}")
-    return slots

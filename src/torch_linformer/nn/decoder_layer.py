@@ -7,9 +7,11 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
-from torch_linformer.nn.chunks import Chunks, must_be_called, runs_in_chunks
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.chunks import Chunks, must_be_called
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, check_k, split_options
@@ -41,7 +43,8 @@ class DecoderLayer(TransformerLayer):
             ValueError: for a memory that is longer than ``memory_len``, or a mask that does not fit.
         """
         length = self.multihead_attn.to_batch_first(memory).shape[1]
-        projection = getattr(self.multihead_attn, "proj_k", None) or shared_projection
+        context = self.multihead_attn.context
+        projection = context.maps(shared_projection).key if isinstance(context, SlotContext) else None
         if projection is not None and length > projection.max_len:
             raise ValueError(
                 f"the memory has {length} positions but memory_len is {projection.max_len}: cut the encoder's input to "
@@ -90,19 +93,19 @@ class DecoderLayer(TransformerLayer):
                 "the memory is read whole: memory_mask must be None and memory_is_causal False; use "
                 "memory_key_padding_mask for padding"
             )
-        of_memory: dict[str, Any] = {"key": memory}
+        memory_inputs: dict[str, Any] = {"key": memory}
         if isinstance(memory, KeysAndValues):
             if memory_key_padding_mask is not None:
                 raise ValueError(
                     "memory_key_padding_mask belongs to compress(): the compressed memory holds it already"
                 )
         elif must_be_called(self.multihead_attn):
-            of_memory |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
+            memory_inputs |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
         else:
-            of_memory["key"] = self.compress(memory, memory_key_padding_mask, shared_projection)
+            memory_inputs["key"] = self.compress(memory, memory_key_padding_mask, shared_projection)
         padding = self.read_padding(tgt, tgt_key_padding_mask)
         weights: dict[str, Any] = {"need_weights": need_weights, "average_attn_weights": False}
-        attend_to_memory = partial(self.multihead_attn, **of_memory, **weights)
+        attend_to_memory = partial(self.multihead_attn, **memory_inputs, **weights)
         if runs_in_chunks(self.chunk_size) and not need_weights:
             after = Past() if past is None else past
 
@@ -194,13 +197,13 @@ class LinformerDecoderLayer(DecoderLayer):
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
         parts = split_options(options, dropout, self)
-        of_target, of_memory = split_attentions(parts.attention)
+        target_options, memory_options = split_attentions(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
         slots = memory_slots(k, memory_k, memory_len)
         super().__init__(
-            LinformerAttention(d_model, nhead, max_len, k, **attention, **of_target),
+            LinformerAttention(d_model, nhead, max_len, k, **attention, **target_options),
             LinformerAttention(
-                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **attention, **of_memory
+                d_model, nhead, memory_len, slots, kdim=memory_dim, vdim=memory_dim, **attention, **memory_options
             ),
             *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
             device=device,
@@ -218,10 +221,10 @@ def split_attentions(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     for name in ("causal", "slot_bias"):
         if name in options:
             raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
-    of_map = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
-    of_target = ("window", "rotary_dim")
-    target = {name: value for name, value in options.items() if name not in of_map}
-    memory = {name: value for name, value in options.items() if name not in of_target}
+    map_options = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
+    target_options = ("window", "rotary_dim")
+    target = {name: value for name, value in options.items() if name not in map_options}
+    memory = {name: value for name, value in options.items() if name not in target_options}
     return {**target, "causal": True}, memory
 
 

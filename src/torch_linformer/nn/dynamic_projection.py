@@ -6,10 +6,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.dynamic import Pooled, pool, pooling_weights
-from torch_linformer.functional.padding import Padding, length_of, mask_of, start_of
-from torch_linformer.functional.projection import check_length
-from torch_linformer.functional.segment_prior import SegmentPrior
+from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.padding import Padding, length_of, start_of
+from torch_linformer.functional.slots.dense import check_length
+from torch_linformer.functional.slots.dynamic import pool, pooling_weights
+from torch_linformer.functional.slots.pooling import Pooled
+from torch_linformer.functional.slots.prior import SegmentPrior
 from torch_linformer.nn.options import check_k, check_new_length
 
 STD = 0.02  # of the learned queries at first, so that slots begin close to means of segments
@@ -116,14 +118,14 @@ class DynamicProjection(nn.Module):
         heads, first = [self._heads(x) for x in (scored, *pooled)], start_of(padding) if chunk is None else chunk.start
         part = pool(self.weight, self.prior, heads[0], heads[1:], tokens, first=first, padding_mask=mask)
         if padding is not None and padding.is_piece:
-            part = part.of_all_pieces(padding)
+            part = part.whole_rows(padding)
         return part if chunk is not None else self.slots_like(part, pooled)
 
     def slots_of(self, scored: Tensor, pooled: Sequence[Tensor], padding: Padding | None = None) -> list[Tensor]:
         """:meth:`forward` of whole sequences."""
         return cast("list[Tensor]", self(scored, pooled, padding))
 
-    def slot_padding_mask(self, sequence: Tensor, padding: Padding | None, *, all_slots: bool = True) -> None:
+    def slot_padding(self, sequence: Tensor, padding: Padding | None, all_slots: bool = False) -> None:
         """None: no slot is without a real token."""
 
     def tokens_of_slots(self, sequence: Tensor, padding: Padding | None) -> Tensor:

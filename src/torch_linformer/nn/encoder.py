@@ -7,16 +7,18 @@ from typing import Any, Literal, Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.kernels.graph import can_reverse, compiles_training, runs_in_chunks
+from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
-from torch_linformer.nn.chunks import is_watched, runs_in_chunks
+from torch_linformer.nn.chunks import is_watched
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
 from torch_linformer.nn.maps import resize_maps
 from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-from torch_linformer.nn.reversible import Reversal, can_reverse
-from torch_linformer.nn.stack import Stack, final_norm, k_per_layer, shared_map, split_sharing
+from torch_linformer.nn.reversible import Reversal
+from torch_linformer.nn.stack import Stack, plan_layers
 
 
 class Encoder(Stack):
@@ -31,9 +33,9 @@ class Encoder(Stack):
     def __init__(self, layers: Iterable[SelfAttentionLayer], *args: Any, **options: Any) -> None:
         super().__init__(layers, *args, **options)
         reversible = self.activation_memory == "reversible"
-        wanted = ReversibleEncoderLayer if reversible else EncoderLayer
-        if not all(isinstance(layer, wanted) for layer in self.layers):
-            raise ValueError(f"activation_memory={self.activation_memory!r} needs layers of {wanted.__name__}")
+        layer_class = ReversibleEncoderLayer if reversible else EncoderLayer
+        if not all(isinstance(layer, layer_class) for layer in self.layers):
+            raise ValueError(f"activation_memory={self.activation_memory!r} needs layers of {layer_class.__name__}")
 
     def forward(
         self,
@@ -61,8 +63,7 @@ class Encoder(Stack):
         # What a layer returned is ours, unless a hook has it too.
         ours = runs_in_chunks(self.chunk_size) and not need_layers and not is_watched(self)
         if self.activation_memory == "reversible":
-            compiled_training = torch.compiler.is_compiling() and self.training and torch.is_grad_enabled()
-            run = self._run_streams_uncompiled if compiled_training else self._run_streams
+            run = self._run_streams_uncompiled if self.training and compiles_training() else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)
         padding = options["src_key_padding_mask"]
         if padding is not None:  # cleaned here for all layers
@@ -99,7 +100,7 @@ class Encoder(Stack):
             )
         return src
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # the public one would load the compiler now
+    @disable_dynamo
     def _run_streams_uncompiled(self, *inputs: Any) -> Tensor:
         return self._run_streams(*inputs)
 
@@ -154,25 +155,23 @@ class LinformerEncoder(Encoder):
         **options: Unpack[StackOptions],
     ) -> None:
         parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
-        ks = k_per_layer(k, num_layers, parts.attention.get("sharing"))
-        of_layers, of_shared = split_sharing(parts.attention)
-        attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        plan = plan_layers(k, num_layers, max_len, d_model, parts.attention, **factory)
+        attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **plan.options, **factory}
         layer_class = ReversibleEncoderLayer if activation_memory == "reversible" else EncoderLayer
         layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
-        of_layer = {**parts.layer, "device": device, "dtype": dtype}
         layers = [
-            layer_class(
-                LinformerAttention(d_model, nhead, max_len, layer_k, **attention, **of_layers), *layout, **of_layer
-            )
-            for layer_k in ks
+            layer_class(LinformerAttention(d_model, nhead, max_len, k, **attention), *layout, **parts.layer, **factory)
+            for k in plan.k
         ]
-        norm = final_norm(norm_first and has_norm, d_model, layer_norm_eps, bias, device, dtype)
-        shared = shared_map(of_shared, max_len, ks, d_model, device=device, dtype=dtype)
-        of_stack: dict[str, Any] = {
-            "activation_memory": activation_memory,
-            "chunk_size": parts.layer["chunk_size"],
-        }
-        super().__init__(layers, norm, shared, **of_stack)
+        norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
+        super().__init__(
+            layers,
+            norm,
+            plan.shared_projection,
+            activation_memory=activation_memory,
+            chunk_size=parts.layer["chunk_size"],
+        )
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""

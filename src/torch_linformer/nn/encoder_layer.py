@@ -7,10 +7,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import Attention, LinformerAttention, Past
-from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, must_be_called, runs_in_chunks
+from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, must_be_called
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULT_K, LayerOptions, split_options
@@ -189,7 +190,7 @@ class ReversibleEncoderLayer(SelfAttentionLayer):
         attention = self.self_attn
         buffers = (None, *(x.sequence if overwrite or x.is_copy else None for x in (first, second)))
         outputs = [Gathered(first.length, 1, buffer) for buffer in buffers]
-        for chunk in first.cut_at(1):
+        for chunk in first:
             pieces = [attention.from_batch_first(x.read(chunk), unbatched=False) for x in (first, second)]
             coupled = self.couple(stream_of(pieces[0]), stream_of(pieces[1]), attends_of(chunk)[0])
             for output, piece in zip(outputs, coupled, strict=True):

@@ -122,7 +122,7 @@ class TransformerLayer(nn.Module):
         sequence = self.cut(x, padding)
         attends_of = read(sequence)
         output = Gathered(sequence.length, 1, sequence.sequence if overwrite or sequence.is_copy else None)
-        for chunk in sequence.cut_at(1):
+        for chunk in sequence:
             piece = self.self_attn.from_batch_first(sequence.read(chunk), unbatched=False)
             output.write(chunk, self.self_attn.to_batch_first(self.run(piece, attends_of(chunk))))
         return self.put_back(output.sequence(), padding, unbatched=x.dim() == 2)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as registry
 
-from torch_linformer.functional.matmul import activated_linear, linear
+from torch_linformer.functional.products.linear import activated_linear, linear
 
 
 def run_linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -33,13 +33,13 @@ def run_activated(activation: Callable[[Tensor], Tensor], module: nn.Module, x: 
 
 
 def run_linears_on_sums(modules: Sequence[nn.Linear], sums: Sequence[Tensor], masses: Sequence[Tensor]) -> list[Tensor]:
-    """``X̄ Wᵀ + m bᵀ``: sums of what a module makes of positions, from the sums of these ``(B, K, C)``; of each module.
+    """``X̄ Wᵀ + m bᵀ``: apply each linear map to pooled inputs ``(B, K, C)``; its bias counts with the pooling mass.
 
-    A mass ``(B or 1, K)`` is what the weights of each sum add up to. Maps of the same sizes are one product.
+    A mass ``(B or 1, K)`` is what the weights of each slot add up to. Maps of the same sizes are one product.
     """
     stacked = all(map(_can_be_stacked, modules))
     if not stacked or len({(module.weight.shape, x.shape[1]) for module, x in zip(modules, sums, strict=True)}) > 1:
-        return [_run_linear_on_sums(*each) for each in zip(modules, sums, masses, strict=True)]
+        return [_run_linear_on_sums(*call) for call in zip(modules, sums, masses, strict=True)]
     # The bias is the column that the mass, a channel more, is multiplied by.
     maps = _side_by_side([(module.weight, cast(Tensor, module.bias)) for module in modules])
     mapped = torch.bmm(_side_by_side(list(zip(sums, masses, strict=True))), maps.transpose(-2, -1))
@@ -54,15 +54,17 @@ def _can_be_stacked(module: nn.Linear) -> bool:
 
 
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Tensors ``(…, C)`` with the column ``(… or 1, …)`` that each has after it, ``(number, rows, C + 1)``.
+    """Stack pairs of a tensor ``(…, C)`` and one more column ``(… or 1, …)``: ``(number, rows, C + 1)``.
 
-    Not copied for each where all are the same one.
+    Where all pairs are the same one, it is not copied.
     """
-    number, first = len(parts), parts[0]
-    if all(x is y for other in parts for x, y in zip(first, other, strict=True)):
+    number, (first, first_column) = len(parts), parts[0]
+    if all(x is first and column is first_column for x, column in parts):
         parts = parts[:1]
-    columns = [each for x, column in parts for each in (x, column.expand(x.shape[:-1]).unsqueeze(-1))]
-    rows = torch.unflatten(torch.cat(columns, dim=-1), -1, (-1, first[0].shape[-1] + 1)).flatten(0, -3)
+    columns: list[Tensor] = []
+    for x, column in parts:
+        columns += [x, column.expand(x.shape[:-1]).unsqueeze(-1)]
+    rows = torch.unflatten(torch.cat(columns, dim=-1), -1, (-1, first.shape[-1] + 1)).flatten(0, -3)
     return rows.transpose(0, 1).expand(number, -1, -1)
 
 
@@ -72,8 +74,8 @@ def _run_linear_on_sums(module: nn.Linear, sums: Tensor, mass: Tensor) -> Tensor
         return run_linear(module, sums)
     if _is_plain(module):
         rows = sums.shape[0]
-        of_bias = mass.unsqueeze(-1).expand(rows, -1, -1), module.bias.expand(rows, 1, -1)
-        return torch.baddbmm(linear(sums, module.weight), *of_bias)
+        bias_product = mass.unsqueeze(-1).expand(rows, -1, -1), module.bias.expand(rows, 1, -1)
+        return torch.baddbmm(linear(sums, module.weight), *bias_product)
     # What it makes of a zero is its bias, whatever has been put in its place or around it.
     mapped, bias = torch.split(run_linear(module, F.pad(sums, (0, 0, 0, 1))), [sums.shape[1], 1], dim=1)
     return mapped + (mass.unsqueeze(-1) - 1) * bias

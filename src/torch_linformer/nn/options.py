@@ -1,11 +1,10 @@
 """What attentions, layers and stacks take beside the arguments of ``torch.nn``: declared, with defaults and checks."""
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
-from torch_linformer.functional.causal import check_window
+from torch_linformer.functional.causal.attention import check_window
 
 FixedProjection = Literal["linear", "random", "conv", "mean", "max"]
 Projection = Literal[FixedProjection, "dynamic"]
@@ -19,7 +18,6 @@ COUNTED = ("mean", "max", "conv", "dynamic")  # whose slots stand for a number o
 PER_HEAD = ("none", "kv_per_head")  # sharing in which every key/value head has its own map
 ONE_MAP = ("kv_per_head", "kv", "layerwise")  # sharing in which keys and values have one
 DEFAULT_K = 256
-FORMER_NAME = "memory is now activation_memory (a memory is what a decoder reads); the old name will be removed"
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -108,12 +106,10 @@ class StackOptions(LayerOptions, total=False):
             autograd saves. ``checkpoint``: the layer's input; the layer is computed again, which changes no number.
             ``reversible`` (encoders with ``norm_first``): nothing, and the model is another one: see
             ``torch_linformer.nn.reversible``.
-        memory: the former name of ``activation_memory``.
     """
 
     final_norm: bool
     activation_memory: ActivationMemory
-    memory: ActivationMemory
 
 
 class Parts(NamedTuple):
@@ -143,11 +139,6 @@ def split_stack_options(
 ) -> tuple[Parts, bool, ActivationMemory]:
     """Those of the layers of a stack, as :func:`split_options`; and ``final_norm`` and ``activation_memory``."""
     rest = dict(options)
-    if "memory" in rest:
-        if "activation_memory" in rest:
-            raise TypeError("memory is the former name of activation_memory: give only activation_memory")
-        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=3)
-        rest["activation_memory"] = rest.pop("memory")
     final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
     return split_options(rest, dropout, owner), final_norm, activation_memory
 
@@ -195,11 +186,29 @@ def default_k(length: int) -> int:
     return max(1, min(DEFAULT_K, length // 4))
 
 
-def check_k(k: int, longest: int, *, name: str = "k", limit: str = "max_len") -> None:
-    """Raise ``ValueError`` for a number of slots outside 1 … ``longest``, which the user knows as ``limit``."""
+def check_k(
+    k: int,
+    longest: int,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    name: str = "k",
+    limit: str = "max_len",
+) -> None:
+    """Raise ``ValueError`` for a number of slots that cannot be made, or that leaves nothing to attend to.
+
+    It lies between 1 and ``longest``, which the user knows as ``limit``; slots that are running means (``causal``) may
+    be more, and beside a ``window`` there may be none.
+    """
+    if causal:
+        if k < 0 or longest < 1:
+            raise ValueError(f"{name} must be at least 0 and {limit} at least 1, got {k} and {longest}")
+        if k == 0 and window is None:
+            raise ValueError(f"{name}=0 leaves nothing to attend to: give window, or {name} of at least 1")
+        return
     if longest < 1:
         raise ValueError(f"{limit} must be at least 1, got {longest}")
-    if not 1 <= k <= longest:
+    if not 1 <= k <= longest and not (k == 0 and window is not None):
         raise ValueError(f"{name} must lie between 1 and {limit} = {longest}, got {k}")
 
 

@@ -1,8 +1,8 @@
 """Padding masks as users of ``torch.nn`` give them."""
 
-import torch
 from torch import Tensor
 
+from torch_linformer.functional.kernels.torch_private import assert_async
 from torch_linformer.functional.padding import Padding, check_padding_mask
 
 # Added to a score it leaves no weight, not even in float64: exp(-1000) is 0. The −1e4 of older code is rounded to more
@@ -45,7 +45,7 @@ def _hidden_by(mask: Tensor) -> Tensor:
         "padding; it holds other numbers, which cannot be added to scores here. A bool mask has True at padding"
     )
     try:
-        torch._assert_async((hidden | (mask == 0)).all(), message)
+        assert_async((hidden | (mask == 0)).all(), message)
     except RuntimeError as error:
         raise ValueError(message) from error
     return hidden

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.padding import Padding, length_of, mask_of, reorder, zero_padding
-from torch_linformer.functional.projection import (
+from torch_linformer.functional.masks import Mask, mask_of
+from torch_linformer.functional.padding import Padding, length_of, reorder, zero_padding
+from torch_linformer.functional.slots.dense import check_length, compress
+from torch_linformer.functional.slots.segments import (
+    are_reached,
     average_windows,
-    check_length,
-    compress,
     convolve_windows,
     empty_windows,
     max_windows,
+    reached_windows,
     tokens_per_window,
 )
-from torch_linformer.functional.torch_state import records_a_graph
 from torch_linformer.nn.options import (
     DEFAULT_K,
     DENSE,
@@ -46,7 +47,7 @@ class SequenceProjection(nn.Module):
 
     with w = ⌈max_len / K⌉ and :math:`s = \sqrt{max\_len / n}` for n real tokens. E and g are drawn with variance
     1 / max_len and 1 / w, so a slot has the variance of a token whatever the length. Gradients of ``max`` in half
-    precision: see ``torch_linformer.functional.projection.max_windows``.
+    precision: see ``torch_linformer.functional.slots.segments.max_windows``.
 
     Args:
         max_len: longest sequence, in tokens.
@@ -195,8 +196,7 @@ class SequenceProjection(nn.Module):
 
     def reached(self, length: int) -> int:
         """Slots that a sequence of ``length`` positions fills, the first ones; the others are empty."""
-        # A compiled graph over all lengths cannot have a number of slots that depends on the length.
-        return self.k if self.projection in DENSE or records_a_graph() else -(-length // self.window)
+        return self.k if self.projection in DENSE else reached_windows(length, self.window, self.k)
 
     def slot_padding_mask(
         self, sequence: Tensor, key_padding_mask: KeyPaddingMask = None, *, all_slots: bool = True
@@ -205,11 +205,15 @@ class SequenceProjection(nn.Module):
 
         With ``all_slots=False`` only of those that the sequence reaches, as :meth:`forward` gives them.
         """
-        every = all_slots or records_a_graph()
-        if self.projection in DENSE or (not every and key_padding_mask is None and sequence.shape[-2] > 0):
-            return None
         padding = read_padding(key_padding_mask, sequence.movedim(-2, 1), ordered=True)
-        num_slots = self.k if every else self.reached(length_of(sequence, padding))
+        return mask_of(self.slot_padding(sequence, padding, all_slots))
+
+    def slot_padding(self, sequence: Tensor, padding: Padding | None, all_slots: bool = False) -> Mask | None:
+        """:meth:`slot_padding_mask`, kept for the layers that share the padding."""
+        length = length_of(sequence, padding)
+        num_slots = self.k if all_slots else self.reached(length)
+        if self.projection in DENSE or (padding is None and are_reached(length, self.window, num_slots)):
+            return None
         return empty_windows(sequence, self.window, num_slots, None if padding is None else padding.justified)
 
     def check_resize(self, max_len: int, mode: str) -> None:

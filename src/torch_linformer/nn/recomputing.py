@@ -5,9 +5,10 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from torch_linformer.functional.kernels.graph import lends_parameters
 
 
 class Parameters:
@@ -51,7 +52,7 @@ def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[.
         function: what takes part in the graph by its arguments, and by tensors of
         owner: the module whose parameters and buffers it computes with.
     """
-    if torch.compiler.is_compiling():  # where nothing else can be lent
+    if not lends_parameters():  # where nothing else can be lent
         return partial(checkpoint, function, use_reentrant=False)
     parameters = Parameters(owner)
     return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_linformer.functional.torch_state import is_transformed, records_a_graph
 from torch_linformer.nn.chunks import cut, take
 from torch_linformer.nn.recomputing import Parameters
 
@@ -31,11 +30,6 @@ Streams = tuple[Tensor, Tensor]
 def stream_of(src: Tensor) -> Tensor:
     """``src`` in no less than float32: in half precision x + y − y is not x, and gradients were 5 times as wrong."""
     return src.to(torch.promote_types(src.dtype, torch.float32))
-
-
-def can_reverse() -> bool:
-    """Whether what autograd saves can be computed later: there is a graph, and no compiler or torch.func has it."""
-    return torch.is_grad_enabled() and not records_a_graph() and not is_transformed()
 
 
 class Reversal:

@@ -1,20 +1,19 @@
 """A stack of layers: what encoders and decoders share."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.attention import Past
-from torch_linformer.nn.attention.slots import Slots
-from torch_linformer.nn.chunks import check_chunk_size, map_chunks, runs_in_chunks
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.chunks import check_chunk_size, map_chunks
 from torch_linformer.nn.layer import TransformerLayer
 from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
     DEFAULTS,
-    FORMER_NAME,
     ActivationMemory,
     AttentionOptions,
     check_activation_memory,
@@ -51,17 +50,6 @@ class Stack(nn.Module):
         check_chunk_size(chunk_size)
         check_activation_memory(activation_memory, all(layer.norm_first for layer in self.each_layer()))
 
-    @property
-    def memory(self) -> ActivationMemory:
-        """The former name of ``activation_memory``."""
-        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=2)
-        return self.activation_memory
-
-    @memory.setter
-    def memory(self, value: ActivationMemory) -> None:
-        warnings.warn(FORMER_NAME, FutureWarning, stacklevel=2)
-        self.activation_memory = value
-
     def each_layer(self) -> Iterator[TransformerLayer]:
         """The layers, from the first to the last."""
         return (cast(TransformerLayer, layer) for layer in self.layers)
@@ -93,49 +81,57 @@ class Stack(nn.Module):
         return map_chunks(self.norm, self, x, self.chunk_size, dim, overwrite=overwrite)
 
 
-def k_per_layer(k: int | Sequence[int], num_layers: int, sharing: str | None, name: str = "k") -> list[int]:
-    """One K for each layer."""
+class LayerPlan(NamedTuple):
+    """What the attentions of a stack are built with.
+
+    Attributes:
+        k: slots of each layer.
+        options: of each attention.
+        shared_projection: the map to slots that all of them use, which the stack owns; None if each has its own.
+    """
+
+    k: list[int]
+    options: dict[str, Any]
+    shared_projection: SequenceMap | None
+
+
+def plan_layers(
+    k: int | Sequence[int],
+    num_layers: int,
+    max_len: int,
+    width: int,
+    options: Mapping[str, Any],
+    *,
+    name: str = "k",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> LayerPlan:
+    """Share the slots of ``max_len`` positions of ``width`` channels among layers.
+
+    Args:
+        k: slots, one number or one a layer; called ``name`` in messages.
+        options: of the attentions; ``sharing="layerwise"`` takes the map out of them.
+
+    Raises:
+        ValueError: for as many numbers as there are no layers, or several of them with ``sharing="layerwise"``.
+    """
+    chosen = complete({option: value for option, value in options.items() if option in DEFAULTS}, None)
+    is_shared = chosen["sharing"] == "layerwise" and not chosen["causal"]  # which a causal attention refuses
     if isinstance(k, int):
-        return [k] * num_layers
-    if sharing == "layerwise":
+        k = [k] * num_layers
+    elif is_shared and len(set(k)) > 1:
         raise ValueError(
             f"sharing='layerwise' has one projection for all layers: {name} must be one number, got {list(k)}"
         )
     if len(k) != num_layers:
         raise ValueError(f"{name} must be one number or one a layer ({num_layers}), got {len(k)} numbers")
-    return list(k)
-
-
-def split_sharing(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Options of attention in a stack, as each layer takes them, and those of the projection that all share, if any.
-
-    Raises:
-        ValueError: for a projection that has nothing to share.
-    """
-    chosen = complete({name: value for name, value in options.items() if name in DEFAULTS}, None)
-    if chosen["sharing"] != "layerwise" or chosen["causal"]:  # which the attention refuses
-        return dict(options), None
-    of_shared = AttentionOptions(projection=chosen["projection"], length_scaling=chosen["length_scaling"])
+    if not is_shared:
+        return LayerPlan(list(k), dict(options), None)
+    map_options = AttentionOptions(projection=chosen["projection"], length_scaling=chosen["length_scaling"])
     # The others are for the attentions to check, which do not know the map that they are given.
-    Slots.check_options({**DEFAULTS, **of_shared, "sharing": "layerwise", "slot_mass": chosen["slot_mass"]})
-    rest = {name: value for name, value in options.items() if name not in ("sharing", "length_scaling")}
-    return {**rest, "projection": None}, {**of_shared}
-
-
-def shared_map(
-    options: dict[str, Any] | None, max_len: int, ks: Sequence[int], width: int, **factory: Any
-) -> SequenceMap | None:
-    """The map that all layers share, by the options of :func:`split_sharing`; None without one, and without slots."""
-    return build_map(max_len, ks[0], width, **options, **factory) if options is not None and any(ks) else None
-
-
-def final_norm(
-    wanted: bool,
-    d_model: int,
-    layer_norm_eps: float,
-    bias: bool = True,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> nn.LayerNorm | None:
-    """The norm after the last layer, or None."""
-    return nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) if wanted else None
+    SlotContext.check_options({**DEFAULTS, **map_options, "sharing": "layerwise", "slot_mass": chosen["slot_mass"]})
+    layer_options = {option: value for option, value in options.items() if option not in ("sharing", "length_scaling")}
+    shared = None
+    if any(k):
+        shared = build_map(max_len, k[0], width, **map_options, device=device, dtype=dtype)
+    return LayerPlan(list(k), {**layer_options, "projection": None}, shared)

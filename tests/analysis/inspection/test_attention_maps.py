@@ -9,6 +9,7 @@ import torch
 from torch_linformer.analysis.inspection.attention_maps import attention_of_layers, projection_matrix, spread_window
 from torch_linformer.models import LinformerModel
 from torch_linformer.nn import SequenceProjection
+from torch_linformer.nn.attention.source import Pair
 from torch_linformer.nn.options import ONE_MAP, PER_HEAD, Sharing
 
 SHARING = ("none", "headwise", "kv", "layerwise")
@@ -27,11 +28,11 @@ def values_and_outputs(model, ids):
         attention = layer.self_attn
 
         def before(module, inputs, number=number):
-            values = module.split_heads(module.v_proj(inputs[0]), module.num_kv_heads)[0]
+            values = module.head_maps.split(Pair(module.v_proj(inputs[0]), module.v_proj(inputs[0]))).value[0]
             seen[number] = [values.repeat_interleave(module.num_heads // module.num_kv_heads, dim=0)]
 
         def behind(module, inputs, number=number, attention=attention):
-            seen[number].append(attention.split_heads(inputs[0], attention.num_heads)[0])
+            seen[number].append(inputs[0].unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)[0])
 
         handles += [attention.register_forward_pre_hook(before), attention.out_proj.register_forward_pre_hook(behind)]
     with torch.no_grad():
@@ -112,8 +113,8 @@ def test_the_projections_are_those_of_the_keys_and_of_the_values(build, ids):
     attention = model.encoder.layers[1].self_attn
     layer = attention_of_layers(model, ids, [1])[1]
     factor = (29 / 19) ** 0.5
-    torch.testing.assert_close(layer.proj_k[2], factor * attention.proj_k.weight[:19].data)
-    torch.testing.assert_close(layer.proj_v[2], factor * attention.proj_v.weight[:19].data)
+    torch.testing.assert_close(layer.proj_k[2], factor * attention.context.proj_k.weight[:19].data)
+    torch.testing.assert_close(layer.proj_v[2], factor * attention.context.proj_v.weight[:19].data)
 
 
 @pytest.mark.parametrize("heads", [None, 3])
@@ -154,7 +155,7 @@ def test_padding_reads_and_gives_nothing(build, ids):
     torch.testing.assert_close(weights[:, :19], alone.weights)
     padding = torch.arange(25)[None] >= 19
     identity = torch.eye(25, dtype=torch.float64)[None]
-    of_padded = model.encoder.layers[1].self_attn.proj_v(identity, padding)[0].mT.detach()
+    of_padded = model.encoder.layers[1].self_attn.context.proj_v(identity, padding)[0].mT.detach()
     torch.testing.assert_close(of_padded[:19], alone.proj_v[0])
     assert not of_padded[19:].any()
 

@@ -63,7 +63,8 @@ def test_the_plain_computation_is_the_formula():
     heads = []
     for head in range(3):
         own = slice(8 * head, 8 * head + 8)
-        slots_k, slots_v = module.proj_k.weight.T @ keys[:, own], module.proj_v.weight.T @ values[:, own]
+        slots_k = module.context.proj_k.weight.T @ keys[:, own]
+        slots_v = module.context.proj_v.weight.T @ values[:, own]
         heads.append(torch.softmax(queries[:, own] @ slots_k.T / math.sqrt(8), dim=-1) @ slots_v)
     expected = module.out_proj(torch.cat(heads, dim=-1))
     torch.testing.assert_close(plain_linformer_attention(module, states)[0], expected)
@@ -93,14 +94,14 @@ def test_every_contender_gets_the_same_input():
 
 def test_each_form_of_ours_is_what_its_name_says():
     modules = {contender.name: contender.build(CASE).module for contender in OURS}
-    assert modules["torch-linformer"].proj_v is not None
-    assert modules["torch-linformer, sharing none"].proj_k.weight.shape == (3, 53, 7)
-    assert modules["torch-linformer, sharing kv"].proj_v is None
+    assert modules["torch-linformer"].context.proj_v is not None
+    assert modules["torch-linformer, sharing none"].context.proj_k.weight.shape == (3, 53, 7)
+    assert modules["torch-linformer, sharing kv"].context.proj_v is None
     for projection in ("random", "conv", "mean", "max"):
-        assert modules[f"torch-linformer, {projection}"].proj_k.projection == projection
+        assert modules[f"torch-linformer, {projection}"].context.proj_k.projection == projection
     of_layer, of_heads = (modules[f"torch-linformer, dynamic, sharing {name}"] for name in ("kv", "kv_per_head"))
-    assert (of_layer.proj_k.weight.shape, of_layer.proj_v) == ((7, 24), None)
-    assert (of_heads.proj_k.weight.shape, of_heads.proj_v) == ((3, 7, 8), None)
+    assert (of_layer.context.proj_k.weight.shape, of_layer.context.proj_v) == ((7, 24), None)
+    assert (of_heads.context.proj_k.weight.shape, of_heads.context.proj_v) == ((3, 7, 8), None)
 
 
 def test_what_would_not_fit_is_not_compared():

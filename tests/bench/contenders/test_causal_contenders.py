@@ -73,11 +73,11 @@ def test_the_plain_computation_is_the_definition():
     heads = [
         linear(states).unflatten(-1, (3, 8)).transpose(1, 2) for linear in (module.q_proj, module.k_proj, module.v_proj)
     ]
-    logits = heads[1][0] @ module.running.address
+    logits = heads[1][0] @ module.context.running.address
     weights = torch.exp(8 * torch.tanh(logits / 8))
-    proj = (torch.exp(-module.running.log_time).clamp(max=0.5), weights)
+    proj = (torch.exp(-module.context.running.log_time).clamp(max=0.5), weights)
     mixed = reference.causal_linformer_attention(
-        *heads, proj, proj, score_bias=module.running.score_bias, window=causal.WINDOW
+        *heads, proj, proj, score_bias=module.context.running.score_bias, window=causal.WINDOW
     )
     expected = module.out_proj(mixed.transpose(1, 2).flatten(2))
     torch.testing.assert_close(workload.expected(states), expected)

@@ -103,7 +103,7 @@ def test_the_layers_differ_only_in_the_attention():
     eager.module.load_state_dict(fused.module.state_dict())
     torch.testing.assert_close(fused.run(*fused.inputs), eager.run(*fused.inputs))
     shared = set(ours.module.state_dict()) & set(fused.module.state_dict())
-    assert set(ours.module.state_dict()) - shared == {"self_attn.proj_k.weight"}
+    assert set(ours.module.state_dict()) - shared == {"self_attn.context.proj_k.weight"}
     assert shared == set(fused.module.state_dict())
 
 

@@ -129,7 +129,8 @@ def test_learned_maps_begin_as_the_means(original, name):
 
 def test_learned_maps_take_a_short_row_as_it_is(original):
     """A factor for the length would move the means away from the tokens they are made of."""
-    projection = from_bert(original("BertModel"), k=LENGTH, projection="linear").encoder.layers[0].self_attn.proj_k
+    model = from_bert(original("BertModel"), k=LENGTH, projection="linear")
+    projection = model.encoder.layers[0].self_attn.context.proj_k
     tokens = torch.randn(1, 10, 15)
     assert_close(projection(tokens)[:, :10], tokens)
 

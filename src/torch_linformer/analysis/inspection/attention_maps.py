@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.attention import repeat_heads
+from torch_linformer.functional.attention.exact_tokens import find_exact_tokens
+from torch_linformer.functional.attention.softmax_parts import repeat_heads
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.nn.attention import Attention
-from torch_linformer.nn.attention.context import Context
-from torch_linformer.nn.attention.slot_maps import Pair, SlotMaps
-from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.source import Pair
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.projection import SequenceProjection
@@ -148,20 +148,19 @@ def _look(
 ) -> LayerAttention:
     """What an attention did, that read ``x`` ``(1, N, C)`` and had these ``weights`` ``(H, N, S)``."""
     context, proj_k, proj_v = attention.context, None, None
-    if not isinstance(context, Slots):
+    if not isinstance(context, SlotContext):
         none = torch.zeros(0, dtype=torch.long)
         return LayerAttention(weights=weights.cpu(), proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
     if context.k:
-        maps = SlotMaps.of(attention, backbone.encoder.shared_projection)
-        positions = Context.read(context, attention, x, x, None, None)
-        scored = maps.scored(Pair(x, x), Pair(positions.keys, positions.values))
-        proj_k = _matrix_of_heads(maps.of_keys, scored.key, weights, made)
-        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.of_values, scored.value, weights, made)
+        maps, inputs = context.maps(backbone.encoder.shared_projection), Pair(x, x)
+        scored = maps.scored(inputs, attention.head_maps.heads(inputs))
+        proj_k = _matrix_of_heads(maps.key, scored.key, weights, made)
+        proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.value, scored.value, weights, made)
     return LayerAttention(
         weights=weights.cpu(),
         proj_k=proj_k,
         proj_v=proj_v,
-        exact=context.exact.places(x, None)[0][0].cpu(),
+        exact=find_exact_tokens(x, None, context.exact_first, context.exact_last).positions[0].cpu(),
         reach=None if context.window is None else context.window // 2,
         num_slots=context.k,
     )

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from torch_linformer.functional.attention import repeat_heads
+from torch_linformer.functional.attention.softmax_parts import repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
-from torch_linformer.nn.attention.context import Call
-from torch_linformer.nn.attention.slots import Slots
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.layer import TransformerLayer
 
 _NAME = "linformer_spectrum"
@@ -177,9 +177,10 @@ def _look_at_ours(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     if attention.causal:
         mask = x.new_full((x.shape[1], x.shape[1]), float("-inf")).triu(1)
     queries, keys, values = attention.heads_of(x, x, x)
-    if isinstance(attention.context, Slots):
-        read = attention.context.read(attention, x, x, None, kwargs.get("shared_projection"))
-        own_HND = attention.context.attend(attention, queries, read, Call(None, 0, False))[0][0]
+    if isinstance(attention.context, SlotContext):
+        source = Source(Pair(x, x), None, attention.head_maps)
+        read = attention.context.read(source, kwargs.get("shared_projection"))
+        own_HND = attention.context.attend(queries, read)[0][0]
     scaling = 1 / math.sqrt(attention.head_dim)
     for number, (query, key, value) in enumerate(zip(queries[0], keys[0], values[0], strict=True)):
         own = None if own_HND is None else own_HND[number]

@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_linformer.analysis.spectra.observing import ObservedHead
-from torch_linformer.functional.dynamic import pool
-from torch_linformer.functional.segment_prior import SegmentPrior
-from torch_linformer.functional.window import attend_with_window
+from torch_linformer.functional import ExactTokens, Slots, Window, dynamic_slots, slot_attention
 
 WINDOW = 64  # tokens
 
@@ -23,12 +21,9 @@ class HeadSlots(NamedTuple):
 
 def beginning_slots(head: ObservedHead, k: int) -> HeadSlots:
     """Slots chosen by the input (``projection="dynamic"``) as they begin: only the prior, w = 0."""
-    zeros = head.key.new_zeros(k)
-    prior = SegmentPrior(shift=zeros, log_steepness=zeros)
-    sequences = [x[None, None] for x in (head.key, head.value)]
-    tokens = torch.tensor([len(head.key)], device=head.key.device)
-    pooled = pool(head.key.new_zeros(k, head.key.shape[1]), prior, sequences[0], sequences, tokens)
-    return HeadSlots(*(x[0, 0].to(head.key.dtype) for x in pooled.slots))
+    queries = head.key.new_zeros(k, head.key.shape[1])
+    slots = dynamic_slots(queries, head.key[None, None], head.value[None, None])
+    return HeadSlots(slots.keys[0, 0], slots.values[0, 0])
 
 
 def attend_to_slots(head: ObservedHead, slots: HeadSlots) -> Tensor:
@@ -42,21 +37,13 @@ def attend_beside_slots(head: ObservedHead, slots: HeadSlots | None) -> Tensor:
     query, key, value = (x[None, None] for x in (head.query, head.key, head.value))
     seen_apart = torch.zeros(1, length, dtype=torch.bool, device=key.device)
     seen_apart[:, ends] = True
-    keys, values, bias = key[:, :, ends], value[:, :, ends], key.new_zeros(1, 1, len(ends))
-    if slots is not None:
+    exact = ExactTokens(key[:, :, ends], value[:, :, ends])
+    if slots is None:
+        joint = Slots(key[:, :, :0], value[:, :, :0])
+    else:
         number = len(slots.keys)
-        keys = torch.cat([slots.keys[None, None], keys], dim=2)
-        values = torch.cat([slots.values[None, None], values], dim=2)
-        bias = torch.cat([bias.new_full((1, 1, number), math.log(length / number)), bias], dim=-1)
-    output, _ = attend_with_window(
-        query,
-        keys,
-        values,
-        key,
-        value,
-        WINDOW // 2,
-        slot_bias=bias,
-        key_padding=seen_apart,
-        scale=head.scaling,
-    )
+        mass = key.new_full((1, 1, number), math.log(length / number))
+        joint = Slots(slots.keys[None, None], slots.values[None, None], bias=mass)
+    window = Window(key, value, WINDOW // 2, padding=seen_apart)
+    output, _ = slot_attention(query, joint, exact=exact, window=window, scale=head.scaling)
     return output[0, 0]

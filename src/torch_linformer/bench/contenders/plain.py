@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.nn.attention import Attention, LinformerAttention
+from torch_linformer.nn.attention.causal_slot_context import CausalSlotContext
+from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.maps import SequenceMap
@@ -17,10 +19,11 @@ from torch_linformer.nn.projection import SequenceProjection
 
 def plain_linformer_attention(module: LinformerAttention, states: Tensor) -> Tensor:
     """Self-attention of ``(B, N, C)`` with N = ``max_len``: channels first, then Eᵀ and Fᵀ, then an eager softmax."""
-    assert module.proj_k is not None
+    context = module.context
+    assert isinstance(context, SlotContext) and context.proj_k is not None
     keys, values = (_heads(linear(states), module.num_kv_heads) for linear in (module.k_proj, module.v_proj))
-    proj_v, scored_v = (module.proj_k, keys) if module.proj_v is None else (module.proj_v, values)
-    slots_k, slots_v = _slots(module.proj_k, keys, keys, states), _slots(proj_v, values, scored_v, states)
+    proj_v, scored_v = (context.proj_k, keys) if context.proj_v is None else (context.proj_v, values)
+    slots_k, slots_v = _slots(context.proj_k, keys, keys, states), _slots(proj_v, values, scored_v, states)
     return _attend(module, states, slots_k, slots_v)
 
 
@@ -74,7 +77,9 @@ def plain_leaking_attention(module: nn.Module, states: Tensor) -> Tensor:
 
 def _running_weights(module: LinformerAttention, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The weight of each token in the slots ``(B, H, N, K)``, the decay of the sums per token, and the bias."""
-    running = module.running
+    context = module.context
+    assert isinstance(context, CausalSlotContext)
+    running = context.running
     if running is None:
         return keys[..., :0], keys.new_ones(0, 1), keys[0, :, 0, :0]
     logits = torch.einsum("bhnd,hdk->bhnk", keys, running.address.to(keys.dtype))

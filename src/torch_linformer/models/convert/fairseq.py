@@ -35,17 +35,17 @@ EMBEDDINGS = {
 LAYER = {
     "self_attn.q_proj.*": "self_attn.q_proj.*",
     "self_attn.k_proj.weight": "self_attn.k_proj.weight",
-    "self_attn.k_proj.bias": "self_attn.slot_bias_k",
+    "self_attn.k_proj.bias": "self_attn.context.slot_terms.bias_k",
     "self_attn.v_proj.weight": "self_attn.v_proj.weight",
-    "self_attn.v_proj.bias": "self_attn.slot_bias_v",
-    "self_attn.compress_k.weight": "self_attn.proj_k.weight",
+    "self_attn.v_proj.bias": "self_attn.context.slot_terms.bias_v",
+    "self_attn.compress_k.weight": "self_attn.context.proj_k.weight",
     "self_attn.out_proj.*": "self_attn.out_proj.*",
     "self_attn_layer_norm.*": "norm1.*",
     "fc1.*": "linear1.*",
     "fc2.*": "linear2.*",
     "final_layer_norm.*": "norm2.*",
 }
-VALUES = {"self_attn.compress_v.weight": "self_attn.proj_v.weight"}  # absent with shared_kv_compressed
+VALUES = {"self_attn.compress_v.weight": "self_attn.context.proj_v.weight"}  # absent with shared_kv_compressed
 LANGUAGE_MODEL = {
     "lm_head.dense.*": "lm_head.dense.*",
     "lm_head.layer_norm.*": "lm_head.norm.*",
@@ -148,7 +148,7 @@ def _convert(tensors: dict[str, Tensor], backbone: str, config: LinformerConfig)
     tensors[positions] = tensors[positions][-config.max_position_embeddings :]
     for layer in range(config.num_hidden_layers):
         attention = f"{backbone}encoder.layers.{layer}.self_attn."
-        for name in (f"{attention}slot_bias_k", f"{attention}slot_bias_v"):
+        for name in (f"{attention}context.slot_terms.bias_k", f"{attention}context.slot_terms.bias_v"):
             bias = tensors[name].view(config.num_attention_heads, 1, -1)
             tensors[name] = bias.expand(-1, cast(int, config.k), -1)  # the same in every slot
         add_zero_biases(tensors, attention)

@@ -33,10 +33,10 @@ HEAD = {  # the tensors of all heads are stacked
     "fn.to_q.{head}.weight": "q_proj.weight",
     "fn.to_k.{head}.weight": "k_proj.weight",
     "fn.to_v.{head}.weight": "v_proj.weight",
-    "fn.heads.{head}.E.weight": "proj_k.weight",
-    "fn.heads.{head}.E.bias": "slot_bias_k",
-    "fn.heads.{head}.F.weight": "proj_v.weight",
-    "fn.heads.{head}.F.bias": "slot_bias_v",
+    "fn.heads.{head}.E.weight": "context.proj_k.weight",
+    "fn.heads.{head}.E.bias": "context.slot_terms.bias_k",
+    "fn.heads.{head}.F.weight": "context.proj_v.weight",
+    "fn.heads.{head}.F.bias": "context.slot_terms.bias_v",
 }
 ATTENTION = {"norm.*": "norm1.*", "fn.w_o.*": "self_attn.out_proj.*"}
 FACTORED = {"norm.*": "norm1.*", "fn.w_o_1.*": "self_attn.out_proj.*", "fn.w_o_2.*": "w_o_2.*"}
@@ -176,7 +176,8 @@ def _convert_layer(tensors: dict[str, Tensor], layer: str, heads: int) -> None:
     for name in HEAD.values():
         tensors[attention + name] = torch.stack([tensors.pop(f"{attention}{name}.{head}") for head in range(heads)])
     head_dim = tensors[f"{attention}q_proj.weight"].shape[1]
-    for name in (f"{attention}slot_bias_k", f"{attention}slot_bias_v"):  # there one number a slot, for all channels
+    for name in (f"{attention}context.slot_terms.bias_k", f"{attention}context.slot_terms.bias_v"):
+        # There it is one number a slot, for all channels.
         tensors[name] = tensors[name].unsqueeze(-1).expand(-1, -1, head_dim)
     for name in ("q_proj", "k_proj", "v_proj"):
         tensors[f"{attention}{name}.weight"] = tensors[f"{attention}{name}.weight"].flatten(0, 1)

@@ -26,7 +26,7 @@ from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 LAYER = {
     "0.fn.to_q.weight": "self_attn.q_proj.weight",
     "0.fn.to_k.weight": "self_attn.k_proj.weight",
-    "0.fn.proj_k": "self_attn.proj_k.weight",
+    "0.fn.proj_k": "self_attn.context.proj_k.weight",
     "0.fn.to_out.*": "self_attn.out_proj.*",
     "0.norm.*": "norm1.*",
     "1.norm.*": "norm2.*",
@@ -35,7 +35,7 @@ LAYER = {
 }
 VALUES = {  # absent with share_kv
     "0.fn.to_v.weight": "self_attn.v_proj.weight",
-    "0.fn.proj_v": "self_attn.proj_v.weight",
+    "0.fn.proj_v": "self_attn.context.proj_v.weight",
 }
 LANGUAGE_MODEL = {
     "token_emb.weight": "linformer.embeddings.word_embeddings.weight",
@@ -90,7 +90,7 @@ def _config(tensors: State, backbone: str, layers: int, share_kv: bool, num_head
     first = f"{backbone}encoder.layers.0."
     query_width, hidden_size = tensors[f"{first}self_attn.q_proj.weight"].shape
     key_width = len(tensors[f"{first}self_attn.k_proj.weight"])
-    max_len, k = tensors[f"{first}self_attn.proj_k.weight"].shape
+    max_len, k = tensors[f"{first}self_attn.context.proj_k.weight"].shape
     one_kv_head = key_width < query_width
     heads = heads_for(query_width, query_width // key_width if one_kv_head and num_heads is None else num_heads)
     if one_kv_head and heads * key_width != query_width:

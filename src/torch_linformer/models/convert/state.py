@@ -168,8 +168,8 @@ def head_dim_field(hidden_size: int, heads: int, head_dim: int) -> dict[str, int
 def pop_projections(tensors: dict[str, Tensor], backbone: str, layers: int) -> tuple[list[Tensor], list[Tensor]]:
     """Take E and F of each layer out of renamed tensors; F is E where there is none."""
     attentions = [f"{backbone}encoder.layers.{layer}.self_attn." for layer in range(layers)]
-    keys = [tensors.pop(f"{attention}proj_k.weight") for attention in attentions]
-    return keys, [tensors.pop(f"{attention}proj_v.weight", keys[i]) for i, attention in enumerate(attentions)]
+    keys = [tensors.pop(f"{attention}context.proj_k.weight") for attention in attentions]
+    return keys, [tensors.pop(f"{attention}context.proj_v.weight", keys[i]) for i, attention in enumerate(attentions)]
 
 
 def sharing_of(keys: Sequence[Tensor], values: Sequence[Tensor]) -> str:
@@ -184,7 +184,7 @@ def projections(sharing: str, keys: Sequence[Tensor], values: Sequence[Tensor], 
     if sharing == "layerwise":
         return {f"{backbone}encoder.shared_projection.weight": keys[0].mT}
     return {
-        f"{backbone}encoder.layers.{layer}.self_attn.{name}.weight": matrix.mT
+        f"{backbone}encoder.layers.{layer}.self_attn.context.{name}.weight": matrix.mT
         for name, matrices in (("proj_k", keys), ("proj_v", values))[: 1 if sharing == "kv" else 2]
         for layer, matrix in enumerate(matrices)
     }

@@ -2,7 +2,7 @@
 
 from torch_linformer.nn.attention.attention import Attention
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.linformer import ATTENTIONS, FullAttention, LinformerAttention
+from torch_linformer.nn.attention.linformer import CONTEXTS, FullAttention, LinformerAttention
 from torch_linformer.nn.attention.past import Past
 
-__all__ = ["ATTENTIONS", "Attention", "FullAttention", "KeysAndValues", "LinformerAttention", "Past"]
+__all__ = ["CONTEXTS", "Attention", "FullAttention", "KeysAndValues", "LinformerAttention", "Past"]

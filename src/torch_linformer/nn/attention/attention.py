@@ -1,12 +1,13 @@
-"""Multi-head attention: a call of it, whatever the queries attend to."""
+"""Multi-head attention: linear maps, heads and layout of a call, whatever the queries attend to."""
 
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.device_sizes import sizes_for
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.attention.softmax_parts import Slots
+from torch_linformer.functional.kernels.portions import queries_at_once
+from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.checks import (
     check_aligned,
     check_call,
@@ -15,45 +16,65 @@ from torch_linformer.nn.attention.checks import (
     check_past,
     check_piece,
 )
-from torch_linformer.nn.attention.context import Call, Context, at_positions
-from torch_linformer.nn.attention.heads import Heads
+from torch_linformer.nn.attention.context import Call, Context
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past
-from torch_linformer.nn.chunks import Chunks, Gathered, cut, runs_in_chunks
+from torch_linformer.nn.attention.past import Past, at_positions
+from torch_linformer.nn.attention.source import ChunkedSource, HeadMaps, Pair, Source
+from torch_linformer.nn.chunks import Chunks, Gathered, cut
 from torch_linformer.nn.linear import run_linear
 from torch_linformer.nn.maps import SequenceMap, resize_maps
-from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 
-class Attention(Heads):
-    """Attention of ``num_heads`` heads to a :class:`Context`, called as :class:`torch.nn.MultiheadAttention`.
+class Attention(nn.Module):
+    """Attention of several heads to a :class:`Context`, called as :class:`torch.nn.MultiheadAttention`.
 
     Args:
         embed_dim: model width C.
-        num_heads: heads H.
-        context: what the queries attend to.
-        options: those of the heads; so are the other arguments: see :class:`Heads`.
+        context: what the queries attend to; its sizes are those of the heads.
+        dropout: on the attention weights, in training.
+        bias: on the four linear maps.
+        batch_first: inputs are ``(B, N, C)``; False for ``(N, B, C)``.
     """
+
+    # torch.nn.TransformerEncoderLayer asks its attention for this before it computes ordinary attention by a kernel of
+    # its own, in inference: None tells it to call the attention that it was given.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
 
     def __init__(
         self,
         embed_dim: int,
-        num_heads: int,
         context: Context,
-        options: AttentionOptions = DEFAULTS,
         *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        batch_first: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **layout: Any,
     ) -> None:
-        super().__init__(embed_dim, num_heads, options, device=device, dtype=dtype, **layout)
+        super().__init__()
+        sizes = context.sizes
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, sizes.num_heads, sizes.num_kv_heads
+        self.head_dim, self.dropout, self.batch_first = sizes.head_dim, dropout, batch_first
+        width, kv_width = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, width, bias, **factory)
+        self.k_proj = nn.Linear(sizes.key_width, kv_width, bias, **factory)
+        self.v_proj = nn.Linear(sizes.value_width, kv_width, bias, **factory)
+        self.out_proj = nn.Linear(width, embed_dim, bias, **factory)
         self.context = context
-        context.add_parameters(self, {"device": device, "dtype": dtype})
+        self._reset_linears()
+
+    def _reset_linears(self) -> None:
+        for linear in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
 
     def reset_parameters(self) -> None:
-        super().reset_parameters()
-        self.context.reset_parameters(self)
+        self._reset_linears()
+        self.context.reset_parameters()
 
     @property
     def causal(self) -> bool:
@@ -62,6 +83,11 @@ class Attention(Heads):
     @property
     def window(self) -> int | None:
         return self.context.window
+
+    @property
+    def dropout_p(self) -> float:
+        """Probability of dropping an attention weight now."""
+        return self.dropout if self.training else 0.0
 
     def forward(
         self,
@@ -104,36 +130,37 @@ class Attention(Heads):
         Raises:
             ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``max_len``.
         """
-        key, of_keys = query if key is None else key, None
+        key = query if key is None else key
         check_call(self.context, type(self).__name__, key, attn_mask, is_causal, past, start)
-        queries, padding = self.to_batch_first(query), None
+        queries = self.to_batch_first(query)
         check_past(past, queries)
+        padding = None
         if isinstance(key, KeysAndValues):
             check_compressed(self, queries, key, value, key_padding_mask)
-            context = key
+            read = key
         else:
-            source = queries if key is query else self.to_batch_first(key)
-            other = source if value is None or value is key else self.to_batch_first(value)
-            check_inputs(self, queries, source, other)
-            padding = read_padding(key_padding_mask, source, ordered=self.context.is_ordered)
+            keys, values = self._keys_and_values(key, value, queries if key is query else None)
+            check_inputs(self, queries, keys, values)
+            padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
             check_piece(self.context, type(self).__name__, padding, past)
-            check_aligned(self.context, queries, source, padding is not None)
-            keys, values, of_keys = self._put_in_order(source, other, padding)
+            check_aligned(self.context, queries, keys, padding is not None)
+            source = self._source(keys, values, padding)
             if padding is not None:
-                queries = self._clean_queries(queries, source, keys, padding)
-            context = self.context.read(self, keys, values, of_keys, shared_projection)
-        call, weights, output = Call(past, start, need_weights, of_keys), None, Gathered(queries.shape[1], dim=1)
+                queries = self.context.put_queries_in_order(queries, keys, source.like, padding)
+            read = self.context.read(source, shared_projection)
+        call = Call(start, past, self.dropout_p, need_weights)
+        output, weights = Gathered(queries.shape[1], dim=1), None
         for rows in cut(queries.shape[1], self._rows_at_once(queries, need_weights)):
-            some = queries if output.is_whole(rows) else queries[:, rows]
-            queries_BHND = self.split_heads(run_linear(self.q_proj, some), self.num_heads)
-            attended_BHND, weights = self.context.attend(self, queries_BHND, context, call)
-            output.write(rows, run_linear(self.out_proj, attended_BHND.transpose(1, 2).flatten(2)))
-            del queries_BHND, attended_BHND  # so that the next rows are computed in the same memory
-        if weights is not None:
-            weights = self._arrange_weights(weights, padding, average_attn_weights, query.dim() == 2)
+            heads = self._heads_of_queries(queries if output.is_whole(rows) else queries[:, rows])
+            attended, weights = self.context.attend(heads, read, call)
+            output.write(rows, run_linear(self.out_proj, attended.transpose(1, 2).flatten(2)))
+            del heads, attended  # so that the next rows are computed in the same memory
+        moved_back = padding if padding is not None and self.context.moves_queries else None
         attended = output.sequence()
-        if padding is not None and self.context.moves_queries:
-            attended = padding.restore(attended)
+        if moved_back is not None:
+            attended = moved_back.restore(attended)
+        if weights is not None:
+            weights = self._arrange_weights(weights, moved_back, average_attn_weights, query.dim() == 2)
         return self.from_batch_first(attended, query.dim() == 2), weights
 
     def compress(
@@ -159,27 +186,30 @@ class Attention(Heads):
                 "compress() of an attention with a window takes no key_padding_mask: a window counts real tokens, and "
                 "the queries, which are not known yet, would have to be counted too; call the attention itself"
             )
-        source = self.to_batch_first(key)
-        other = source if value is None or value is key else self.to_batch_first(value)
-        check_inputs(self, None, source, other)
-        padding = read_padding(key_padding_mask, source, ordered=self.context.is_ordered)
-        return self.context.read(self, *self._put_in_order(source, other, padding), shared_projection)
+        keys, values = self._keys_and_values(key, value, None)
+        check_inputs(self, None, keys, values)
+        padding = read_padding(key_padding_mask, keys, ordered=self.context.is_ordered)
+        return self.context.read(self._source(keys, values, padding), shared_projection).to_keep()
 
     def compress_chunks(
         self, chunks: Chunks, norm: nn.LayerNorm | None, shared_projection: SequenceMap | None
     ) -> KeysAndValues:
         """:meth:`compress` of a sequence, normed if there is a norm, that is read chunk by chunk."""
         check_inputs(self, chunks.sequence, chunks.sequence, chunks.sequence)
-        return self.context.read_chunks(self, chunks, norm, shared_projection)
+        source = ChunkedSource(chunks.sequence, chunks.padding, self.head_maps, chunks.size, norm)
+        return self.context.read(source, shared_projection)
+
+    @property
+    def head_maps(self) -> HeadMaps:
+        return HeadMaps(self.k_proj, self.v_proj, self.num_kv_heads, self.head_dim)
 
     def heads_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values ``(B, H, ·, D)`` that ordinary attention computes with, turned to their positions.
 
         Inputs are ``(B, ·, C)``. Keys and values of fewer heads are repeated for the heads of the queries.
         """
-        queries = self.split_heads(run_linear(self.q_proj, query), self.num_heads)
-        context = Context.read(self.context, self, key, value, None, None)
-        return at_positions(self.context.rotary_dim, queries, context, None)
+        positions = Slots(*self.head_maps.heads(Pair(key, value)))
+        return at_positions(self.context.rotary_dim, self._heads_of_queries(query), positions, None)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`SequenceProjection.resize_max_len`.
@@ -189,41 +219,56 @@ class Attention(Heads):
         """
         resize_maps(self, max_len, mode)
 
+    def to_batch_first(self, x: Tensor) -> Tensor:
+        """``(B, N, C)``, whichever way ``x`` came."""
+        if x.dim() == 2:
+            return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def from_batch_first(self, x: Tensor, unbatched: bool) -> Tensor:
+        """``(B, N, C)`` in the layout of this module's inputs."""
+        if unbatched:
+            return x.squeeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
     def extra_repr(self) -> str:
-        return f"{self.context.name}, num_heads={self.num_heads}, head_dim={self.head_dim}"
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+    def _keys_and_values(self, key: Tensor, value: Tensor | None, queries: Tensor | None) -> Pair:
+        """Inputs ``(B, M, C)``; ``queries`` are those of the keys too."""
+        keys = self.to_batch_first(key) if queries is None else queries
+        return Pair(keys, keys if value is None or value is key else self.to_batch_first(value))
+
+    def _source(self, keys: Tensor, values: Tensor, padding: Padding | None) -> Source:
+        keys, values, padding = self.context.put_in_order(keys, values, padding)
+        return Source(Pair(keys, values), padding, self.head_maps)
+
+    def _heads_of_queries(self, queries: Tensor) -> Tensor:
+        """``(B, H, N, D)`` of ``(B, N, C)``."""
+        channels = run_linear(self.q_proj, queries)
+        return channels.view(*channels.shape[:-1], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _rows_at_once(self, queries: Tensor, need_weights: bool) -> int | None:
         """Queries to work on at a time: all (None), except in inference on a CPU where each can be taken by itself."""
-        rows = sizes_for(queries.device).inference_rows
-        return rows if runs_in_chunks(rows) and not need_weights and not self.context.is_aligned else None
+        if need_weights or self.context.is_aligned:
+            return None
+        return queries_at_once(queries.shape[1], queries.device)
 
-    def _put_in_order(
-        self, key: Tensor, value: Tensor, padding: Padding | None
-    ) -> tuple[Tensor, Tensor, Padding | None]:
-        """Keys and values ``(B, M, C)`` with zeros at padding, the real tokens first if need be; and their padding."""
-        if padding is None:
-            return key, value, None
-        moves = self.context.moves_keys
-        put = padding.justify if moves else padding.clean
-        keys = put(key)
-        return keys, keys if value is key else put(value), padding.justified if moves else padding
-
-    def _clean_queries(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding) -> Tensor:
-        """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them."""
-        moves = self.context.moves_queries
-        if query is key:
-            return keys if padding.in_order or moves == self.context.moves_keys else padding.clean(query)
-        if self.context.is_aligned:
-            return padding.justify(query) if moves else padding.clean(query)
-        if query.shape != key.shape:
-            return query
-        # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.
-        same = ((query == key) | (query.isnan() & key.isnan())).all(dim=-1)
-        return zero_padding(query, same & padding.mask)
-
-    def _arrange_weights(self, weights: Tensor, padding: Padding | None, average: bool, unbatched: bool) -> Tensor:
+    def _arrange_weights(self, weights: Tensor, moved: Padding | None, average: bool, unbatched: bool) -> Tensor:
         """Weights ``(B, H, N, ·)`` of queries as they were given."""
-        if padding is not None and self.context.moves_queries:
-            weights = padding.restore(weights)
+        if moved is not None:
+            weights = moved.restore(weights)
         weights = weights.mean(dim=1) if average else weights
         return weights.squeeze(0) if unbatched else weights
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Accept the parameters of ``torch.nn.MultiheadAttention``, packed or (kdim, vdim) separate."""
+        names = ("q_proj", "k_proj", "v_proj")
+        for kind in ("weight", "bias"):
+            packed = state_dict.pop(f"{prefix}in_proj_{kind}", None)
+            parts = (None, None, None) if packed is None else packed.chunk(3)
+            for name, part in zip(names, parts, strict=True):
+                part = state_dict.pop(f"{prefix}{name}_{kind}", part)
+                if part is not None:
+                    state_dict[f"{prefix}{name}.{kind}"] = part
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

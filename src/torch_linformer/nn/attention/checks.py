@@ -1,13 +1,17 @@
 """What an attention refuses, and with which words."""
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import Context
-from torch_linformer.nn.attention.heads import Heads
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.past import Past
 from torch_linformer.nn.padding import KeyPaddingMask
+
+if TYPE_CHECKING:
+    from torch_linformer.nn.attention.attention import Attention
 
 
 def check_call(
@@ -34,7 +38,7 @@ def check_call(
         raise ValueError(f"start={start} needs what compress() made as key: else the queries stand beside the keys")
 
 
-def check_inputs(attention: Heads, query: Tensor | None, key: Tensor, value: Tensor) -> None:
+def check_inputs(attention: "Attention", query: Tensor | None, key: Tensor, value: Tensor) -> None:
     """Raise ``ValueError`` for batch-first inputs whose shapes do not fit."""
     if query is not None:
         _check_width("query", query, attention.q_proj)
@@ -79,9 +83,9 @@ def check_past(past: Past | None, query: Tensor) -> None:
 
 
 def check_compressed(
-    attention: Heads,
+    attention: "Attention",
     query: Tensor,
-    context: KeysAndValues,
+    read: KeysAndValues,
     value: Tensor | None,
     key_padding_mask: KeyPaddingMask,
 ) -> None:
@@ -89,7 +93,7 @@ def check_compressed(
     if value is not None or key_padding_mask is not None:
         raise ValueError("value and key_padding_mask belong to compress(): what it made holds both")
     _check_width("query", query, attention.q_proj)
-    batch, heads, _, width = context.keys.shape
+    batch, heads, _, width = read.slots.keys.shape
     if batch != query.shape[0]:
         raise ValueError(f"query has a batch of {query.shape[0]}, but what was compressed one of {batch}")
     if (heads, width) != (attention.num_kv_heads, attention.head_dim):

@@ -1,44 +1,76 @@
 """What the queries of an attention attend to: the part that one attention differs from another in."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention import attend, attend_to_past, repeat_heads
-from torch_linformer.functional.padding import Padding, mask_of
-from torch_linformer.functional.rotary import rotate
-from torch_linformer.nn.attention.heads import Heads
+from torch_linformer.functional.padding import Padding, zero_padding
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import FullState, Past, positions_after
-from torch_linformer.nn.chunks import Chunks
-from torch_linformer.nn.linear import run_linear
+from torch_linformer.nn.attention.past import Past
+from torch_linformer.nn.attention.source import HeadSource, Source
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 
-Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are wanted
+Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
 
-OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that every attention has
+OPTIONS_OF_HEADS = frozenset({"num_kv_heads", "head_dim", "causal"})  # options that every attention has
+
+
+class HeadSizes(NamedTuple):
+    """The sizes of what a context is given.
+
+    Attributes:
+        num_heads: heads of queries, H.
+        num_kv_heads: heads of keys and values, which divides H.
+        head_dim: width of a head, D.
+        key_width: channels of the inputs of keys; num_kv_heads · D where it is given heads.
+        value_width: channels of the inputs of values.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    key_width: int
+    value_width: int
+
+    @classmethod
+    def of_heads(cls, num_heads: int, head_dim: int, num_kv_heads: int | None = None) -> Self:
+        """Sizes where no inputs are known, only heads."""
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        return cls(num_heads, num_kv_heads, head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim)
 
 
 class Call(NamedTuple):
-    """How a context is attended to in one call; see :meth:`Attention.forward`.
+    """How queries attend in one call.
 
     Attributes:
-        padding: of the keys, where they were read in this call: it keeps what other layers ask again.
+        start: position of the first query, where there is a window.
+        past: of a causal context: what it has read so far; the call brings it up to date.
+        dropout_p: probability of dropping an attention weight.
+        need_weights: also return the softmax before dropout.
     """
 
-    past: Past | None
-    start: int
-    need_weights: bool
-    padding: Padding | None = None
+    start: int = 0
+    past: Past | None = None
+    dropout_p: float = 0.0
+    need_weights: bool = False
 
 
-class Context:
-    """A kind of context: every position, slots, running means.
+CALL = Call()
 
-    It holds no tensors: parameters that it adds belong to the attention, under the names of its ``state_dict``, and
-    every method is given that attention.
+
+class Context(nn.Module):
+    """A kind of context: every position, slots, running means. It owns the parameters that it attends with.
+
+    :meth:`read` makes of keys and values what there is to attend to, and :meth:`attend` lets queries attend to it. A
+    module that has queries, keys and values of heads already calls the context itself.
+
+    Args:
+        sizes: of heads and inputs.
+        options: of the attention.
+        max_len: longest sequence at first, for contexts with slots.
+        k: number of slots, likewise.
 
     Attributes:
         name: as in an error message.
@@ -46,22 +78,31 @@ class Context:
         causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
             compress.
         takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
+        no_mask: why no mask of (query, key) pairs can be applied.
         window: tokens of the local window, None without one.
         rotary_dim: channels turned by position.
-        max_len: longest sequence at first, for contexts with slots; so is k, their number.
     """
 
     name: ClassVar[str]
     options: ClassVar[frozenset[str]]
     causal: ClassVar[bool] = False
     takes_pieces: ClassVar[bool] = False
-    no_mask: ClassVar[str]  # why no mask of (query, key) pairs can be applied
+    no_mask: ClassVar[str]
 
-    def __init__(self, options: AttentionOptions = DEFAULTS, max_len: int = 1, k: int = 1) -> None:
-        """Raise ``ValueError`` for options that it does not have; ``max_len`` and ``k`` are for slots."""
+    def __init__(
+        self,
+        sizes: HeadSizes,
+        options: AttentionOptions = DEFAULTS,
+        max_len: int = 1,
+        k: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
         self.check_options(options)
+        self.sizes, self.max_len, self.k = sizes, max_len, k
         self.window, self.rotary_dim = options["window"], options["rotary_dim"]
-        self.max_len, self.k = max_len, k
 
     @classmethod
     def check_options(cls, options: AttentionOptions) -> None:
@@ -73,7 +114,7 @@ class Context:
     @classmethod
     def unused_options(cls, options: AttentionOptions) -> list[str]:
         """The names of options that differ from their defaults, and that this context does not have."""
-        used = OF_HEADS | cls.options
+        used = OPTIONS_OF_HEADS | cls.options
         return [name for name in DEFAULTS if name not in used and options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
 
     @classmethod
@@ -101,92 +142,106 @@ class Context:
         """Whether queries go where the keys beside them have gone, and what they get comes back the same way."""
         return self.is_aligned and self.moves_keys
 
-    def add_parameters(self, attention: Heads, factory: dict[str, Any]) -> None:
-        """Register maps and parameters on ``attention``, with their first values; ``factory`` is device and dtype."""
+    def reset_parameters(self) -> None:
+        """Give parameters their first values again."""
 
-    def reset_parameters(self, attention: Heads) -> None:
-        """Give what :meth:`add_parameters` registered its first values again."""
-
-    def read(
+    def forward(
         self,
-        attention: Heads,
+        query: Tensor,
         key: Tensor,
         value: Tensor,
-        padding: Padding | None,
-        shared_projection: SequenceMap | None,
-    ) -> KeysAndValues:
-        """What there is to attend to in keys and values ``(B, M, C)``, which are zero at padding."""
-        if shared_projection is not None:
-            raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
-        keys_BHMD = attention.split_heads(run_linear(attention.k_proj, key), attention.num_kv_heads)
-        values_BHMD = attention.split_heads(run_linear(attention.v_proj, value), attention.num_kv_heads)
-        return KeysAndValues(keys_BHMD, values_BHMD, mask_of(padding))
+        key_padding_mask: Tensor | None = None,
+        *,
+        call: Call = CALL,
+        shared_projection: SequenceMap | None = None,
+    ) -> Attended:
+        """Self-attention of one sequence, whose queries, keys and values some other module has made.
 
-    def read_chunks(
-        self,
-        attention: Heads,
-        chunks: Chunks,
-        norm: nn.LayerNorm | None,
-        shared_projection: SequenceMap | None,
-    ) -> KeysAndValues:
-        """:meth:`read` of a sequence, normed if there is a norm, that is read chunk by chunk."""
-        parts = [
-            Context.read(self, attention, x, x, None, shared_projection)
-            for x in (chunks.read(chunk, norm) for chunk in chunks.cut_at(1))
-        ]
-        keys, values = (torch.cat(tensors, dim=2) for tensors in zip(*(part[:2] for part in parts), strict=True))
-        return KeysAndValues(keys, values, mask_of(chunks.padding))
+        Args:
+            query: ``(B, H, N, D)``.
+            key: ``(B, Hkv, N, D)``; so is ``value``.
+            key_padding_mask: bool ``(B, N)``, True at padding, on any side and between real tokens. What stands there
+                changes nothing.
+            call: dropout, weights, and the past of a causal context.
+            shared_projection: the map to slots of a context without its own.
 
-    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
-        """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are wanted."""
+        Returns:
+            Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` or None.
+
+        Raises:
+            ValueError: for shapes that do not fit.
+        """
+        if query.shape[2] != key.shape[2] or key.shape != value.shape or query.dim() != 4:
+            shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+            raise ValueError(f"query, key and value must be (B, H, N, D) of one sequence, got {shapes}")
+        padding = None if key_padding_mask is None else Padding(key_padding_mask, in_order=not self.is_ordered)
+        keys, values, key_padding = self.put_in_order(key, value, padding)
+        if padding is not None:
+            query = padding.justify(query) if self.moves_queries else padding.clean(query)
+        read = self.read(HeadSource(keys, values, key_padding), shared_projection)
+        output, weights = self.attend(query, read, call)
+        if padding is None or not self.moves_queries:
+            return output, weights
+        return padding.restore(output), None if weights is None else padding.restore(weights)
+
+    def put_in_order(
+        self, key: Tensor, value: Tensor, padding: Padding | None
+    ) -> tuple[Tensor, Tensor, Padding | None]:
+        """Keys and values with zeros at padding, the real tokens first if need be; and their padding.
+
+        They are inputs ``(B, M, C)`` or heads ``(B, H, M, D)``; the same tensor for both stays one.
+        """
+        if padding is None:
+            return key, value, None
+        put = padding.justify if self.moves_keys else padding.clean
+        keys = put(key)
+        return keys, keys if value is key else put(value), padding.justified if self.moves_keys else padding
+
+    def put_queries_in_order(self, query: Tensor, key: Tensor, keys: Tensor, padding: Padding) -> Tensor:
+        """Queries ``(B, N, C)`` with zeros at their own padding, moved as the keys were if they stand beside them.
+
+        ``key`` became ``keys`` by :meth:`put_in_order`.
+        """
+        if query is key:
+            return keys if padding.in_order or self.moves_queries == self.moves_keys else padding.clean(query)
+        if self.is_aligned:
+            return padding.justify(query) if self.moves_queries else padding.clean(query)
+        if query.shape != key.shape:
+            return query
+        # Self-attention of copies, or of views: what a query has in common with a key at padding is padding itself.
+        is_equal = ((query == key) | (query.isnan() & key.isnan())).all(dim=-1)
+        return zero_padding(query, is_equal & padding.mask)
+
+    def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
+        """What there is to attend to in a sequence.
+
+        Raises:
+            ValueError: for ``shared_projection`` where there is none to be given.
+        """
         raise NotImplementedError
 
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are asked for."""
+        raise NotImplementedError
 
-class AllPositions(Context):
-    """Every position of the keys: ordinary attention."""
-
-    name = "full attention"
-    options = frozenset()
-    no_mask = "it takes the masks that Linformer attention takes"
-
-    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
-        return attend(
-            queries_BHND,
-            context.keys,
-            context.values,
-            padding_mask=context.padding,
-            dropout_p=attention.dropout_p,
-            need_weights=call.need_weights,
-        )
+    def extra_repr(self) -> str:
+        return self.name
 
 
-class EarlierPositions(Context):
-    """Every position up to the query's own: ordinary causal attention."""
-
-    name = "causal full attention"
-    options = frozenset({"rotary_dim"})
-    causal = True
-    no_mask = "it takes the masks that Linformer attention takes"
-
-    def attend(self, attention: Heads, queries_BHND: Tensor, context: KeysAndValues, call: Call) -> Attended:
-        past, padding = call.past, context.padding
-        queries, keys, values = at_positions(self.rotary_dim, queries_BHND, context, past)
-        if past is not None:
-            read = FullState(keys, values, padding)
-            if isinstance(past.state, FullState):
-                read = past.state.followed_by(keys, values, padding)
-            past.state, keys, values, padding = read, read.keys, read.values, read.padding
-        return attend_to_past(
-            queries, keys, values, padding_mask=padding, dropout_p=attention.dropout_p, need_weights=call.need_weights
-        )
-
-
-def at_positions(
-    rotary_dim: int, queries_BHND: Tensor, context: KeysAndValues, past: Past | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of as many heads ``(B, H, N, D)``, turned by the positions that follow the past."""
-    keys, heads = context.keys, queries_BHND.shape[1]
-    if rotary_dim > 0:
-        positions = positions_after(past, context.padding, keys.shape[2], keys.device)
-        queries_BHND, keys = (rotate(x, positions, rotary_dim) for x in (queries_BHND, keys))
-    return queries_BHND, repeat_heads(keys, heads), repeat_heads(context.values, heads)
+def head_sizes(
+    embed_dim: int, num_heads: int, options: AttentionOptions, kdim: int | None = None, vdim: int | None = None
+) -> HeadSizes:
+    """The sizes of an attention of ``torch.nn``; raises ``ValueError`` for heads that do not fit."""
+    num_kv_heads = num_heads if options["num_kv_heads"] is None else options["num_kv_heads"]
+    if num_heads < 1 or num_kv_heads < 1:
+        raise ValueError(f"num_heads and num_kv_heads must be at least 1, got {num_heads} and {num_kv_heads}")
+    if options["head_dim"] is None and embed_dim % num_heads:
+        raise ValueError(f"embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
+    head_dim = embed_dim // num_heads if options["head_dim"] is None else options["head_dim"]
+    rotary_dim = options["rotary_dim"]
+    if rotary_dim % 2 or not 0 <= rotary_dim <= head_dim:
+        raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {head_dim}, got {rotary_dim}")
+    key_width, value_width = (embed_dim if width is None else width for width in (kdim, vdim))
+    return HeadSizes(num_heads, num_kv_heads, head_dim, key_width, value_width)

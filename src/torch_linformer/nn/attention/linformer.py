@@ -3,19 +3,17 @@
 from typing import Any, Unpack
 
 import torch
-from torch import nn
 
 from torch_linformer.nn.attention.attention import Attention
-from torch_linformer.nn.attention.causal_slots import CausalSlots
-from torch_linformer.nn.attention.context import AllPositions, Context, EarlierPositions
-from torch_linformer.nn.attention.slots import Slots
-from torch_linformer.nn.causal_projection import CausalProjection
-from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.attention.causal_slot_context import CausalSlotContext
+from torch_linformer.nn.attention.context import Context, head_sizes
+from torch_linformer.nn.attention.full_context import CausalFullContext, FullContext
+from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
 
-ATTENTIONS: dict[str, dict[bool, type[Context]]] = {
-    "linformer": {False: Slots, True: CausalSlots},
-    "full": {False: AllPositions, True: EarlierPositions},
+CONTEXTS: dict[str, dict[bool, type[Context]]] = {
+    "linformer": {False: SlotContext, True: CausalSlotContext},
+    "full": {False: FullContext, True: CausalFullContext},
 }
 """The context that each kind of attention has, not causal and causal."""
 
@@ -68,13 +66,6 @@ class LinformerAttention(Attention):
         True
     """
 
-    proj_k: SequenceMap | None
-    proj_v: SequenceMap | None
-    running: CausalProjection | None
-    slot_bias_k: nn.Parameter | None
-    slot_bias_v: nn.Parameter | None
-    slot_mass: nn.Parameter | None
-
     def __init__(
         self,
         embed_dim: int,
@@ -92,13 +83,10 @@ class LinformerAttention(Attention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         chosen = complete(options, self)
-        context = ATTENTIONS["linformer"][chosen["causal"]](chosen, max_len, k)
-        layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
-        layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
-        super().__init__(embed_dim, num_heads, context, chosen, **layout)
-        for name in ("proj_k", "proj_v", "running", "slot_bias_k", "slot_bias_v", "slot_mass"):
-            if not hasattr(self, name):  # of the other kind of slots
-                setattr(self, name, None)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        sizes = head_sizes(embed_dim, num_heads, chosen, kdim, vdim)
+        context = CONTEXTS["linformer"][chosen["causal"]](sizes, chosen, max_len, k, **factory)
+        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)
 
 
 class FullAttention(Attention):
@@ -123,7 +111,6 @@ class FullAttention(Attention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         chosen = complete(options, self)
-        context = ATTENTIONS["full"][chosen["causal"]](chosen)
-        layout: dict[str, Any] = {"dropout": dropout, "bias": bias, "kdim": kdim, "vdim": vdim}
-        layout |= {"batch_first": batch_first, "device": device, "dtype": dtype}
-        super().__init__(embed_dim, num_heads, context, chosen, **layout)
+        context = CONTEXTS["full"][chosen["causal"]](head_sizes(embed_dim, num_heads, chosen, kdim, vdim), chosen)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(embed_dim, context, dropout=dropout, bias=bias, batch_first=batch_first, **factory)

@@ -6,7 +6,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.causal_state import CausalState
+from torch_linformer.functional.attention.softmax_parts import Slots, repeat_heads
+from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.rotary import rotate
 
 
 @dataclass
@@ -76,8 +79,20 @@ class Past:
         return sum(x.numel() * x.element_size() for x in tensors if x is not None)
 
 
-def positions_after(past: Past | None, padding: Tensor | None, length: int, device: torch.device) -> Tensor:
+def at_positions(
+    rotary_dim: int, queries: Tensor, positions: Slots, past: Past | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of as many heads ``(B, H, N, D)``, rotated by the positions that follow the past."""
+    keys, heads = positions.keys, queries.shape[1]
+    if rotary_dim > 0:
+        places = _places_after(past, mask_of(positions.padding), keys.shape[2], keys.device)
+        queries = rotate(queries, places, rotary_dim)
+        keys = rotate(keys, places, rotary_dim)
+    return queries, repeat_heads(keys, heads), repeat_heads(positions.values, heads)
+
+
+def _places_after(past: Past | None, mask: Tensor | None, length: int, device: torch.device) -> Tensor:
     """The number of each position's token, ``(B or 1, N)``, in a count of real tokens that goes on from the past."""
     ones = torch.ones(1, length, dtype=torch.bool, device=device)
-    positions = (ones if padding is None else ~padding).cumsum(dim=-1) - 1
-    return positions if past is None or past.state is None else positions + past.state.tokens.unsqueeze(-1)
+    places = (ones if mask is None else ~mask).cumsum(dim=-1) - 1
+    return places if past is None or past.state is None else places + past.state.tokens.unsqueeze(-1)

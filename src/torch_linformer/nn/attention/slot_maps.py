@@ -1,162 +1,153 @@
-"""E and F of an attention at work: the keys and values of slots, in the order of products that costs less."""
+"""E and F at work: the keys and values of slots, in the order of products that costs less."""
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torch_linformer.functional.padding import Padding, length_of, zero_padding
-from torch_linformer.functional.projection import check_length, compress, compress_with_mass
-from torch_linformer.functional.torch_state import records_a_graph
-from torch_linformer.nn.attention.heads import Heads
-from torch_linformer.nn.attention.products import count_multiplications
-from torch_linformer.nn.chunks import Chunks, DynamicSlotsOfChunks, SlotsOfChunks
+from torch_linformer.functional.slots.dense import check_length, compress, compress_with_mass
+from torch_linformer.functional.slots.order import SlotProducts, compresses_first
+from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
 from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
-
-
-class Pair(NamedTuple):
-    """A sequence for the keys and one for the values: inputs ``(B, M, C)``, or heads ``(B, H, M, D)``."""
-
-    key: Tensor
-    value: Tensor
+from torch_linformer.nn.slots_of_chunks import PooledChunks, ProjectedChunks, slots_of_chunks
 
 
 class SlotMaps(NamedTuple):
     """E and F; the same map where E = F."""
 
-    of_keys: SequenceMap
-    of_values: SequenceMap
-
-    @classmethod
-    def of(cls, attention: Heads, shared: SequenceMap | None) -> "SlotMaps":
-        """The attention's own, or what it is handed."""
-        proj_k, proj_v = (cast(SequenceMap | None, x) for x in (attention.proj_k, attention.proj_v))
-        if proj_k is not None and shared is not None:
-            raise ValueError("this attention owns its maps: shared_projection belongs to one with projection=None")
-        proj_k = shared if proj_k is None else proj_k
-        if proj_k is None:
-            raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
-        return cls(proj_k, proj_k if proj_v is None else proj_v)
+    key: SequenceMap
+    value: SequenceMap
 
     @property
     def is_one(self) -> bool:
-        return self.of_keys is self.of_values
+        return self.key is self.value
 
     @property
     def score_inputs(self) -> bool:
         """Whether they look at the inputs: a map that depends on the input, the same for all heads."""
-        return isinstance(self.of_keys, DynamicProjection) and self.of_keys.num_heads is None
+        return isinstance(self.key, DynamicProjection) and self.key.num_heads is None
 
-    def compress_first(self, attention: Heads, length: int, same_source: bool, has_positions: bool) -> bool:
-        """Whether compressing the inputs before ``k_proj`` and ``v_proj`` takes fewer multiplications."""
-        if not (self.of_keys.commutes_with_channels and self.of_values.commutes_with_channels):
+    def compresses_first(self, source: Source, has_heads: bool) -> bool:
+        """Whether compressing the inputs before their linear maps takes fewer multiplications."""
+        if source.maps is None or not (self.key.commutes_with_channels and self.value.commutes_with_channels):
             return False
-        # A compiled graph serves many lengths: deciding on the actual one would tie the graph to it.
-        length = self.of_keys.max_len if records_a_graph() else length
-        counted = count_multiplications(
-            length,
-            self.of_keys.reached(length),
-            [(linear.in_features, linear.out_features) for linear in (attention.k_proj, attention.v_proj)],
-            slots_of_position=self.of_keys.slots_of_position,
-            one_compressed=self.is_one and same_source,
-            has_positions=has_positions,
+        products = SlotProducts(
+            slots=self.key.reached,
+            widths=source.maps.widths,
+            slots_of_position=self.key.slots_of_position,
+            one_compressed=self.is_one and source.is_one_input,
+            has_positions=has_heads,
         )
-        return counted.compress_first < counted.project_last
+        return compresses_first(source.length, self.key.max_len, products)
 
     def compress(self, inputs: Pair, sequences: Pair, padding: Padding | None) -> Pair:
         """Slots of ``sequences``, which are the inputs or the heads made of them."""
         scored = self.scored(inputs, sequences)
         if self.is_one:
-            slots = self.of_keys.slots_of(scored.key, _once(sequences), padding)
+            slots = self.key.slots_of(scored.key, one_sequence(sequences), padding)
             return Pair(slots[0], slots[-1])
-        slots_k = self.of_keys.slots_of(scored.key, [sequences.key], padding)
-        return Pair(slots_k[0], self.of_values.slots_of(scored.value, [sequences.value], padding)[0])
+        slots_k = self.key.slots_of(scored.key, [sequences.key], padding)
+        slots_v = self.value.slots_of(scored.value, [sequences.value], padding)
+        return Pair(slots_k[0], slots_v[0])
 
-    def compress_inputs(self, attention: Heads, inputs: Pair, padding: Padding | None) -> Pair:
+    def compress_inputs(self, inputs: Pair, maps: HeadMaps, padding: Padding | None) -> Pair:
         """Keys and values ``(B, H, K, D)`` of slots of the inputs, compressed before their channels are mixed."""
         dense = [x for x in self if isinstance(x, SequenceProjection) and x.projection in DENSE]
         if len(dense) < 2 or any(does_more_than_forward(x) for x in dense) or inputs.value is not inputs.key:
             slots = self.compress(inputs, inputs, padding)
-            masses = self.masses(attention, inputs.key, padding)
-        else:  # E and F as one matrix: the sequence is read once
-            for each in dense:
-                check_length(length_of(inputs.key, padding), each.max_len)
-            matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
-            if _has_bias(attention):
-                both = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
-                slots, masses = (self._parts(x) for x in both)
-            else:
-                slots, masses = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling)), None
-        return self.heads_of_slots(attention, slots, masses, padding)
+            return self.heads_of_slots(slots, self.masses(inputs.key, padding, maps), maps, padding)
+        for projection in dense:  # E and F as one matrix: the sequence is read once
+            check_length(length_of(inputs.key, padding), projection.max_len)
+        matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
+        if maps.has_bias:
+            slots_and_mass = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
+            slots, masses = (self._parts(x) for x in slots_and_mass)
+            return self.heads_of_slots(slots, masses, maps, padding)
+        slots = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling))
+        return self.heads_of_slots(slots, None, maps, padding)
 
-    def _parts(self, of_both: Tensor) -> Pair:
-        """What belongs to keys and to values, of slots ``(B, K, C)`` or masses ``(B, K)`` of E and F side by side."""
-        if self.is_one:
-            return Pair(of_both, of_both)
-        return Pair(*torch.split(of_both, [self.of_keys.k, self.of_values.k], dim=1))
-
-    def masses(self, attention: Heads, sequence: Tensor, padding: Padding | None) -> Pair | None:
+    def masses(self, sequence: Tensor, padding: Padding | None, maps: HeadMaps) -> Pair | None:
         """What the weights of each slot add up to, ``(B or 1, K)``.
 
         None for maps chosen by the input, where it is 1 or, without tokens, 0, and where no bias is multiplied by it.
         """
         fixed = [x for x in self if isinstance(x, SequenceProjection)]
-        if len(fixed) < 2 or not _has_bias(attention):
+        if len(fixed) < 2 or not maps.has_bias:
             return None
-        of_keys = fixed[0].mass(sequence, padding)
-        return Pair(of_keys, of_keys if self.is_one else fixed[1].mass(sequence, padding))
+        mass_k = fixed[0].mass(sequence, padding)
+        return Pair(mass_k, mass_k if self.is_one else fixed[1].mass(sequence, padding))
 
-    def heads_of_slots(self, attention: Heads, slots: Pair, masses: Pair | None, padding: Padding | None) -> Pair:
+    def heads_of_slots(self, slots: Pair, masses: Pair | None, maps: HeadMaps, padding: Padding | None) -> Pair:
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
-        linears = attention.k_proj, attention.v_proj
+        linears = maps.key, maps.value
         if masses is not None:
             mapped = run_linears_on_sums(linears, slots, masses)
         else:
-            mapped = [run_linear(*each) for each in zip(linears, slots, strict=True)]
+            mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
             if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
-                empty = padding.once("rows without tokens", lambda: padding.tokens == 0)
-                mapped = [zero_padding(x, empty) for x in mapped]
-        return Pair(*(attention.split_heads(x, attention.num_kv_heads) for x in mapped))
+                mapped = [zero_padding(x, padding.empty_rows) for x in mapped]
+        return maps.split(Pair(*mapped))
 
     def scored(self, inputs: Pair, sequences: Pair) -> Pair:
         """What a map that depends on the input looks at: each head's own keys and values, or the inputs."""
-        return inputs if self.of_keys.num_heads is None else sequences
+        return inputs if self.key.num_heads is None else sequences
+
+    def _parts(self, slots_or_mass: Tensor) -> Pair:
+        """What belongs to keys and to values, of slots ``(B, K, C)`` or masses ``(B, K)`` of E and F side by side."""
+        if self.is_one:
+            return Pair(slots_or_mass, slots_or_mass)
+        return Pair(*torch.split(slots_or_mass, [self.key.k, self.value.k], dim=1))
 
 
-class SlotsInTheMaking:
-    """The slots of keys and values, of a sequence that comes chunk by chunk."""
+class SlotReader:
+    """Makes the keys and values of slots of a sequence that comes chunk by chunk; in one chunk, as a rule.
 
-    def __init__(self, maps: SlotMaps, chunks: Chunks) -> None:
-        self.maps = maps
-        self._of_keys, self._of_values = (
-            (DynamicSlotsOfChunks if isinstance(each, DynamicProjection) else SlotsOfChunks)(each, chunks)  # type: ignore[arg-type]
-            for each in maps
-        )
+    Args:
+        has_heads: the heads of all positions are made in any case, for a window.
+    """
 
-    def add(self, chunk: slice, inputs: Pair, sequences: Pair) -> None:
-        """Take the positions of ``chunk``; arguments as those of :meth:`SlotMaps.compress`."""
-        scored = self.maps.scored(inputs, sequences)
-        if self.maps.is_one:
-            self._of_keys.add(chunk, scored.key, _once(sequences))
+    def __init__(self, maps: SlotMaps, source: Source, has_heads: bool) -> None:
+        self.maps, self.source = maps, source
+        self.compresses_first = maps.compresses_first(source, has_heads)
+        self._slots: Pair | None = None
+        self._chunks: list[ProjectedChunks | PooledChunks] = []
+
+    def add(self, chunk: slice, inputs: Pair, heads: Pair | None) -> None:
+        """Take a chunk; its heads where :attr:`compresses_first` is False."""
+        source, maps = self.source, self.maps
+        if source.is_whole(chunk) and self.compresses_first and source.maps is not None:
+            self._slots = maps.compress_inputs(inputs, source.maps, source.padding)
             return
-        self._of_keys.add(chunk, scored.key, [sequences.key])
-        self._of_values.add(chunk, scored.value, [sequences.value])
+        sequences = inputs if self.compresses_first or heads is None else heads
+        if source.is_whole(chunk):
+            self._slots = maps.compress(inputs, sequences, source.padding)
+            return
+        if not self._chunks:
+            self._chunks = [slots_of_chunks(one, source.like, source.padding) for one in dict.fromkeys(maps)]
+        scored, padding = maps.scored(inputs, sequences), source.padding_of(chunk)
+        if maps.is_one:
+            self._chunks[0].add(chunk, scored.key, one_sequence(sequences), padding)
+            return
+        self._chunks[0].add(chunk, scored.key, [sequences.key], padding)
+        self._chunks[1].add(chunk, scored.value, [sequences.value], padding)
 
-    def total(self) -> Pair:
-        """The slots that the whole sequence reaches."""
-        slots = self._of_keys.total()
-        return Pair(slots[0], slots[-1] if self.maps.is_one else self._of_values.total()[0])
+    def slots(self) -> Pair:
+        """Keys and values ``(B, H, ·, D)`` of the slots that the whole sequence reaches."""
+        if self._slots is not None:
+            return self._slots
+        totals = [chunks.total() for chunks in self._chunks]
+        slots, source = Pair(totals[0][0], totals[-1][-1]), self.source
+        if not self.compresses_first or source.maps is None:
+            return slots
+        masses = self.maps.masses(source.like, source.padding, source.maps)
+        return self.maps.heads_of_slots(slots, masses, source.maps, source.padding)
 
 
-def _has_bias(attention: Heads) -> bool:
-    """Whether a bias is added to keys or values."""
-    return attention.k_proj.bias is not None or attention.v_proj.bias is not None
-
-
-def _once(pair: Pair) -> list[Tensor]:
+def one_sequence(pair: Pair) -> list[Tensor]:
     """One sequence where both are the same."""
     return [pair.key] if pair.value is pair.key else [pair.key, pair.value]

@@ -1,0 +1,95 @@
+"""The context of causal Linformer attention: slots that are running means of what came before."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_linformer.functional.attention.softmax_parts import Slots
+from torch_linformer.functional.causal.attention import CausalCall, attend_causally
+from torch_linformer.functional.causal.state import CausalState
+from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.padding import Padding
+from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, HeadSizes
+from torch_linformer.nn.attention.full_context import read_positions
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.past import Past, at_positions
+from torch_linformer.nn.attention.source import Source
+from torch_linformer.nn.causal_projection import CausalProjection
+from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_k
+
+
+class CausalSlotContext(Context):
+    """K running means of the tokens up to the query's own, and the last tokens (``window``) and first ones themselves.
+
+    Of the first ``exact_first`` tokens a query sees those up to its own. Its weights are of slots, of these tokens, and
+    of the window: a token that is in both counts in the window.
+
+    Modules: ``running``, a :class:`CausalProjection`, or None with ``k=0``.
+    """
+
+    name = "causal attention, whose slots are running means"
+    options = frozenset({"window", "rotary_dim", "exact_first"})
+    causal = True
+    takes_pieces = True
+    no_mask = "a slot mixes all positions up to the query's own, so no score belongs to one (query, key) pair"
+
+    running: CausalProjection | None
+
+    def __init__(
+        self,
+        sizes: HeadSizes,
+        options: AttentionOptions = DEFAULTS,
+        max_len: int = 1,
+        k: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(sizes, options, max_len, k)
+        check_k(k, max_len, causal=True, window=self.window)
+        self.exact_first = options["exact_first"]
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.running = CausalProjection(k, sizes.num_heads, sizes.head_dim, max_len, **factory) if k > 0 else None
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.window is not None or self.exact_first > 0  # running means count the real tokens themselves
+
+    def reset_parameters(self) -> None:
+        if self.running is not None:
+            self.running.reset_parameters()
+
+    def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
+        return KeysAndValues(read_positions(self, source, shared_projection))
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        past, padding = call.past, read.slots.padding
+        piece = padding if isinstance(padding, Padding) and padding.is_piece else None
+        if piece is not None:
+            past = Past(self._received(read.slots, piece, queries.shape[1]))
+        queries, keys, values = at_positions(self.rotary_dim, queries, read.slots, past)
+        before = None if past is None else past.state
+        assert before is None or isinstance(before, CausalState)
+        output, weights, state = attend_causally(
+            queries,
+            keys,
+            values,
+            None if self.running is None else self.running(keys),
+            window=self.window,
+            exact_first=self.exact_first,
+            padding_mask=mask_of(padding),
+            call=CausalCall(before, call.dropout_p, call.need_weights),
+        )
+        if past is not None:
+            past.state = state
+        if piece is not None and before is not None:
+            output = piece.hand_on(state.like(before), output)
+        return output, weights
+
+    def _received(self, positions: Slots, piece: Padding, heads: int) -> CausalState:
+        """The state after the pieces of the rows before this one."""
+        keys, values = (x[:, :1].expand(-1, heads, -1, -1) for x in positions[:2])  # only their sizes
+        empty = CausalState.empty(keys, values, self.k, self.window, self.exact_first)
+        return CausalState(*piece.received(empty.tensors(), positions.keys))

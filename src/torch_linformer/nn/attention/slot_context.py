@@ -1,0 +1,266 @@
+"""The context of Linformer attention: K slots that a map makes of the whole sequence."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_linformer.functional.attention.exact_tokens import ExactPlaces, check_exact_tokens, find_exact_tokens
+from torch_linformer.functional.attention.operation import attend
+from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
+from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, HeadSizes
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.slot_maps import SlotMaps, SlotReader
+from torch_linformer.nn.attention.source import Pair, Source
+from torch_linformer.nn.maps import SequenceMap, build_map
+from torch_linformer.nn.options import (
+    COUNTED,
+    DEFAULTS,
+    DENSE,
+    ONE_MAP,
+    PARAMETERLESS,
+    PER_HEAD,
+    AttentionOptions,
+    check_k,
+)
+
+LEAST_TOKENS = 1e-6  # that a slot counts for: empty ones are masked, and have a logarithm
+
+
+class SlotTerms(nn.Module):
+    """What is learned of each slot beside its map: added to its keys, its values and its scores.
+
+    A module that is called, so that whoever moves or gathers parameters at calls finds these.
+
+    Parameters: ``bias_k`` and ``bias_v``, ``(Hkv, K, D)``, and ``mass``, ``(Hkv, K)``, each or None.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], has_bias: bool, has_mass: bool, **factory: Any) -> None:
+        super().__init__()
+        self.bias_k = nn.Parameter(torch.zeros(shape, **factory)) if has_bias else None
+        self.bias_v = nn.Parameter(torch.zeros(shape, **factory)) if has_bias else None
+        self.mass = nn.Parameter(torch.zeros(shape[:2], **factory)) if has_mass else None
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, slots: Slots) -> Slots:
+        """The slots that a sequence reaches with these terms."""
+        keys, values, padding, score_bias = slots
+        reached = keys.shape[2]
+        if self.bias_k is not None and self.bias_v is not None:
+            keys = keys + self.bias_k[:, :reached]
+            # A slot without a token is nothing, and its bias too: a row with only padding attends to all of them.
+            values = zero_padding(values + self.bias_v[:, :reached], mask_of(padding))
+        if self.mass is not None and score_bias is not None:
+            score_bias = score_bias + self.mass[:, :reached]
+        return Slots(keys, values, padding, score_bias)
+
+
+class SlotContext(Context):
+    """K slots, each a mixture of all positions; with a ``window`` the positions near the query, and the exact tokens.
+
+    Modules: ``proj_k`` and ``proj_v``, E and F, each a map of positions to slots or None (E = F has only the first);
+    and ``slot_terms``, what is learned of each slot beside its map, or None.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.nn.attention.context import HeadSizes
+        >>> from torch_linformer.nn.attention.slot_context import SlotContext
+        >>> from torch_linformer.nn.options import DEFAULTS
+        >>> options = {**DEFAULTS, "projection": "dynamic", "sharing": "kv_per_head", "window": 8}
+        >>> context = SlotContext(HeadSizes.of_heads(4, 16), options, max_len=4096, k=64)
+        >>> query, key, value = torch.randn(3, 2, 4, 1000, 16)  # heads that another module has made
+        >>> context(query, key, value)[0].shape
+        torch.Size([2, 4, 1000, 16])
+    """
+
+    name = "slots of the whole sequence"
+    takes_pieces = True
+    options = frozenset(
+        {"projection", "sharing", "length_scaling", "window", "slot_bias", "slot_mass", "exact_first", "exact_last"}
+    )
+    no_mask = "a slot mixes all positions, so no score belongs to one (query, key) pair"
+
+    proj_k: SequenceMap | None
+    proj_v: SequenceMap | None
+    slot_terms: SlotTerms | None
+
+    def __init__(
+        self,
+        sizes: HeadSizes,
+        options: AttentionOptions = DEFAULTS,
+        max_len: int = 1,
+        k: int = 1,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(sizes, options, max_len, k)
+        check_k(k, max_len, window=self.window)
+        check_exact_tokens(options["exact_first"], options["exact_last"], max_len)
+        if options["sharing"] == "layerwise":
+            raise ValueError(
+                "sharing='layerwise' shares one projection among layers, so a lone layer cannot own it: "
+                "use LinformerEncoder, or sharing='kv' for one projection in this layer"
+            )
+        self.projection = options["projection"]
+        self.exact_first, self.exact_last = options["exact_first"], options["exact_last"]
+        self.mass = options["slot_mass"] if k > 0 else "none"
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.proj_k, self.proj_v = self._build_maps(options, factory)
+        has_bias, has_mass = options["slot_bias"] and k > 0, self.mass == "learned"
+        shape = sizes.num_kv_heads, k, sizes.head_dim
+        self.slot_terms = SlotTerms(shape, has_bias, has_mass, **factory) if has_bias or has_mass else None
+
+    def _build_maps(
+        self, options: AttentionOptions, factory: dict[str, Any]
+    ) -> tuple[SequenceMap | None, SequenceMap | None]:
+        """E and F; None where there is none, and for F where it is E."""
+        if self.projection is None or self.k == 0:
+            return None, None
+        sizes, sharing = self.sizes, options["sharing"]
+        per_head = sharing in PER_HEAD
+        scored_k, scored_v = (sizes.head_dim,) * 2 if per_head else (sizes.key_width, sizes.value_width)
+        map_options = {"projection": self.projection, "length_scaling": options["length_scaling"], **factory}
+        map_options["num_heads"] = sizes.num_kv_heads if per_head else None
+        proj_k = build_map(self.max_len, self.k, scored_k, **map_options)
+        if sharing in ONE_MAP or self.projection in PARAMETERLESS:
+            return proj_k, None
+        return proj_k, build_map(self.max_len, self.k, scored_v, **map_options)
+
+    @classmethod
+    def unused_options(cls, options: AttentionOptions) -> list[str]:
+        projection, without = options["projection"], list[str]()
+        if projection is None or projection in PARAMETERLESS:
+            without = ["sharing"]  # no parameters of its own to share
+        if projection not in DENSE:
+            without.append("length_scaling")
+        if projection is not None and projection not in COUNTED:
+            without.append("slot_mass")
+        unused = [name for name in without if options[name] != DEFAULTS[name]]  # type: ignore[literal-required]
+        return [*super().unused_options(options), *unused]
+
+    @classmethod
+    def describe(cls, options: AttentionOptions) -> str:
+        projection = options["projection"]
+        return cls.name if projection is None else f"slots made by projection={projection!r}"
+
+    @property
+    def is_ordered(self) -> bool:
+        return True
+
+    @property
+    def moves_keys(self) -> bool:
+        # A dense map finds the row of each real token, wherever it stands.
+        return self.window is not None or self.exact_first + self.exact_last > 0 or self.projection not in DENSE
+
+    @property
+    def is_aligned(self) -> bool:
+        return self.window is not None
+
+    @property
+    def reach(self) -> int:
+        """Positions that a window holds on either side of its query."""
+        return 0 if self.window is None else self.window // 2
+
+    def reset_parameters(self) -> None:
+        for module in (self.proj_k, self.proj_v, self.slot_terms):
+            if module is not None:
+                module.reset_parameters()
+
+    def maps(self, shared: SequenceMap | None = None) -> SlotMaps:
+        """Its own E and F, or the map that it is handed."""
+        if self.proj_k is not None and shared is not None:
+            raise ValueError("this attention owns its maps: shared_projection belongs to one with projection=None")
+        proj_k = shared if self.proj_k is None else self.proj_k
+        if proj_k is None:
+            raise ValueError("this attention owns no projection (projection=None): pass shared_projection")
+        return SlotMaps(proj_k, proj_k if self.proj_v is None else self.proj_v)
+
+    def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
+        has_window = self.window is not None
+        reader = None if self.k == 0 else SlotReader(self.maps(shared_projection), source, has_window)
+        needs_heads = has_window or (reader is not None and not reader.compresses_first)
+        window_heads: list[Pair] = []
+        for chunk in source.chunks(1 if reader is None else reader.maps.key.chunk_multiple):
+            inputs = source.inputs(chunk)
+            heads = source.heads(inputs) if needs_heads else None
+            if heads is not None and has_window:
+                window_heads.append(heads)
+            if reader is not None:
+                reader.add(chunk, inputs, heads)
+        window = self._window(window_heads, source.padding) if has_window else None
+        exact = None
+        if self.exact_first + self.exact_last > 0:
+            places = find_exact_tokens(source.like, source.padding, self.exact_first, self.exact_last)
+            exact = _exact_tokens(source, places)
+            if window is not None:  # these tokens count once
+                window = window._replace(padding=places.hidden(source.like.shape[1], self.reach))
+        if reader is None:
+            return KeysAndValues(self._no_slots(source.like), exact, window)
+        return KeysAndValues(self._slots(reader, source), exact, window, reader.maps.key.k)
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        window = read.window
+        if window is not None and call.start > 0:
+            window = _around(window, call.start, queries.shape[2])
+        output, weights = attend(
+            queries,
+            read.slots if self.slot_terms is None else self.slot_terms(read.slots),
+            exact=read.exact,
+            window=window,
+            dropout_p=call.dropout_p,
+            need_weights=call.need_weights,
+        )
+        return output, None if weights is None else read.over_all_slots(weights)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, max_len={self.max_len}, k={self.k}, window={self.window}"
+
+    def _slots(self, reader: SlotReader, source: Source) -> Slots:
+        """The slots that a sequence reaches, so that a short text pays for no more."""
+        keys, values = reader.slots()
+        projection, bias = reader.maps.key, None
+        if self.mass != "none":
+            tokens = projection.tokens_of_slots(source.like, source.padding)
+            tokens = tokens.to(torch.promote_types(keys.dtype, torch.float32))
+            bias = tokens.clamp(min=LEAST_TOKENS).log().to(keys.dtype).unsqueeze(1)
+        return Slots(keys, values, projection.slot_padding(source.like, source.padding), bias)
+
+    def _no_slots(self, like: Tensor) -> Slots:
+        empty = like.new_zeros(like.shape[0], self.sizes.num_kv_heads, 0, self.sizes.head_dim)
+        return Slots(empty, empty)
+
+    def _window(self, heads: list[Pair], padding: Padding | None) -> Window:
+        """Keys and values of all positions of the rows that queries here can see."""
+        keys, values = heads[0] if len(heads) == 1 else (torch.cat(x, dim=2) for x in zip(*heads, strict=True))
+        if padding is None or not padding.is_piece:
+            return Window(keys, values, self.reach, padding)
+        keys_and_values = padding.around(torch.cat([keys, values], dim=-1), self.reach)
+        keys, values = torch.split(keys_and_values, [keys.shape[-1], values.shape[-1]], dim=-1)
+        before = min(self.reach, padding.start)
+        return Window(keys, values, self.reach, padding.mask_around(self.reach), before)
+
+
+def _exact_tokens(source: Source, places: ExactPlaces) -> ExactTokens:
+    """In a row without tokens all that is attended to is missing: its values are zeros."""
+    keys, values = source.tokens(places)
+    return ExactTokens(keys, zero_padding(values, mask_of(places.missing)), places.missing)
+
+
+def _around(window: Window, start: int, length: int) -> Window:
+    """What ``length`` queries from position ``start`` on see of a window that was read for all positions."""
+    position = window.offset + start
+    first, last = max(0, position - window.reach), position + length + window.reach
+    mask = mask_of(window.padding)
+    return Window(
+        window.keys[:, :, first:last],
+        window.values[:, :, first:last],
+        window.reach,
+        None if mask is None else mask[:, first:last],
+        position - first,
+    )
