@@ -197,7 +197,7 @@ def build(task: Task, variant: str, length: int) -> Model:
 def groups(model: Model, peak_rate: float) -> list[dict[str, Any]]:
     """All parameters but those that make slots, and these, with their rates."""
     own = {id(weight) for each in maps_in(model) for weight in each.parameters()}
-    own |= {id(weight) for name, weight in model.named_parameters() if name.endswith("slot_mass")}
+    own |= {id(weight) for name, weight in model.named_parameters() if name.endswith("slot_terms.mass")}
     kind = "dynamic" if any(isinstance(each, DynamicProjection) for each in maps_in(model)) else "linear"
     return [
         {

@@ -41,10 +41,10 @@ class AttentionOptions(TypedDict, total=False):
             otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
         rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
             even; see ``torch_linformer.functional.rotary.rotate``.
-        slot_bias: parameters ``slot_bias_k`` and ``slot_bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
+        slot_bias: parameters ``bias_k`` and ``bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
         slot_mass: a slot that stands for m tokens has log m added to its scores: ``none``, ``fixed``, or ``learned``,
-            plus a parameter ``slot_mass`` ``(num_kv_heads, K)``, 0 at first. For slots of windows and ``dynamic`` ones.
+            plus a parameter ``mass`` ``(num_kv_heads, K)``, 0 at first. For slots of windows and ``dynamic`` ones.
         exact_first: the first tokens, which every query also attends to themselves, in the same softmax (``[CLS]``);
             with ``causal`` those up to the query's own (attention sinks). In a window none counts twice.
         exact_last: the last tokens likewise (``[SEP]``); not in causal attention.
