@@ -51,8 +51,8 @@ def test_adapters_take_part_in_either_order_of_the_products(options):
         inject_adapter_in_model(LoraConfig(r=2, target_modules=["k_proj", "v_proj"], **options), attention)
         generator = torch.Generator().manual_seed(1)
         for name, parameter in attention.named_parameters():
-            if name.startswith("proj_"):
-                parameter.copy_(weights[0 if name.startswith("proj_k") else 1])
+            if name.startswith("context.proj_"):
+                parameter.copy_(weights[0 if name.startswith("context.proj_k") else 1])
             else:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
         outputs.append(attention(x, x, x, mask)[0])
