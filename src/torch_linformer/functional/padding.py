@@ -102,6 +102,8 @@ class Padding(Mask):
     @kept
     def up_to(self) -> Tensor:
         """Real tokens up to each position and with it, ``(B, N)``."""
+        if records_a_graph():  # OpenVINO adds bools to a bool
+            return self.real.long().cumsum(dim=-1)
         return self.real.cumsum(dim=-1)
 
     @property

@@ -150,7 +150,7 @@ class Context(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_padding_mask: Tensor | None = None,
+        key_padding_mask: Tensor | Padding | None = None,
         *,
         call: Call = CALL,
         shared_projection: SequenceMap | None = None,
@@ -161,7 +161,7 @@ class Context(nn.Module):
             query: ``(B, H, N, D)``.
             key: ``(B, Hkv, N, D)``; so is ``value``.
             key_padding_mask: bool ``(B, N)``, True at padding, on any side and between real tokens. What stands there
-                changes nothing.
+                changes nothing. A :class:`Padding` keeps what several layers ask about the mask.
             call: dropout, weights, and the past of a causal context.
             shared_projection: the map to slots of a context without its own.
 
@@ -174,7 +174,9 @@ class Context(nn.Module):
         if query.shape[2] != key.shape[2] or key.shape != value.shape or query.dim() != 4:
             shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
             raise ValueError(f"query, key and value must be (B, H, N, D) of one sequence, got {shapes}")
-        padding = None if key_padding_mask is None else Padding(key_padding_mask, in_order=not self.is_ordered)
+        padding = key_padding_mask
+        if isinstance(padding, Tensor):
+            padding = Padding(padding, in_order=not self.is_ordered)
         keys, values, key_padding = self.put_in_order(key, value, padding)
         if padding is not None:
             query = padding.justify(query) if self.moves_queries else padding.clean(query)

@@ -1,0 +1,191 @@
+"""The classes of linear encoders: each is the class of transformers whose attention it replaces, made when needed.
+
+A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it is; ``encoder_class`` in its
+``config.json`` says of which class of transformers. So one registration opens all of them by the Auto classes.
+"""
+
+import importlib
+from dataclasses import fields
+from functools import cache
+from typing import Any, ClassVar, cast
+
+import transformers
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.models.auto import modeling_auto
+
+from torch_linformer.encoders.attentions import FoundAttention
+from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.encoders.interface import ATTENTION
+from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.nn.attention.slot_context import SlotTerms
+from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
+
+MODEL_TYPE = "linear_encoder"
+PREFIX = "Linear"  # of the names of classes
+AUTO_CLASSES = [
+    auto
+    for auto in vars(modeling_auto).values()
+    if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
+]
+
+
+class LinearConfig(PreTrainedConfig):
+    """The configuration of a linear encoder: that of the original, and what its attentions are.
+
+    ``linformer`` holds the fields of :class:`~torch_linformer.encoders.options.LinearOptions` as ``options``, and as
+    ``attentions`` the heads of each attention, by the name of its module in the base model.
+    """
+
+    model_type: ClassVar[str] = MODEL_TYPE
+    encoder_class: ClassVar[type[PreTrainedModel]]
+    linformer: dict[str, Any] | None = None
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """The configuration of the encoder that ``config_dict`` names, whose class this makes and registers."""
+        if cls is LinearConfig:
+            return linear_config(_named_class(config_dict.get("encoder_class"))).from_dict(config_dict, **kwargs)
+        known = {name: value for name, value in config_dict.items() if name not in ("encoder_class", "model_type")}
+        return super().from_dict(known, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        written: dict[str, Any] = super().to_dict()
+        return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        written: dict[str, Any] = super().to_diff_dict()
+        return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
+
+    @property
+    def _linear(self) -> dict[str, Any]:
+        if self.linformer is None:
+            raise ValueError("config.json says nothing of linformer: make such a model by torch_linformer.linearize")
+        return self.linformer
+
+    @property
+    def linear_options(self) -> LinearOptions:
+        options: dict[str, Any] = self._linear["options"]
+        unknown = sorted(options.keys() - {field.name for field in fields(LinearOptions)})
+        if unknown:
+            raise ValueError(f"config.json: {unknown[0]} is no option of a linear encoder here: update torch-linformer")
+        return LinearOptions(**options)
+
+    @property
+    def attentions(self) -> dict[str, FoundAttention]:
+        return {name: FoundAttention(*sizes) for name, sizes in self._linear["attentions"].items()}
+
+
+class LinearEncoder(PreTrainedModel):
+    """An encoder of transformers whose attentions own what they attend to; a base beside the original's class."""
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        if config._attn_implementation not in (None, ATTENTION):
+            raise ValueError(
+                f"attn_implementation={config._attn_implementation!r} is not for a linear encoder, whose attention is "
+                f"{ATTENTION!r}: leave it out"
+            )
+        config._attn_implementation = ATTENTION
+        super().__init__(config, *args, **kwargs)
+        options = config.linear_options
+        for name, found in config.attentions.items():
+            module = cast(nn.Module, self.base_model).get_submodule(name)
+            setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))
+
+    def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+        """Only ``linformer``."""
+        if attn_implementation != ATTENTION:
+            raise ValueError(f"the attention of a linear encoder is {ATTENTION!r}, not {attn_implementation!r}")
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        init_slots(module)
+
+
+def init_slots(module: nn.Module) -> None:
+    """Give the parameters of slots their first values, but not those that a checkpoint has given values."""
+    if isinstance(module, DynamicProjection):
+        init.normal_(module.weight, mean=0.0, std=STD)
+        init.zeros_(module.shift)
+        init.zeros_(module.log_steepness)
+    if isinstance(module, SlotTerms):
+        for parameter in module.parameters():
+            init.zeros_(parameter)
+
+
+def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
+    """The linear class of a class of transformers."""
+    return _linear(original, linear_config(body_of(original)))
+
+
+@cache
+def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
+    body = {"config_class": config, "__module__": __name__}
+    return cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+
+
+@cache
+def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
+    """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
+    original = cast(type[PreTrainedConfig], body.config_class)
+    made = cast(
+        type[LinearConfig],
+        type(PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}),
+    )
+    for auto in AUTO_CLASSES:
+        opened = _opened_by(auto, original)
+        if auto is transformers.AutoModel or (opened is not None and body_of(opened) is body):
+            auto.register(made, _linear(opened if opened is not None and body_of(opened) is body else body, made))
+    return made
+
+
+def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
+    """The class below the head of a model class; an encoder that no Auto class opens, such as Whisper's, is its own."""
+    original = cast(type[PreTrainedConfig], model_class.config_class)
+    opened = _opened_by(transformers.AutoModel, original)
+    known = any(_opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
+    return opened if known and opened is not None else model_class
+
+
+def _opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+    if config not in auto._model_mapping:
+        return None
+    opened = auto._model_mapping[config]
+    return opened[0] if isinstance(opened, (tuple, list)) else opened
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _named_class(name: object) -> type[PreTrainedModel]:
+    """The class that a ``config.json`` names, which is one of transformers, whoever wrote the file."""
+    module, _, kind = str(name).rpartition(".")
+    found = None
+    if module.startswith("transformers.models."):
+        try:
+            found = getattr(importlib.import_module(module), kind, None)
+        except ImportError:
+            found = None
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+        raise ValueError(
+            f"config.json: encoder_class {name!r} is no model of transformers {transformers.__version__}; update "
+            "transformers, or copy the folder again"
+        )
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """A class by its name, for whoever unpickles a model or a configuration."""
+    original = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
+    if isinstance(original, type) and issubclass(original, PreTrainedModel):
+        return linear_class(original)
+    if isinstance(original, type) and issubclass(original, PreTrainedConfig):
+        body = _opened_by(transformers.AutoModel, original)
+        if body is not None:
+            return linear_config(body)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+AutoConfig.register(MODEL_TYPE, LinearConfig, exist_ok=True)

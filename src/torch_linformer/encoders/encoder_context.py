@@ -1,0 +1,117 @@
+"""What one attention of a linear encoder attends to: slots, exact tokens and a window, or all of a short row."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.padding import Padding
+from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
+from torch_linformer.nn.attention.full_context import FullContext
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.maps import SequenceMap
+
+Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values
+
+
+class EncoderContext(SlotContext):
+    """The context of an encoder's attention, in which a row of few real tokens attends to all of them.
+
+    A padded batch gives each row what it gets alone: its own tokens decide, not the batch.
+
+    Args:
+        sizes: of the attention's heads.
+        options: of the encoder.
+        sliding_window: of a layer that was local before: a query sees the positions fewer than this away, and gets no
+            slots and no exact tokens.
+        device: of the parameters, and
+        dtype: theirs.
+    """
+
+    def __init__(
+        self, sizes: HeadSizes, options: LinearOptions, sliding_window: int | None = None, **factory: Any
+    ) -> None:
+        local = sliding_window is not None
+        if sliding_window is not None:
+            options = options.local(sliding_window)
+        super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
+        self.exact_below = 0 if local else options.exact_below
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | Padding | None = None,
+        *,
+        call: Call = CALL,
+        shared_projection: SequenceMap | None = None,
+    ) -> Attended:
+        """As in :class:`~torch_linformer.nn.attention.context.Context`; weights of short rows are ``(B, H, N, N)``.
+
+        Raises:
+            ValueError: weights are asked for, and some rows are short and others are not.
+        """
+        padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
+        heads = query, key, value
+        if key.shape[2] <= self.exact_below:
+            return FullContext(self.sizes)(*heads, padding, call=call)
+        if padding is None or self.exact_below == 0:
+            return super().forward(*heads, padding, call=call)
+        if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
+            raise ValueError(
+                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and attend "
+                "to all of them, and others attend to slots: give both in batches of their own"
+            )
+        if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
+            is_short = padding.tokens <= self.exact_below
+            long, weights = super().forward(*heads, padding, call=call)
+            return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
+        rows = padding.derive(_split, self.exact_below)
+        if rows.short is None:
+            return super().forward(*heads, padding, call=call)
+        if rows.long is None:
+            return self._read_exactly(heads, padding, call), None
+        short = self._read_exactly(rows.short.of(heads), rows.short.padding, call)
+        long, _ = super().forward(*rows.long.of(heads), rows.long.padding, call=call)
+        return torch.cat([short, long]).index_select(0, rows.back), None
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, exact_below={self.exact_below}"
+
+    def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
+        """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
+        length = heads[0].shape[2]
+        first: list[Tensor] = [padding.justify(x)[:, :, : self.exact_below] for x in heads]
+        cut = Padding(padding.trailing[:, : self.exact_below], in_order=True)
+        output: Tensor = FullContext(self.sizes)(*first, cut, call=call)[0]
+        return padding.restore(F.pad(output, (0, 0, 0, length - output.shape[2])))
+
+
+class Rows(NamedTuple):
+    """Some rows of a batch: their numbers, and their padding."""
+
+    index: Tensor
+    padding: Padding
+
+    def of(self, heads: Heads) -> Heads:
+        query, key, value = (x.index_select(0, self.index) for x in heads)
+        return query, key, value
+
+
+class SplitRows(NamedTuple):
+    """The short and the long rows of a batch, None where there are none, and the way back from one after the other."""
+
+    short: Rows | None
+    long: Rows | None
+    back: Tensor
+
+
+def _split(padding: Padding, exact_below: int) -> SplitRows:
+    is_short = padding.tokens.squeeze(-1) <= exact_below
+    numbers = [chosen.nonzero().squeeze(-1) for chosen in (is_short, ~is_short)]
+    rows = [Rows(x, Padding(padding.mask[x], padding.in_order)) if len(x) else None for x in numbers]
+    return SplitRows(rows[0], rows[1], torch.argsort(torch.cat(numbers)))

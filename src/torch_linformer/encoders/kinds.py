@@ -1,0 +1,42 @@
+"""Which encoders can be linear, told from the configuration before any weight is read."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+RELATIVE = "scores depend on the distance to a key, for N × N pairs, and a slot has no distance"
+OWN = "its attention is its own and does not go through transformers' attention interface"
+REFUSED = {
+    "deberta": RELATIVE,
+    "deberta-v2": RELATIVE,
+    "t5": RELATIVE,
+    "mt5": RELATIVE,
+    "umt5": RELATIVE,
+    "longformer": "it is linear already, by windows and global tokens",
+    "big_bird": "it is linear already, by blocks",
+    "linformer": "is a Linformer already",
+    "linear_encoder": "is linear already",
+}
+OWN_ATTENTION = ("mpnet",)  # replaced module by module: see torch_linformer.encoders.mpnet
+
+
+def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | None = None) -> None:
+    """Raise ``ValueError``, in one line, for a model whose attention cannot be replaced by slots."""
+    kind = config.model_type
+    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    is_encoder_alone = model_class is not None and model_class.__name__.endswith("Encoder")
+    if kind in REFUSED:
+        raise ValueError(f"{source} ({kind}): {REFUSED[kind]}")
+    if config.is_encoder_decoder and not is_encoder_alone:
+        raise ValueError(
+            f"{source} ({kind}) is an encoder-decoder: its encoder alone can be linear, linearize(model.get_encoder())"
+        )
+    if decodes or getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        raise ValueError(
+            f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and a slot mixes all positions"
+        )
+    if kind not in OWN_ATTENTION and any(
+        getattr(config, name, None) for name in ("relative_attention", "relative_attention_num_buckets")
+    ):
+        raise ValueError(f"{source} ({kind}): {RELATIVE}")

@@ -1,0 +1,119 @@
+"""A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
+
+from dataclasses import asdict, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from torch_linformer.encoders.attentions import find_attentions
+from torch_linformer.encoders.classes import LinearEncoder, linear_class
+from torch_linformer.encoders.interface import ATTENTION
+from torch_linformer.encoders.kinds import check_kind
+from torch_linformer.encoders.options import EXACT_BELOW, LinearOptions, Projection
+from torch_linformer.encoders.positions import Positions
+from torch_linformer.nn.options import default_k
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+def linearize(
+    model: Model,
+    k: int | None = None,
+    window: int | None = 128,
+    *,
+    max_length: int | None = None,
+    exact_first: int | None = None,
+    exact_last: int | None = None,
+    exact_below: int = EXACT_BELOW,
+    projection: Projection = "dynamic",
+) -> Model:
+    r"""A copy of an encoder of transformers whose attention takes time and memory linear in the length.
+
+    In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses,
+    with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
+    their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a few thousand numbers a
+    layer that begin as means of segments and are to be trained: see :func:`torch_linformer.distill`.
+
+    The copy is of a class of its own, a subclass of the original's: ``LinearBertModel``. ``save_pretrained`` writes a
+    folder that the Auto classes open once ``torch_linformer`` is imported.
+
+    Args:
+        model: with or without a head; its self-attention is bidirectional and goes through the attention interface of
+            transformers, or is MPNet's. It is not changed.
+        k: slots K, min(256, max_length / 4) by default; 0 for none.
+        window: tokens near each that it sees themselves, half of them on either side; None for none.
+        max_length: tokens read at once, by default as many as the original reads. Learned positions beyond those
+            repeat the original's; rotary ones go on, beyond what they were trained for.
+        exact_first: the first tokens, which all others see themselves; by default ``[CLS]``, or the class token and
+            registers of an image.
+        exact_last: the last ones; by default ``[SEP]``.
+        exact_below: rows of at most this many tokens attend to all of them, as in the original.
+        projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
+
+    Raises:
+        ValueError: for a model whose attention cannot be replaced, or a number out of range.
+
+    Example:
+        >>> import torch_linformer
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(num_hidden_layers=2, max_position_embeddings=64))
+        >>> linear = torch_linformer.linearize(model, k=64, max_length=4096)
+        >>> type(linear).__name__, linear.config.max_position_embeddings
+        ('LinearBertModel', 4096)
+    """
+    check_kind(type(model).__name__, model.config, type(model))
+    base = cast(PreTrainedModel, model.base_model)
+    positions = Positions.of(base)
+    length = positions.longest if max_length is None else max_length
+    first, last = special_tokens(base)
+    options = LinearOptions(
+        k=default_k(length) if k is None else k,
+        window=window,
+        exact_first=first if exact_first is None else exact_first,
+        exact_last=last if exact_last is None else exact_last,
+        exact_below=exact_below,
+        projection=projection,
+        max_length=length,
+    )
+    return with_options(model, options, positions)
+
+
+def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:
+    """The linear model of a model, linear or not, with these options; slots that do not fit the old ones are new."""
+    base = cast(PreTrainedModel, model.base_model)
+    positions = positions or Positions.of(base)
+    is_linear = isinstance(model, LinearEncoder)
+    made = type(model) if is_linear else linear_class(type(model))
+    found = model.config.attentions if is_linear else find_attentions(base)
+    written = {**model.config.to_dict(), **positions.fields(options.max_length)}
+    config: Any = cast(Any, made.config_class).from_dict(written)
+    config.linformer = {"options": asdict(options), "attentions": {name: list(x) for name, x in found.items()}}
+    linear: Any = made(config)
+    linear.to(device=model.device, dtype=model.dtype)
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in linear.state_dict().items():
+            _fill(name, tensor, weights, positions)
+    cast(nn.Module, linear).train(model.training)
+    linear.name_or_path = model.name_or_path
+    return linear
+
+
+def _fill(name: str, tensor: Tensor, weights: dict[str, Tensor], positions: Positions) -> None:
+    is_slots = f".{ATTENTION}." in f".{name}"
+    if name in weights and weights[name].shape == tensor.shape:
+        tensor.copy_(weights[name])
+    elif name in weights and positions.is_table(name):
+        tensor.copy_(positions.extended(weights[name], len(tensor)))
+    elif not is_slots:
+        raise ValueError(f"{name} has no counterpart in the original")
+
+
+def special_tokens(base: PreTrainedModel) -> tuple[int, int]:
+    """How many tokens at the beginning and the end of an input belong to the model and not to what it reads."""
+    if base.main_input_name == "input_ids":
+        return 1, 1
+    has_class_token = any(name.endswith("cls_token") for name, _ in base.named_parameters())
+    return int(has_class_token) + (getattr(base.config, "num_register_tokens", None) or 0), 0
