@@ -20,31 +20,32 @@ PACKAGE = ROOT / "src" / "torch_linformer"
 LAYERS: dict[str, tuple[set[str], str | None]] = {
     "functional": (set(), None),
     "nn": ({"functional"}, None),
-    "models": ({"functional", "nn"}, "hf"),
+    "encoders": ({"functional", "nn"}, "hf"),
+    "models": ({"functional", "nn", "encoders"}, "hf"),
     "distributed": ({"functional"}, None),
     "reporting": (set(), "train"),
     "measuring": ({"functional", "nn", "reporting"}, "train"),
     "data": ({"errors", "reporting", "measuring"}, "train"),
-    "tasks": ({"errors", "models", "data"}, "train"),
-    "opening": ({"errors", "models", "reporting", "measuring", "data", "tasks"}, "train"),
+    "tasks": ({"errors", "encoders", "models", "data"}, "train"),
+    "opening": ({"errors", "encoders", "models", "reporting", "measuring", "data", "tasks"}, "train"),
     "training": (
-        {"errors", "models", "distributed", "reporting", "measuring", "data", "tasks", "opening"},
+        {"errors", "encoders", "models", "distributed", "reporting", "measuring", "data", "tasks", "opening"},
         "train",
     ),
     "adaptation": (
-        {"errors", "nn", "models", "reporting", "measuring", "data", "tasks", "opening", "training"},
+        {"errors", "nn", "encoders", "models", "reporting", "measuring", "data", "tasks", "opening", "training"},
         "train",
     ),
     # export and --engine ray alone need more than "train", and say so
-    "inference": ({"errors", "models", "reporting", "data", "tasks", "opening", "training"}, "onnx ray"),
+    "inference": ({"errors", "encoders", "models", "reporting", "data", "tasks", "opening", "training"}, "onnx ray"),
     "serving": ({"errors", "data", "opening", "inference"}, "serve"),
     # the page alone needs more than "train"
-    "analysis": ({"errors", "functional", "nn", "models", "reporting", "measuring", "data", "opening"}, "inspect"),
-    "bench": ({"functional", "nn", "models", "distributed", "reporting", "measuring"}, "bench"),
+    "analysis": ({"errors", "functional", "nn", "encoders", "models", "reporting", "measuring", "data", "opening"}, "inspect"),
+    "bench": ({"functional", "nn", "encoders", "models", "distributed", "reporting", "measuring"}, "bench"),
     "cli": (
         {
             "errors",
-            "models",
+            "encoders", "models",
             "reporting",
             "data",
             "tasks",

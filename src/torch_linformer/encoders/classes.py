@@ -35,12 +35,14 @@ class LinearConfig(PreTrainedConfig):
     """The configuration of a linear encoder: that of the original, and what its attentions are.
 
     ``linformer`` holds the fields of :class:`~torch_linformer.encoders.options.LinearOptions` as ``options``, and as
-    ``attentions`` the heads of each attention, by the name of its module in the base model.
+    ``attentions`` the heads of each attention, by the name of its module in the base model. ``pooling`` is what makes
+    embeddings of last hidden states.
     """
 
     model_type: ClassVar[str] = MODEL_TYPE
     encoder_class: ClassVar[type[PreTrainedModel]]
     linformer: dict[str, Any] | None = None
+    pooling: str = "mean"
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -57,6 +59,17 @@ class LinearConfig(PreTrainedConfig):
     def to_diff_dict(self) -> dict[str, Any]:
         written: dict[str, Any] = super().to_diff_dict()
         return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens read at once."""
+        return self.linear_options.max_length
+
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the labels, in the order of the logits."""
+        names: dict[int, str] = self.id2label
+        return [names[number] for number in sorted(names)]
 
     @property
     def _linear(self) -> dict[str, Any]:
@@ -134,7 +147,7 @@ def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
         type(PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}),
     )
     for auto in AUTO_CLASSES:
-        opened = _opened_by(auto, original)
+        opened = opened_by(auto, original)
         if auto is transformers.AutoModel or (opened is not None and body_of(opened) is body):
             auto.register(made, _linear(opened if opened is not None and body_of(opened) is body else body, made))
     return made
@@ -143,12 +156,13 @@ def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
 def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """The class below the head of a model class; an encoder that no Auto class opens, such as Whisper's, is its own."""
     original = cast(type[PreTrainedConfig], model_class.config_class)
-    opened = _opened_by(transformers.AutoModel, original)
-    known = any(_opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
+    opened = opened_by(transformers.AutoModel, original)
+    known = any(opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
     return opened if known and opened is not None else model_class
 
 
-def _opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+def opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+    """The class that an Auto class opens for a configuration of transformers."""
     if config not in auto._model_mapping:
         return None
     opened = auto._model_mapping[config]
@@ -157,6 +171,13 @@ def _opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedMode
 
 def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
+    """The class of that name, ``LinearBertModel``, among those that the Auto classes open; None where there is none."""
+    body = linear_class(config.encoder_class)
+    opened = [body, *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
+    return next((cast(type[LinearEncoder], kind) for kind in opened if kind is not None and kind.__name__ == name), None)
 
 
 def _named_class(name: object) -> type[PreTrainedModel]:
@@ -182,7 +203,7 @@ def __getattr__(name: str) -> Any:
     if isinstance(original, type) and issubclass(original, PreTrainedModel):
         return linear_class(original)
     if isinstance(original, type) and issubclass(original, PreTrainedConfig):
-        body = _opened_by(transformers.AutoModel, original)
+        body = opened_by(transformers.AutoModel, original)
         if body is not None:
             return linear_config(body)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
 from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.opening.model_folder import read_length
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 
@@ -36,7 +36,7 @@ class TaskPredictor:
         self.task = predicting_task(model, tokenizer)
         self.model = cast(nn.Module, model).to(device).eval()
         self.encode = self.task.encoder(
-            reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
+            read_length(model.config), overflow=overflow, stride=stride
         )
         self.windows = WindowReader(
             self.task.collate,

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.data.reading.sources import ask_hub
+from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.convert.state import refusal
@@ -82,7 +83,7 @@ def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -
 def longest_input(model: PreTrainedModel) -> int | None:
     """Tokens that a model reads at once; None where the model does not tell."""
     config: Any = model.config.get_text_config()
-    if isinstance(config, LinformerConfig):
+    if isinstance(config, (LinformerConfig, LinearConfig)):
         return config.longest_input
     longest: int | None = getattr(config, "max_position_embeddings", None)
     for name, module in model.named_modules():
