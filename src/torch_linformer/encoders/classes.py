@@ -161,6 +161,19 @@ def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
     return opened if known and opened is not None else model_class
 
 
+def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
+    """The body that a :class:`LinearConfig` with these fields describes, with random weights.
+
+    Where ``linformer`` is None it is the original's, with its own attention.
+    """
+    body = _named_class(fields["encoder_class"])
+    if fields["linformer"] is not None:
+        kind: Any = linear_class(body)
+        return cast(PreTrainedModel, kind(kind.config_class.from_dict(fields)))
+    own = {name: value for name, value in fields.items() if name not in ("encoder_class", "linformer", "model_type")}
+    return cast(PreTrainedModel, body(cast(Any, body).config_class.from_dict(own)))
+
+
 def opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     """The class that an Auto class opens for a configuration of transformers."""
     if config not in auto._model_mapping:

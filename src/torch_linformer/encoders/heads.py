@@ -1,10 +1,9 @@
 """What stands on an encoder of transformers: which head a model has, and its logits from given hidden states."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, cast
 
-import torch
 import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -35,28 +34,53 @@ def head_of(model: PreTrainedModel) -> Head:
 def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
     """The logits that a model's head makes of last hidden states ``(B, N, C)``, or of single ones ``(n, C)``."""
     rows = hidden if hidden.dim() == 3 else hidden.unsqueeze(0)
-    base: Any = model.base_model
-    with _replaced_forward(base, BaseModelOutputWithPooling(rows, _pooled(base, rows))):
-        logits: Tensor = model(inputs_embeds=rows, attention_mask=attention_mask).logits
+    outputs = BaseModelOutputWithPooling(rows, _pooled(model.base_model, rows))
+    with _base_replaced(model, _Given(outputs)):
+        logits: Tensor = cast(Any, model)(inputs_embeds=rows, attention_mask=attention_mask).logits
     return logits if hidden.dim() == 3 else logits.squeeze(0)
 
 
-@contextmanager
-def predicts_at(model: PreTrainedModel, chosen: Tensor) -> Iterator[None]:
+def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManager[None]:
     """Meanwhile the head of a model reads only the positions ``chosen``, bool ``(B, N)``: its logits are ``(1, n, V)``.
 
     Of a masked language model's step most of the work would be logits that its loss ignores.
     """
+    return _base_replaced(model, _ChosenPositions(cast(nn.Module, model.base_model), chosen))
 
-    def choose(module: nn.Module, args: Any, outputs: Any) -> Any:
-        outputs["last_hidden_state"] = outputs["last_hidden_state"][chosen].unsqueeze(0)
+
+class _Given(nn.Module):
+    """A base model whose outputs are known."""
+
+    def __init__(self, outputs: BaseModelOutputWithPooling) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPooling:
+        return self.outputs
+
+
+class _ChosenPositions(nn.Module):
+    """A base model whose last hidden states are those of chosen positions."""
+
+    def __init__(self, base: nn.Module, chosen: Tensor) -> None:
+        super().__init__()
+        self.base, self.chosen = base, chosen
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self.base(*args, **kwargs)
+        outputs["last_hidden_state"] = outputs["last_hidden_state"][self.chosen].unsqueeze(0)
         return outputs
 
-    hook = cast(nn.Module, model.base_model).register_forward_hook(choose)
+
+@contextmanager
+def _base_replaced(model: Any, other: nn.Module) -> Iterator[None]:
+    """Another module in the place of the base model: what is compiled, wrapped or in pieces stays as it is."""
+    name, base = model.base_model_prefix, model.base_model
+    setattr(model, name, other)
     try:
         yield
     finally:
-        hook.remove()
+        setattr(model, name, base)
 
 
 def _pooled(base: Any, hidden: Tensor) -> Tensor | None:
@@ -67,12 +91,3 @@ def _pooled(base: Any, hidden: Tensor) -> Tensor | None:
     if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
         return cast(Tensor, base.pooler_activation(pooler(hidden[:, 0])))
     return cast(Tensor, pooler(hidden))
-
-
-@contextmanager
-def _replaced_forward(base: Any, outputs: Any) -> Iterator[None]:
-    base.forward = lambda *args, **kwargs: outputs
-    try:
-        yield
-    finally:
-        del base.forward
