@@ -41,7 +41,13 @@ from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.fitting import fit
-from torch_linformer.training.step_costs import LINEAR, ModelStep, StepCost, measure_beside_full_attention, measure_steps
+from torch_linformer.training.step_costs import (
+    LINEAR,
+    ModelStep,
+    StepCost,
+    measure_beside_full_attention,
+    measure_steps,
+)
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -271,7 +277,10 @@ class Adaptation:
         """A forward pass of an encoder with enough positions over one text."""
         config = model.config.to_dict()
         options = model.config.linear_options
-        longer = {**config["linformer"], "options": asdict(replace(options, max_length=max(length, options.max_length)))}
+        longer = {
+            **config["linformer"],
+            "options": asdict(replace(options, max_length=max(length, options.max_length))),
+        }
         config |= {"linformer": longer, **self._positions.fields(max(length, options.max_length))}
         return ModelStep(LINEAR, config, 1, length, self.device, self.precision, training=False)
 

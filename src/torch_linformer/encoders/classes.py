@@ -190,7 +190,9 @@ def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
     """The class of that name, ``LinearBertModel``, among those that the Auto classes open; None where there is none."""
     body = linear_class(config.encoder_class)
     opened = [body, *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
-    return next((cast(type[LinearEncoder], kind) for kind in opened if kind is not None and kind.__name__ == name), None)
+    return next(
+        (cast(type[LinearEncoder], kind) for kind in opened if kind is not None and kind.__name__ == name), None
+    )
 
 
 def _named_class(name: object) -> type[PreTrainedModel]:

@@ -35,9 +35,7 @@ class TaskPredictor:
     ) -> None:
         self.task = predicting_task(model, tokenizer)
         self.model = cast(nn.Module, model).to(device).eval()
-        self.encode = self.task.encoder(
-            read_length(model.config), overflow=overflow, stride=stride
-        )
+        self.encode = self.task.encoder(read_length(model.config), overflow=overflow, stride=stride)
         self.windows = WindowReader(
             self.task.collate,
             lambda batch: self.task.respond(self.model, batch),

@@ -56,9 +56,7 @@ def load_model(path: str) -> AnyModel:
     check_model(path, config)
     quiet_transformers()
     try:
-        loaded: Any = kind.from_pretrained(
-            path, dtype=WEIGHTS, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        loaded: Any = kind.from_pretrained(path, dtype=WEIGHTS, output_loading_info=True, ignore_mismatched_sizes=True)
         model, report = cast(tuple[AnyModel, dict[str, Any]], loaded)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(path, error))) from None

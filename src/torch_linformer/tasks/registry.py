@@ -38,7 +38,9 @@ def task_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: in
     if not isinstance(model, LinformerPreTrainedModel):
         return _task_of_head(model, tokenizer, seed)
     if isinstance(model, LinformerForSequenceClassification):
-        return task_of_rows(model.config, tokenizer, lexical=model.lexical is not None, threshold=model.config.threshold)
+        return task_of_rows(
+            model.config, tokenizer, lexical=model.lexical is not None, threshold=model.config.threshold
+        )
     for language_model in (MaskedLanguageModeling, CausalLanguageModeling):
         if isinstance(model, language_model.model_class):
             return language_model(tokenizer, seed)
