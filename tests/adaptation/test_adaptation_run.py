@@ -24,7 +24,6 @@ from transformers import (
     BertModel,
 )
 
-import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import WithoutSlots, verdict_on_slots
 from torch_linformer.adaptation.adaptation_run import Adaptation, run_adaptation

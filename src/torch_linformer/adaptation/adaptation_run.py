@@ -32,7 +32,6 @@ from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.errors import InputError
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
