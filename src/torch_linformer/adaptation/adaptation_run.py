@@ -233,7 +233,8 @@ class Adaptation:
     @property
     def options(self) -> LinearOptions:
         """Those of the student."""
-        return self.student.config.linear_options
+        options: LinearOptions = self.student.config.linear_options
+        return options
 
     def _without_slots(self) -> WithoutSlots | None:
         """The trained student with its slots taken out; None where they are all that it has, or where it has none."""
