@@ -1,9 +1,10 @@
 """Linear-time attention over long sequences: Linformer (Wang et al. 2020, arXiv 2006.04768) for PyTorch.
 
 ``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
-The names below are Hugging Face Transformers models. They need the extra ``hf`` and are imported when first
-touched, so that importing this package stays instant. Transformers' Auto classes know them as soon as both packages
-are imported, in whichever order.
+The names below are Hugging Face Transformers models, and :func:`linearize`, which makes an encoder of transformers
+linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant.
+Transformers' Auto classes know them, and ``attn_implementation="linformer"``, as soon as both packages are imported, in
+whichever order.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch_linformer.registration import register_models
 
 if TYPE_CHECKING:
+    from torch_linformer.encoders import linearize
     from torch_linformer.models import (
         LinformerCache,
         LinformerConfig,
@@ -41,7 +43,10 @@ __all__ = [
     "LinformerModel",
     "LinformerSeq2SeqConfig",
     "__version__",
+    "linearize",
 ]
+
+_ROOMS = {"linearize": "torch_linformer.encoders"}  # of names that are not in torch_linformer.models
 
 _HF_EXTRA = {"safetensors", "tokenizers", "transformers"}
 
@@ -50,14 +55,14 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        models = importlib.import_module("torch_linformer.models")
+        room = importlib.import_module(_ROOMS.get(name, "torch_linformer.models"))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _HF_EXTRA:
             raise
         raise ImportError(
             f'torch_linformer.{name} needs {error.name}: pip install "torch-linformer[hf]"', name=error.name
         ) from error
-    value = globals()[name] = getattr(models, name)
+    value = globals()[name] = getattr(room, name)
     return value
 
 

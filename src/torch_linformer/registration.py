@@ -21,7 +21,8 @@ def register_models() -> None:
 
 def _import_models() -> None:
     try:
-        importlib.import_module("torch_linformer.models")
+        for room in ("torch_linformer.models", "torch_linformer.encoders"):
+            importlib.import_module(room)
     except ImportError as error:  # of a release of transformers, say, that our models do not fit
         warnings.warn(
             f'transformers will not know linformer models ({error}): pip install "torch-linformer[hf]"', stacklevel=2

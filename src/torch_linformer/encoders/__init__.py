@@ -3,8 +3,7 @@
 :func:`linearize` makes a linear model of one that is loaded; ``attn_implementation="linformer"`` needs no new model.
 """
 
-from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.linearize import linearize
 from torch_linformer.encoders.options import LinearOptions
 
-__all__ = ["ATTENTION", "LinearOptions", "linearize"]
+__all__ = ["LinearOptions", "linearize"]

@@ -60,6 +60,10 @@ class LinearConfig(PreTrainedConfig):
         written: dict[str, Any] = super().to_diff_dict()
         return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled by the original's class, as this one is made when needed and no module holds it."""
+        return _new_config, (self.encoder_class,), self.__getstate__()
+
     @property
     def longest_input(self) -> int:
         """Tokens read at once."""
@@ -93,6 +97,8 @@ class LinearConfig(PreTrainedConfig):
 class LinearEncoder(PreTrainedModel):
     """An encoder of transformers whose attentions own what they attend to; a base beside the original's class."""
 
+    original: ClassVar[type[PreTrainedModel]]
+
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         if config._attn_implementation not in (None, ATTENTION):
             raise ValueError(
@@ -110,6 +116,10 @@ class LinearEncoder(PreTrainedModel):
         """Only ``linformer``."""
         if attn_implementation != ATTENTION:
             raise ValueError(f"the attention of a linear encoder is {ATTENTION!r}, not {attn_implementation!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As in :class:`LinearConfig`."""
+        return _new_model, (self.original,), self.__getstate__()
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -134,7 +144,7 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
 
 @cache
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
-    body = {"config_class": config, "__module__": __name__}
+    body = {"config_class": config, "original": original, "__module__": __name__}
     return cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
 
 
@@ -212,16 +222,14 @@ def _named_class(name: object) -> type[PreTrainedModel]:
     return found
 
 
-def __getattr__(name: str) -> Any:
-    """A class by its name, for whoever unpickles a model or a configuration."""
-    original = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
-    if isinstance(original, type) and issubclass(original, PreTrainedModel):
-        return linear_class(original)
-    if isinstance(original, type) and issubclass(original, PreTrainedConfig):
-        body = opened_by(transformers.AutoModel, original)
-        if body is not None:
-            return linear_config(body)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _new_config(body: type[PreTrainedModel]) -> LinearConfig:
+    made = linear_config(body)
+    return made.__new__(made)
+
+
+def _new_model(original: type[PreTrainedModel]) -> LinearEncoder:
+    made = linear_class(original)
+    return made.__new__(made)
 
 
 AutoConfig.register(MODEL_TYPE, LinearConfig, exist_ok=True)
