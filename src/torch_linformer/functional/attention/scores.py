@@ -17,6 +17,12 @@ def bias_as_channel(
     return F.pad(query, (0, 1), value=1.0), torch.cat([key, channel], dim=-1), F.pad(value, (0, 1))
 
 
+def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
+    """``(H, …)``, a bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query: beyond -R and R, that of the ends."""
+    longest = bias.shape[-1] // 2
+    return bias[:, offsets.clamp(-longest, longest) + longest]
+
+
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them.
 
