@@ -40,16 +40,12 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
     "inference": ({"errors", "encoders", "models", "reporting", "data", "tasks", "opening", "training"}, "onnx ray"),
     "serving": ({"errors", "data", "opening", "inference"}, "serve"),
     # the page alone needs more than "train"
-    "analysis": (
-        {"errors", "functional", "nn", "encoders", "models", "reporting", "measuring", "data", "opening"},
-        "inspect",
-    ),
+    "analysis": ({"errors", "functional", "nn", "encoders", "models", "reporting", "measuring", "data", "opening"}, "inspect"),
     "bench": ({"functional", "nn", "encoders", "models", "distributed", "reporting", "measuring"}, "bench"),
     "cli": (
         {
             "errors",
-            "encoders",
-            "models",
+            "encoders", "models",
             "reporting",
             "data",
             "tasks",

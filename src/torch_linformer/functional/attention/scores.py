@@ -18,9 +18,11 @@ def bias_as_channel(
 
 
 def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
-    """``(H, …)``, a bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query: beyond -R and R, that of the ends."""
+    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query, ``(H, …)``; beyond -R and R that of the ends."""
     longest = bias.shape[-1] // 2
-    return bias[:, offsets.clamp(-longest, longest) + longest]
+    # Not bias[:, places], which takes seven times as long, and its gradient twice.
+    places = (offsets.clamp(-longest, longest) + longest).flatten()
+    return bias.index_select(1, places).view(bias.shape[0], *offsets.shape)
 
 
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
