@@ -1,5 +1,6 @@
 """MPNet: its attention is its own, and adds a bias of the distance to the scores of all pairs of positions."""
 
+import math
 from typing import Any, cast
 
 import torch
@@ -46,15 +47,16 @@ class LinearMPNetEncoder(MPNetEncoder):
     """MPNet's layers, which are handed the bias of distances once for all of them, and not that of N × N pairs."""
 
     def compute_position_bias(self, x: Tensor, position_ids: Tensor | None = None, num_buckets: int = 32) -> Tensor:
-        r"""``(H, 2 R + 1)``: how much more a distance from -R to R adds to a score than it adds to slots.
+        r"""``(H, 2 R + 1)``: how much more a distance from -R to R adds to a score than slots get.
 
-        A slot has no distance, and most of its tokens are far away on either side: it gets the mean of both far
-        buckets, :math:`(a_{-R} + a_R) / 2`. So do exact tokens. That is subtracted from the others, which is the same.
+        A slot has no distance, and most of its tokens are far away, half of them on either side: it gets
+        :math:`\log((e^{a_{-R}} + e^{a_R}) / 2)`, and so do exact tokens. That is subtracted from all distances, which a
+        softmax does not tell from adding it to slots.
         """
         distances = torch.arange(-LONGEST, LONGEST + 1, device=x.device)
         buckets = self.relative_position_bucket(distances, num_buckets=num_buckets)
         bias: Tensor = self.relative_attention_bias(buckets).t()
-        return bias - (bias[:, :1] + bias[:, -1:]) / 2
+        return bias - (torch.logaddexp(bias[:, :1], bias[:, -1:]) - math.log(2))
 
 
 def find(model: PreTrainedModel) -> dict[str, FoundAttention]:
