@@ -18,6 +18,7 @@ from transformers.models.auto import modeling_auto
 from torch_linformer.encoders.attentions import FoundAttention
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.interface import ATTENTION
+from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
@@ -108,6 +109,9 @@ class LinearEncoder(PreTrainedModel):
         config._attn_implementation = ATTENTION
         super().__init__(config, *args, **kwargs)
         options = config.linear_options
+        own = own_attention(cast(Any, config.encoder_class).config_class.model_type)
+        if own is not None:
+            own.replace(self)
         for name, found in config.attentions.items():
             module = cast(nn.Module, self.base_model).get_submodule(name)
             setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))

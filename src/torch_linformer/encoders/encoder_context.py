@@ -10,7 +10,7 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
-from torch_linformer.nn.attention.full_context import FullContext
+from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.maps import SequenceMap
 
@@ -58,7 +58,7 @@ class EncoderContext(SlotContext):
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
         if key.shape[2] <= self.exact_below:
-            return FullContext(self.sizes)(*heads, padding, call=call)
+            return self._every_position(call)(*heads, padding, call=call)
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
@@ -82,12 +82,16 @@ class EncoderContext(SlotContext):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exact_below={self.exact_below}"
 
+    def _every_position(self, call: Call) -> FullContext:
+        """What short rows attend to."""
+        return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
+
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
         """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
         length = heads[0].shape[2]
         first: list[Tensor] = [padding.justify(x)[:, :, : self.exact_below] for x in heads]
         cut = Padding(padding.trailing[:, : self.exact_below], in_order=True)
-        output: Tensor = FullContext(self.sizes)(*first, cut, call=call)[0]
+        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length - output.shape[2])))
 
 

@@ -1,5 +1,7 @@
 """Which encoders can be linear, told from the configuration before any weight is read."""
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -18,7 +20,12 @@ REFUSED = {
     "linformer": "is a Linformer already",
     "linear_encoder": "is linear already",
 }
-OWN_ATTENTION = ("mpnet",)  # replaced module by module: see torch_linformer.encoders.mpnet
+OWN_ATTENTION = {"mpnet": "torch_linformer.encoders.mpnet"}  # what stands there finds and replaces their modules
+
+
+def own_attention(family: str) -> ModuleType | None:
+    """The module with ``find`` and ``replace``, where a family's attention does not go through transformers' interface."""
+    return importlib.import_module(OWN_ATTENTION[family]) if family in OWN_ATTENTION else None
 
 
 def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | None = None) -> None:
