@@ -37,11 +37,26 @@ def summarize(path: str) -> ModelSummary:
 def attention_of(config: Any) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = config.encoder if config.is_encoder_decoder else config
+    if getattr(config, "linformer", None):
+        return _of_linear_encoder(config.linformer["options"])
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
     parts.append(f"window {config.window}" if config.window else "")
     return ", ".join(filter(None, parts))
+
+
+def _of_linear_encoder(options: dict[str, Any]) -> str:
+    """The attention of an encoder of transformers, by the ``options`` in its configuration."""
+    slots, mass = ("no slots", "") if not options["k"] else (f"K {options['k']}", "learned mass")
+    if options["k"] and options["projection"] == "mean":
+        slots, mass = f"{slots}, projection mean", "fixed mass"
+    elif options["k"]:
+        slots = f"{slots}, slots chosen by the input"
+    window = f"window {options['window']}" if options["window"] else ""
+    short = f"texts of at most {options['exact_below']:,} tokens exact" if options["exact_below"] else ""
+    exact = _exact_tokens(options["exact_first"], options["exact_last"])
+    return ", ".join(filter(None, [slots, mass, exact, window, short]))
 
 
 def _slots(config: Any) -> list[str]:
