@@ -204,8 +204,8 @@ class LinformerModel(LinformerBackbone):
         super().__init__(config)
         if config.backbone_config is not None:
             raise ValueError(
-                "backbone_config is for heads of rows, tokens and answers: open the folder as one of these, or take the "
-                "encoder itself, torch_linformer.linearize"
+                "backbone_config is for heads of rows, tokens and answers: open the folder as one of these, or take "
+                "the encoder itself, torch_linformer.linearize"
             )
         self.encoder = build_encoder(config)
         self.post_init()

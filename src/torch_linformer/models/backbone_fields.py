@@ -71,13 +71,19 @@ def fields_of(backbone: LinearConfig) -> dict[str, Any]:
     sizes["hidden_dropout_prob"] = dropout_of(config, "states")
     sizes["attention_probs_dropout_prob"] = dropout_of(config, "attention")
     if backbone.linformer is None:
-        return {**sizes, "attention": "full"}
+        return {**sizes, "attention": "full", "max_position_embeddings": getattr(config, "max_position_embeddings", 0)}
     options = backbone.linear_options
     attention: dict[str, Any] = {**options.of_attention()}
     heads = next(iter(backbone.attentions.values()))
     attention |= {"k": options.k, "num_key_value_heads": heads.num_kv_heads, "head_dim": heads.head_dim}
     attention.pop("num_kv_heads"), attention.pop("rotary_dim")
     return {**sizes, **attention, "max_position_embeddings": options.max_length}
+
+
+def with_ordinary_attention(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a configuration whose encoder has the attention that it had before it was linear."""
+    kept = {name: x for name, x in config.items() if name in (*OF_HEADS, *TOKENS, "model_type", *_OF_TRANSFORMERS)}
+    return {**kept, "backbone_config": {**config["backbone_config"], "linformer": None}}
 
 
 def inputs_of(backbone: LinearConfig) -> frozenset[str]:
