@@ -43,6 +43,7 @@ def attention_of(config: Any) -> str:
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
     parts.append(f"window {config.window}" if config.window else "")
+    parts.append(_short_rows(getattr(config, "backbone_config", None)))
     return ", ".join(filter(None, parts))
 
 
@@ -80,6 +81,15 @@ def _exact_tokens(first: int, last: int) -> str:
     return named and f"{named} exact"
 
 
+def _short_rows(backbone: Any) -> str:
+    """The rows that a linear encoder below a head reads as its original did."""
+    if backbone is None:
+        return ""
+    linear = backbone["linformer"] if isinstance(backbone, dict) else backbone.linformer
+    exact = linear["options"]["exact_below"]
+    return f"rows up to {exact:,} tokens exactly" if exact else ""
+
+
 def summary_rows(model: str) -> list[tuple[str, str]]:
     """What ``linformer info`` shows: name and value of each property of a model, and its scores if it has any."""
     found = summarize(model)
@@ -93,6 +103,9 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
     ]
+    if backbone := getattr(config, "backbone_config", None):
+        fields = backbone if isinstance(backbone, dict) else backbone.to_dict()
+        rows.insert(1, ("encoder", fields["encoder_class"].rpartition(".")[-1]))
     if found.config.is_encoder_decoder:
         decoder = found.config.decoder
         rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
@@ -145,7 +158,8 @@ def _count_parameters(file: Path, readers: list[Any]) -> int:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
     layers = {match[0] for match in map(_LAYER.match, shapes) if match}
     configured = sum(reader.num_hidden_layers for reader in readers)
-    if len(layers) != configured or any(reader.projection == "random" for reader in readers):
+    by_layer = not any(getattr(reader, "backbone_config", None) for reader in readers)  # others name theirs otherwise
+    if (by_layer and len(layers) != configured) or any(reader.projection == "random" for reader in readers):
         raise ValueError(f"{file}: look at the model")
     return sum(prod(shape) for name, shape in shapes.items() if not name.startswith(_NOT_TRAINED))
 
