@@ -38,7 +38,7 @@ class EncoderContext(SlotContext):
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.exact_below = 0 if local else options.exact_below
+        self.exact_below = 0 if local else options.longest_exact
 
     def forward(
         self,
@@ -63,8 +63,8 @@ class EncoderContext(SlotContext):
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
-                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and attend "
-                "to all of them, and others attend to slots: give both in batches of their own"
+                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and "
+                "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             is_short = padding.tokens <= self.exact_below
@@ -98,11 +98,11 @@ class EncoderContext(SlotContext):
 class Rows(NamedTuple):
     """Some rows of a batch: their numbers, and their padding."""
 
-    index: Tensor
+    numbers: Tensor
     padding: Padding
 
     def of(self, heads: Heads) -> Heads:
-        query, key, value = (x.index_select(0, self.index) for x in heads)
+        query, key, value = (x.index_select(0, self.numbers) for x in heads)
         return query, key, value
 
 

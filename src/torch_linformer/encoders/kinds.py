@@ -24,7 +24,7 @@ OWN_ATTENTION = {"mpnet": "torch_linformer.encoders.mpnet"}  # what stands there
 
 
 def own_attention(family: str) -> ModuleType | None:
-    """The module with ``find`` and ``replace``, where a family's attention does not go through transformers' interface."""
+    """The module with ``find`` and ``replace`` of a family whose attention does not go through the interface."""
     return importlib.import_module(OWN_ATTENTION[family]) if family in OWN_ATTENTION else None
 
 
@@ -39,7 +39,11 @@ def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | No
         raise ValueError(
             f"{source} ({kind}) is an encoder-decoder: its encoder alone can be linear, linearize(model.get_encoder())"
         )
-    if (decodes and not is_encoder_alone) or getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+    if (
+        (decodes and not is_encoder_alone)
+        or getattr(config, "is_decoder", False)
+        or getattr(config, "add_cross_attention", False)
+    ):
         raise ValueError(
             f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and a slot mixes all positions"
         )
