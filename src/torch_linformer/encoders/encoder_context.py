@@ -58,7 +58,8 @@ class EncoderContext(SlotContext):
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
         if key.shape[2] <= self.exact_below:
-            return self._every_position(call)(*heads, padding, call=call)
+            attended: Attended = self._every_position(call)(*heads, padding, call=call)
+            return attended
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
