@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 RELATIVE = "scores depend on the distance to a key, for N × N pairs, and a slot has no distance"
-OWN = "its attention is its own and does not go through transformers' attention interface"
 REFUSED = {
     "deberta": RELATIVE,
     "deberta-v2": RELATIVE,
