@@ -14,6 +14,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto import modeling_auto
 
 from torch_linformer.encoders.attentions import FoundAttention
@@ -160,7 +161,12 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
 @cached
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
-    return cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    made = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    # Folders of some encoders (ViT) keep older names of weights, which transformers looks up by the name of the class.
+    renaming = get_checkpoint_conversion_mapping(original.__name__)
+    if renaming is not None:
+        register_checkpoint_conversion_mapping(made.__name__, renaming, overwrite=True)
+    return made
 
 
 @cached
