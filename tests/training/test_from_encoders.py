@@ -366,7 +366,7 @@ def test_info_of_a_head_on_an_encoder_reads_no_weights(source_of, run_from, tmp_
     assert summary.parameters == load_model(str(tmp_path / "run")).num_parameters()
     rows = dict(summary_rows(str(tmp_path / "run")))
     assert rows["encoder"] == "BertModel" and rows["longest input"] == "24 tokens" and rows["labels"] == "rain, sun"
-    assert rows["attention"].endswith("window 6, rows up to 7 tokens exactly")
+    assert rows["attention"].endswith("window 6, texts of at most 7 tokens exact")
     assert rows["attention"] == attention_of(load_model(str(tmp_path / "run")).config)
 
 

@@ -37,14 +37,21 @@ def summarize(path: str) -> ModelSummary:
 def attention_of(config: Any) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = config.encoder if config.is_encoder_decoder else config
-    if getattr(config, "linformer", None):
-        return _of_linear_encoder(config.linformer["options"])
+    linear = _linear_part(config)
+    if linear is not None:
+        return _of_linear_encoder(linear["options"])
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
     parts.append(f"window {config.window}" if config.window else "")
-    parts.append(_short_rows(getattr(config, "backbone_config", None)))
     return ", ".join(filter(None, parts))
+
+
+def _linear_part(config: Any) -> dict[str, Any] | None:
+    """What the configuration of an encoder of transformers, or of a head on one, says of its slots; None for others."""
+    encoder = getattr(config, "backbone_config", None) or config
+    found: dict[str, Any] | None = (encoder if isinstance(encoder, dict) else vars(encoder)).get("linformer")
+    return found
 
 
 def _of_linear_encoder(options: dict[str, Any]) -> str:
@@ -79,15 +86,6 @@ def _exact_tokens(first: int, last: int) -> str:
     ends = [(name, number) for name, number in (("first", first), ("last", last)) if number]
     named = " and ".join(f"{name} token" if number == 1 else f"{name} {number} tokens" for name, number in ends)
     return named and f"{named} exact"
-
-
-def _short_rows(backbone: Any) -> str:
-    """The rows that a linear encoder below a head reads as its original did."""
-    if backbone is None:
-        return ""
-    linear = backbone["linformer"] if isinstance(backbone, dict) else backbone.linformer
-    exact = linear["options"]["exact_below"]
-    return f"rows up to {exact:,} tokens exactly" if exact else ""
 
 
 def summary_rows(model: str) -> list[tuple[str, str]]:

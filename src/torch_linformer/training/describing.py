@@ -63,7 +63,7 @@ def describe_model(
         name = settings.size
         first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
     size = f"{format_count(model.num_parameters())} parameters"
-    screen.say(f"model {name}: {size}, {attention_of(own_fields(model.config))}, {first}; {device}, {precision}")
+    screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
 
 
 def own_fields(config: AnyConfig) -> LinformerConfig:
