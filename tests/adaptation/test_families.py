@@ -45,7 +45,7 @@ FAMILIES = {
     "ModernBert": {**SIZES, "local_attention": 8, **MARKS},
 }
 WORDS = ["wet", "grey", "mud", "warm", "sand", "sea", "ice", "cold", "white", "the", "of", "and"]
-OPTIONS = {"steps": 20, "batch_size": 8, "learning_rate": 3e-3, "device": "cpu", "precision": "fp32"}
+OPTIONS = {"steps": 20, "batch_size": 8, "learning_rate": 5e-4, "device": "cpu", "precision": "fp32"}
 
 
 def encoder(family):
