@@ -1,5 +1,6 @@
-"""Weights of other packages: a Linformer of lucidrains, and one of linformer-pytorch, give the same outputs here.
+"""Weights of other packages: a Linformer of lucidrains and one of linformer-pytorch give the same outputs here.
 
+Encoders of transformers are not imported but made linear as they are: see linearize.py.
 Install: pip install "torch-linformer[hf]" linformer linformer-pytorch
 Run: python examples/import_weights.py
 """
@@ -25,6 +26,5 @@ with torch.no_grad():
 
     theirs = PytorchLinformer(input_size=128, channels=64, dim_k=32, dim_ff=128, nhead=4, depth=2).eval()
     ours = from_linformer_pytorch(theirs).eval()
-    print(
-        f"linformer-pytorch, largest difference: {difference(ours(inputs_embeds=x).last_hidden_state, theirs(x)):.0e}"
-    )
+    found = ours(inputs_embeds=x).last_hidden_state
+    print(f"linformer-pytorch, largest difference: {difference(found, theirs(x)):.0e}")
