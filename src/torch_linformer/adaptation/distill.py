@@ -19,6 +19,7 @@ from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.tasks.retrieval import POOLINGS
 from torch_linformer.training.training_screen import TrainingScreen
 
 Model = TypeVar("Model", bound=PreTrainedModel)
@@ -74,6 +75,8 @@ def distill(
         if name in options:
             raise InputError(f"{flag(name)} has no place here: {reason}")
     _check_teacher(model, teacher)
+    if pooling not in (None, *POOLINGS):
+        raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     linear = model.config.linear_options
     settings = AdaptSettings(
         data=f"{len(texts)} texts",
@@ -106,6 +109,8 @@ def distill(
 
 def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
     """Raise ``InputError`` for a teacher whose hidden states are not those that the student is to have."""
+    if teacher is model:
+        raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
     for name in SAME:
         own, wanted = (getattr(each.config, name, None) for each in (model, teacher))
         if own != wanted:

@@ -10,7 +10,7 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
-from torch_linformer.nn.attention.full_context import FullContext
+from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.maps import SequenceMap
 
@@ -38,7 +38,7 @@ class EncoderContext(SlotContext):
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.exact_below = 0 if local else options.exact_below
+        self.exact_below = 0 if local else options.longest_exact
 
     def forward(
         self,
@@ -60,13 +60,14 @@ class EncoderContext(SlotContext):
         if self.exact_below > 0 and serves_any_length():
             return self._as_rows_are(heads, padding or Padding(key.new_zeros(key.shape[0], key.shape[2]).bool()), call)
         if key.shape[2] <= self.exact_below:
-            return FullContext(self.sizes)(*heads, padding, call=call)
+            attended: Attended = self._every_position(call)(*heads, padding, call=call)
+            return attended
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
-                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and attend "
-                "to all of them, and others attend to slots: give both in batches of their own"
+                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and "
+                "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             return self._as_rows_are(heads, padding, call)
@@ -81,6 +82,10 @@ class EncoderContext(SlotContext):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exact_below={self.exact_below}"
+
+    def _every_position(self, call: Call) -> FullContext:
+        """What short rows attend to."""
+        return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
 
     def _as_rows_are(self, heads: Heads, padding: Padding, call: Call) -> Attended:
         """Both kinds of attention for all rows, of which each gets its own: nothing depends on their lengths."""
@@ -102,18 +107,18 @@ class EncoderContext(SlotContext):
             trailing = F.pad(trailing, (0, most), value=True)
         first: list[Tensor] = [x[:, :, :most] for x in justified]
         cut = Padding(trailing[:, :most], in_order=True)
-        output: Tensor = FullContext(self.sizes)(*first, cut, call=call)[0]
+        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 
 
 class Rows(NamedTuple):
     """Some rows of a batch: their numbers, and their padding."""
 
-    index: Tensor
+    numbers: Tensor
     padding: Padding
 
     def of(self, heads: Heads) -> Heads:
-        query, key, value = (x.index_select(0, self.index) for x in heads)
+        query, key, value = (x.index_select(0, self.numbers) for x in heads)
         return query, key, value
 
 

@@ -17,6 +17,14 @@ def bias_as_channel(
     return F.pad(query, (0, 1), value=1.0), torch.cat([key, channel], dim=-1), F.pad(value, (0, 1))
 
 
+def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
+    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query, ``(H, …)``; beyond R that of the ends."""
+    longest = bias.shape[-1] // 2
+    # Not bias[:, places], which takes seven times as long, and its gradient twice.
+    places = (offsets.clamp(-longest, longest) + longest).flatten()
+    return bias.index_select(1, places).view(bias.shape[0], *offsets.shape)
+
+
 def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them.
 

@@ -108,6 +108,12 @@ class SpanLayout(NamedTuple):
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
         return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
 
+    @property
+    def distances(self) -> Tensor:
+        """How far from each query of a block the positions of its span are, ``(c, s)``."""
+        positions = torch.arange(-self.reach, self.block + self.reach, device=self.device)
+        return positions - torch.arange(self.block, device=self.device).unsqueeze(-1)
+
 
 def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
