@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.kernels.graph import is_for_every_length, records_a_graph
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
 from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
@@ -57,7 +56,9 @@ class EncoderContext(SlotContext):
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
-        if key.shape[2] <= self.exact_below:
+        if self.exact_below > 0 and is_for_every_length():
+            padding = _no_padding(query) if padding is None else padding
+        elif key.shape[2] <= self.exact_below:
             return self._every_position(call)(*heads, padding, call=call)
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
@@ -87,12 +88,19 @@ class EncoderContext(SlotContext):
         return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
 
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
-        """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
-        length = heads[0].shape[2]
-        first: list[Tensor] = [padding.justify(x)[:, :, : self.exact_below] for x in heads]
-        cut = Padding(padding.trailing[:, : self.exact_below], in_order=True)
-        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
-        return padding.restore(F.pad(output, (0, 0, 0, length - output.shape[2])))
+        """Ordinary attention of the first ``exact_below`` real tokens of each row; anything finite at the others."""
+        length, longest = heads[0].shape[2], self.exact_below
+        positions = torch.arange(length, device=heads[0].device)
+        # Not slices, which are contiguous at some lengths only: a graph for all lengths must not depend on that.
+        first = torch.arange(torch.sym_min(length, longest), device=positions.device)
+        short: list[Tensor] = [padding.justify(x).index_select(2, first) for x in heads]
+        cut = Padding(first >= padding.tokens, in_order=True)
+        output: Tensor = self._every_position(call)(*short, cut, call=call)[0]
+        return padding.restore(output.index_select(2, positions.clamp(max=longest - 1)))
+
+
+def _no_padding(query: Tensor) -> Padding:
+    return Padding(query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool), in_order=True)
 
 
 class Rows(NamedTuple):

@@ -20,6 +20,14 @@ def is_traced() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
+def is_for_every_length() -> bool:
+    """Whether a graph is recorded that is not recorded again: a size that decides something would hold for all calls.
+
+    ``torch.compile`` records another graph where a size decides otherwise.
+    """
+    return is_traced() or (torch.compiler.is_exporting() if hasattr(torch.compiler, "is_exporting") else is_compiling())
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func (vmap, grad, jvp) is active."""
     return transforms_functions()
