@@ -111,16 +111,19 @@ def test_short_padded_rows_are_those_of_the_original(side):
     assert (outputs[0][shorter:] - outputs[1][shorter:]).abs().max() > 0.01
 
 
-def test_what_stands_at_padding_changes_nothing():
-    linear, mask = linearize(build(), **OPTIONS), torch.stack([PADDED["right"], torch.zeros(LENGTH, dtype=torch.bool)])
+@pytest.mark.parametrize("exact_below", [0, 64])
+def test_what_stands_at_padding_changes_nothing(exact_below):
+    linear = linearize(build(), **OPTIONS | {"exact_below": exact_below})
+    attention, bias = linear.encoder.layer[0].attention.attn, linear.encoder.compute_position_bias(draw_ids())
+    mask = torch.stack([PADDED["left"], torch.zeros(LENGTH, dtype=torch.bool)])
     inputs = torch.randn(2, LENGTH, 24).double()
     outputs = []
     for filler in (0.0, float("nan")):
         filled = inputs.masked_fill(~mask.unsqueeze(-1), filler).requires_grad_()
-        hidden = linear.encoder(filled, attention_mask=Padding(~mask))[0]
-        outputs.append(hidden[mask])
-        [gradient] = torch.autograd.grad(hidden[mask].sum(), filled)
-        assert not gradient[~mask].any()
+        output = attention(filled, Padding(~mask), bias)[0]
+        outputs.append(output[mask])
+        [gradient] = torch.autograd.grad(output[mask].sum(), filled)
+        assert output.isfinite().all() and gradient.isfinite().all() and not gradient[~mask].any()
     assert_close(*outputs)
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
-from torch_linformer.encoders.options import EXACT_BELOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_fsdp, check_options, option
 
@@ -37,7 +36,9 @@ class AdaptSettings:
     exact_last: int | None = option(None, "last tokens likewise  [the tokenizer's special ones]")
     # What came closest to the original in the same time (docs/slots.md).
     projection: str = option("dynamic", "how positions become slots: chosen by the input, or means", PROJECTIONS)
-    exact_below: int = option(EXACT_BELOW, "texts of at most this many tokens are read exactly, as by the original")
+    exact_below: int | None = option(
+        None, "texts of at most this many tokens are read exactly, as by the original  [2 K + window]"
+    )
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
     batch_size: int = option(16, "texts a step")

@@ -37,7 +37,7 @@ class EncoderContext(SlotContext):
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.exact_below = 0 if local else options.exact_below
+        self.exact_below = 0 if local else options.longest_exact
 
     def forward(
         self,
@@ -59,13 +59,14 @@ class EncoderContext(SlotContext):
         if self.exact_below > 0 and is_for_every_length():
             padding = _no_padding(query) if padding is None else padding
         elif key.shape[2] <= self.exact_below:
-            return self._every_position(call)(*heads, padding, call=call)
+            attended: Attended = self._every_position(call)(*heads, padding, call=call)
+            return attended
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
-                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and attend "
-                "to all of them, and others attend to slots: give both in batches of their own"
+                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and "
+                "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             is_short = padding.tokens <= self.exact_below
@@ -92,7 +93,8 @@ class EncoderContext(SlotContext):
         length, longest = heads[0].shape[2], self.exact_below
         positions = torch.arange(length, device=heads[0].device)
         # Not slices, which are contiguous at some lengths only: a graph for all lengths must not depend on that.
-        first = torch.arange(torch.sym_min(length, longest), device=positions.device)
+        shorter: int = torch.sym_min(length, longest)  # type: ignore[no-untyped-call]
+        first = torch.arange(shorter, device=positions.device)
         short: list[Tensor] = [padding.justify(x).index_select(2, first) for x in heads]
         cut = Padding(first >= padding.tokens, in_order=True)
         output: Tensor = self._every_position(call)(*short, cut, call=call)[0]
@@ -106,11 +108,11 @@ def _no_padding(query: Tensor) -> Padding:
 class Rows(NamedTuple):
     """Some rows of a batch: their numbers, and their padding."""
 
-    index: Tensor
+    numbers: Tensor
     padding: Padding
 
     def of(self, heads: Heads) -> Heads:
-        query, key, value = (x.index_select(0, self.index) for x in heads)
+        query, key, value = (x.index_select(0, self.numbers) for x in heads)
         return query, key, value
 
 

@@ -45,7 +45,7 @@ def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManage
 
     Of a masked language model's step most of the work would be logits that its loss ignores.
     """
-    return _base_replaced(model, _ChosenPositions(cast(nn.Module, model.base_model), chosen))
+    return _base_replaced(model, _ChosenPositions(model.base_model, chosen))
 
 
 class _Given(nn.Module):

@@ -11,7 +11,7 @@ from torch_linformer.encoders.attentions import find_attentions
 from torch_linformer.encoders.classes import LinearEncoder, linear_class
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.kinds import check_kind
-from torch_linformer.encoders.options import EXACT_BELOW, LinearOptions, Projection
+from torch_linformer.encoders.options import LinearOptions, Projection
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.nn.options import default_k
 
@@ -26,7 +26,7 @@ def linearize(
     max_length: int | None = None,
     exact_first: int | None = None,
     exact_last: int | None = None,
-    exact_below: int = EXACT_BELOW,
+    exact_below: int | None = None,
     projection: Projection = "dynamic",
 ) -> Model:
     r"""A copy of an encoder of transformers whose attention takes time and memory linear in the length.
@@ -49,7 +49,8 @@ def linearize(
         exact_first: the first tokens, which all others see themselves; by default ``[CLS]``, or the class token and
             registers of an image.
         exact_last: the last ones; by default ``[SEP]``.
-        exact_below: rows of at most this many tokens attend to all of them, as in the original.
+        exact_below: rows of at most this many tokens attend to all of them, as in the original; 2 K + window by
+            default, where slots and window cost as many products; 0 for none.
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
 
     Raises:
@@ -77,7 +78,7 @@ def linearize(
         projection=projection,
         max_length=length,
     )
-    return with_options(model, options, positions)
+    return cast(Model, with_options(model, options, positions))
 
 
 def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:
@@ -91,6 +92,9 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     config: Any = cast(Any, made.config_class).from_dict(written)
     config.linformer = {"options": asdict(options), "attentions": {name: list(x) for name, x in found.items()}}
     linear: Any = made(config)
+    for name, _ in list(cast(nn.Module, linear).named_children()):
+        if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
+            setattr(linear, name, None)
     linear.to(device=model.device, dtype=model.dtype)
     weights = model.state_dict()
     with torch.no_grad():

@@ -18,7 +18,7 @@ def bias_as_channel(
 
 
 def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
-    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` ``(n, m)``, as ``(H, n, m)``; beyond -R and R that of the ends."""
+    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` ``(n, m)``, as ``(H, n, m)``; beyond R that of the ends."""
     longest = bias.shape[-1] // 2
     places = offsets.clamp(-longest, longest) + longest
     # A third of the time of bias[..., places], its gradient too; and no size is a product of sizes, to which a graph
