@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.kernels.graph import is_for_every_length, records_a_graph
+from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
 from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
@@ -52,13 +53,13 @@ class EncoderContext(SlotContext):
         """As in :class:`~torch_linformer.nn.attention.context.Context`; weights of short rows are ``(B, H, N, N)``.
 
         Raises:
-            ValueError: weights are asked for, and some rows are short and others are not.
+            ValueError: weights are asked for, and some rows are short and others are not, or may be.
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
-        if self.exact_below > 0 and is_for_every_length():
-            padding = _no_padding(query) if padding is None else padding
-        elif key.shape[2] <= self.exact_below:
+        if self.exact_below > 0 and serves_any_length():
+            return self._as_rows_are(heads, padding or Padding(key.new_zeros(key.shape[0], key.shape[2]).bool()), call)
+        if key.shape[2] <= self.exact_below:
             attended: Attended = self._every_position(call)(*heads, padding, call=call)
             return attended
         if padding is None or self.exact_below == 0:
@@ -69,9 +70,7 @@ class EncoderContext(SlotContext):
                 "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
-            is_short = padding.tokens <= self.exact_below
-            long, weights = super().forward(*heads, padding, call=call)
-            return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
+            return self._as_rows_are(heads, padding, call)
         rows = padding.derive(_split, self.exact_below)
         if rows.short is None:
             return super().forward(*heads, padding, call=call)
@@ -88,21 +87,28 @@ class EncoderContext(SlotContext):
         """What short rows attend to."""
         return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
 
+    def _as_rows_are(self, heads: Heads, padding: Padding, call: Call) -> Attended:
+        """Both kinds of attention for all rows, of which each gets its own: nothing depends on their lengths."""
+        if call.need_weights and serves_any_length():
+            raise ValueError(
+                "weights are asked for in a graph of any length, where rows of at most exact_below tokens have others: "
+                "linearize with exact_below=0"
+            )
+        is_short = padding.tokens <= self.exact_below
+        long, weights = super().forward(*heads, padding, call=call)
+        return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
+
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
-        """Ordinary attention of the first ``exact_below`` real tokens of each row; anything finite at the others."""
-        length, longest = heads[0].shape[2], self.exact_below
-        positions = torch.arange(length, device=heads[0].device)
-        # Not slices, which are contiguous at some lengths only: a graph for all lengths must not depend on that.
-        shorter: int = torch.sym_min(length, longest)  # type: ignore[no-untyped-call]
-        first = torch.arange(shorter, device=positions.device)
-        short: list[Tensor] = [padding.justify(x).index_select(2, first) for x in heads]
-        cut = Padding(first >= padding.tokens, in_order=True)
-        output: Tensor = self._every_position(call)(*short, cut, call=call)[0]
-        return padding.restore(output.index_select(2, positions.clamp(max=longest - 1)))
-
-
-def _no_padding(query: Tensor) -> Padding:
-    return Padding(query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool), in_order=True)
+        """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
+        length, most = heads[0].shape[2], self.exact_below
+        justified, trailing = [padding.justify(x) for x in heads], padding.trailing
+        if serves_any_length():  # so that there are as many, whatever the length is
+            justified = [F.pad(x, (0, 0, 0, most)) for x in justified]
+            trailing = F.pad(trailing, (0, most), value=True)
+        first: list[Tensor] = [x[:, :, :most] for x in justified]
+        cut = Padding(trailing[:, :most], in_order=True)
+        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
+        return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 
 
 class Rows(NamedTuple):

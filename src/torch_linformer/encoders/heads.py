@@ -1,5 +1,6 @@
 """What stands on an encoder of transformers: which head a model has, and its logits from given hidden states."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, cast
@@ -29,6 +30,12 @@ def head_of(model: PreTrainedModel) -> Head:
         if opened_by(auto, config_class) is original:
             return head
     return "none"
+
+
+def has_token_types(model: PreTrainedModel) -> bool:
+    """Whether a model, of transformers or ours, tells tokens apart by their type."""
+    reads = inspect.signature(cast(nn.Module, model.base_model).forward).parameters
+    return "token_type_ids" in reads and getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:

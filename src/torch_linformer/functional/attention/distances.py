@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from torch_linformer.functional.attention.plain_softmax import attend_by_definition
 from torch_linformer.functional.attention.scores import additive_mask, bias_at
 from torch_linformer.functional.attention.softmax_parts import Slots, for_heads
-from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
 from torch_linformer.functional.masks import mask_of
 
@@ -33,11 +32,7 @@ def attend_by_distance(
     padding = mask_of(positions.padding)
     if padding is not None:
         allowed_B11M = (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
-        hidden_BHNM = additive_mask(allowed_B11M, query.dtype)
-        if records_a_graph():  # operands of several layouts would tie a graph to their strides, which are sizes
-            shape = *query.shape[:3], key.shape[2]
-            added_BHNM, hidden_BHNM = (x.expand(shape).contiguous() for x in (added_BHNM, hidden_BHNM))
-        added_BHNM = added_BHNM + hidden_BHNM
+        added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
     if need_weights:
         return attend_by_definition(query, key, value, added_BHNM, dropout_p, None)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=added_BHNM, dropout_p=dropout_p), None

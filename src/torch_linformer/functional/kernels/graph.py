@@ -20,12 +20,10 @@ def is_traced() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
-def is_for_every_length() -> bool:
-    """Whether a graph is recorded that is not recorded again: a size that decides something would hold for all calls.
-
-    ``torch.compile`` records another graph where a size decides otherwise.
-    """
-    return is_traced() or (torch.compiler.is_exporting() if hasattr(torch.compiler, "is_exporting") else is_compiling())
+def serves_any_length() -> bool:
+    """Whether a graph is recorded that is not recorded again for other sizes: torch.export's, torch.jit.trace's."""
+    is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # since torch 2.7
+    return is_traced() or bool(is_exporting())
 
 
 def is_transformed() -> bool:
