@@ -63,8 +63,8 @@ class EncoderContext(SlotContext):
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
-                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and attend "
-                "to all of them, and others attend to slots: give both in batches of their own"
+                f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and "
+                "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             is_short = padding.tokens <= self.exact_below

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -55,7 +54,9 @@ def attention(
     return output.transpose(1, 2), weights
 
 
-def padding_mask(*args: Any, attention_mask: Tensor | None = None, use_vmap: bool = False, **kwargs: Any) -> Padding | None:
+def padding_mask(
+    *args: Any, attention_mask: Tensor | None = None, use_vmap: bool = False, **kwargs: Any
+) -> Padding | None:
     """The padding of a mask ``(B, N)``, for all layers; None where there is none.
 
     Raises:

@@ -32,9 +32,14 @@ def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | No
         raise ValueError(
             f"{source} ({kind}) is an encoder-decoder: its encoder alone can be linear, linearize(model.get_encoder())"
         )
-    if (decodes and not is_encoder_alone) or getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+    if (
+        (decodes and not is_encoder_alone)
+        or getattr(config, "is_decoder", False)
+        or getattr(config, "add_cross_attention", False)
+    ):
         raise ValueError(
-            f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and a slot mixes all positions"
+            f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and a slot mixes all "
+            "positions"
         )
     if kind not in OWN_ATTENTION and any(
         getattr(config, name, None) for name in ("relative_attention", "relative_attention_num_buckets")

@@ -1,6 +1,6 @@
 """A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 import torch
