@@ -1,4 +1,4 @@
-"""The encoders of transformers that are tested linear: a line each, and small models of them whose every number matters."""
+"""The encoders of transformers that are tested linear, a line each, and small models whose every number matters."""
 
 from dataclasses import dataclass
 from functools import cache

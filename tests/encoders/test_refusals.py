@@ -143,7 +143,7 @@ def folder(tmp_path):
 
 
 def test_another_attention_for_a_linear_folder(folder):
-    with pytest.raises(ValueError, match="attn_implementation='sdpa' is not for a linear encoder, .*: leave it out"):
+    with pytest.raises(ValueError, match=r"attn_implementation='sdpa' is not for a linear encoder, .*: leave it out"):
         AutoModel.from_pretrained(folder(lambda fields: None), attn_implementation="sdpa")
     model = linear(original(BERT))
     with pytest.raises(ValueError, match="the attention of a linear encoder is 'linformer', not 'eager'"):
@@ -180,8 +180,6 @@ def test_a_class_that_is_not_of_transformers_is_not_imported(folder, name, monke
     changed = folder(lambda fields: fields.update(encoder_class=name))
     (changed / "this_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(changed)
-    with pytest.raises(
-        ValueError, match="encoder_class .* is no model of transformers .*; update transformers"
-    ) as error:
+    with pytest.raises(ValueError, match=r"encoder_class .* is no model of transformers .*; update tr") as error:
         AutoConfig.from_pretrained(changed)
     assert one_line(error) and "this_module" not in sys.modules

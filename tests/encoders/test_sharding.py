@@ -52,7 +52,5 @@ def test_a_sharded_encoder_is_the_encoder(of_attentions):
 
 def test_pieces_of_rows_are_refused():
     model = linear(original(TEXTS[0]))
-    with pytest.raises(
-        ValueError, match="LinearBertModel cannot be computed in pieces: only LinformerModel .*fully_shard"
-    ):
+    with pytest.raises(ValueError, match=r"LinearBertModel cannot be computed in pieces: only .*fully_shard"):
         context_parallel(model, dist.group.WORLD)
