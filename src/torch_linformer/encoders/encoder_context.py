@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,7 +59,8 @@ class EncoderContext(SlotContext):
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
         if key.shape[2] <= self.exact_below:
-            return self._every_position(call)(*heads, padding, call=call)
+            output, weights = self._every_position(call)(*heads, padding, call=call)
+            return self._with_unused_slots(output), weights
         if padding is None or self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
@@ -74,13 +76,20 @@ class EncoderContext(SlotContext):
         if rows.short is None:
             return super().forward(*heads, padding, call=call)
         if rows.long is None:
-            return self._read_exactly(heads, padding, call), None
+            return self._with_unused_slots(self._read_exactly(heads, padding, call)), None
         short = self._read_exactly(rows.short.of(heads), rows.short.padding, call)
         long, _ = super().forward(*rows.long.of(heads), rows.long.padding, call=call)
         return torch.cat([short, long]).index_select(0, rows.back), None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exact_below={self.exact_below}"
+
+    def _with_unused_slots(self, output: Tensor) -> Tensor:
+        """``output``; among processes the slots get zeros as gradients: others may have long rows, and all share them."""
+        if not (self.training and torch.is_grad_enabled() and dist.is_available() and dist.is_initialized()):
+            return output
+        unused = [parameter.sum() for parameter in self.parameters()]
+        return output + torch.stack(unused).sum() * 0.0 if unused else output
 
     def _every_position(self, call: Call) -> FullContext:
         """What short rows attend to."""
