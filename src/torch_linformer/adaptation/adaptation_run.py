@@ -216,6 +216,8 @@ class Adaptation:
             larger_is_better=self.objective.larger_is_better,
             weight_decay=0.0,
         )
+        # A pooler's, and those of slots where all texts of a batch are read exactly.
+        arguments.ddp_find_unused_parameters = True
         return DistillationTrainer(
             teacher=self.teacher,
             objective=self.objective,

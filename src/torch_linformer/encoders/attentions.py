@@ -78,7 +78,7 @@ def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
 def small_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """The smallest input that a model takes: a text, an image, or sound."""
     config: Any = model.config
-    name, factory = model.main_input_name, {"device": model.device}
+    name, factory = model.main_input_name, cast(Any, {"device": model.device})
     match name:
         case "input_ids":
             return {"input_ids": torch.full((1, TOKENS), config.vocab_size - 1, **factory)}

@@ -78,7 +78,7 @@ def linearize(
         projection=projection,
         max_length=length,
     )
-    return with_options(model, options, positions)
+    return cast(Model, with_options(model, options, positions))
 
 
 def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:

@@ -18,7 +18,7 @@ def bias_as_channel(
 
 
 def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
-    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query, ``(H, …)``; beyond -R and R that of the ends."""
+    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` from the query, ``(H, …)``; beyond R that of the ends."""
     longest = bias.shape[-1] // 2
     # Not bias[:, places], which takes seven times as long, and its gradient twice.
     places = (offsets.clamp(-longest, longest) + longest).flatten()

@@ -1,4 +1,4 @@
-"""The contexts of ordinary attention: every position, with a bias of its distance or not, or those up to the query's."""
+"""The contexts of ordinary attention: every position, perhaps with a bias of distances, or those up to the query's."""
 
 from torch import Tensor
 
