@@ -493,6 +493,9 @@ def original_encoder():
         "Albert": {**usual, "embedding_size": 16, "max_position_embeddings": 32},
         "DistilBert": {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32, "max_position_embeddings": 32},
         "ModernBert": {**local, "initializer_cutoff_factor": 1.0},
+        "MPNet": {**usual, "max_position_embeddings": 33},
+        "NomicBert": {**usual, "max_position_embeddings": 96},
+        "EuroBert": {**usual, **marks, "num_key_value_heads": 2, "mask_token_id": 3, "max_position_embeddings": 96},
     }
 
     def build(family="Bert", head="Model", **more):

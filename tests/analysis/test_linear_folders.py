@@ -5,15 +5,27 @@ import json
 import pytest
 import torch
 
-from torch_linformer.analysis import inspect_text, plot_attention, plot_projections
+from torch_linformer.analysis import inspect_text, measure_spectrum, plot_attention, plot_projections
 from torch_linformer.analysis.inspection.inspect_folder import inspect_folder
 from torch_linformer.analysis.inspection.page import render_inspection
+from torch_linformer.analysis.spectra.observing import observe_heads
+from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
+from torch_linformer.encoders import linearize
 from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.pretrained import load_backbone
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")
 ROWS = "ForSequenceClassification"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def surroundings(datasets_cache):
+    """Caches of the session's own, and the hub switched off."""
+
+
 LONG, SHORT = "the sand of the warm sea and ice", "wet mud"
 
 
@@ -62,8 +74,6 @@ def test_layers_that_stayed_local_have_only_a_window(linear_folder):
 
 
 def test_layers_that_share_their_attention_are_told_apart(original_encoder, linear_folder):
-    from torch_linformer.encoders import linearize
-
     model = linearize(original_encoder("Albert"), k=4, window=4, max_length=96)
     seen = inspect_text(model, load_tokenizer(str(linear_folder("Bert"))), LONG, layers=[1])
     assert list(seen.layers) == [1]
@@ -121,7 +131,10 @@ def test_a_page(linear_folder, tmp_path, read_page, family):
     inspect_folder(str(folder), LONG, tmp_path / "page.html", **options)
     page = " ".join(read_page((tmp_path / "page.html").read_text()).text)
     depth = "4" if family == "ModernBert" else "2"
-    assert f"34 tokens of the text that was given, read by {depth} layers of 4 heads: K 8, slots chosen by the input" in page
+    assert (
+        f"34 tokens of the text that was given, read by {depth} layers of 4 heads: K 8, slots chosen by the input"
+        in page
+    )
     assert "The document chose them: with another text they are others" in page and "Here E = F" in page
     assert "exact_below=0" not in page
 
@@ -139,3 +152,82 @@ def test_figures(linear_folder):
     assert len(plot_projections(seen, layer=3, head=2).axes) == 2
     with pytest.raises(ValueError, match="layer 1 has no E and F: a window by itself has no slots"):
         plot_projections(seen, layer=1)
+
+
+def heads_of(model, ids):
+    shown = {}
+    layers = observe_heads(model, ids, lambda head: shown.update({(head.layer, head.number): head}))
+    assert len(shown) == 4 * layers
+    return shown
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "Albert", "NomicBert", "EuroBert"])
+def test_every_head_is_shown_as_the_original_has_it(original_encoder, family):
+    """With rows read exactly all layers read the same; with slots the first one does."""
+    original = original_encoder(family)
+    ids = torch.randint(4, 260, (1, 28), generator=torch.Generator().manual_seed(0))
+    expected = heads_of(original, ids)
+    exact = heads_of(linearize(original, k=8, window=6, exact_below=28), ids)
+    by_slots = linearize(original, k=8, window=6, exact_below=27)
+    shown = heads_of(by_slots, ids)
+    assert exact.keys() == shown.keys() == expected.keys()
+    for place, head in expected.items():
+        torch.testing.assert_close(exact[place].weights, head.weights, rtol=1e-4, atol=1e-5)
+        assert exact[place].own is None or (exact[place].mask is not None and family == "ModernBert")
+        if place[0] == 0:
+            torch.testing.assert_close(shown[place].weights, head.weights, rtol=1e-4, atol=1e-5)
+    for place, head in shown.items():
+        by_definition = torch.softmax(
+            head.scaling * head.query @ head.key.mT + (0 if head.mask is None else head.mask), -1
+        )
+        torch.testing.assert_close(by_definition, head.weights)
+        assert head.own.shape == (28, 6)
+        if family == "ModernBert" and place[0] in (1, 2):
+            torch.testing.assert_close(head.own, head.weights @ head.value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_bias_of_distances_of_mpnet(original_encoder):
+    """What the original adds to its scores, but for what is the same at all keys."""
+    original = original_encoder("MPNet").eval()
+    ids = torch.randint(4, 260, (1, 28), generator=torch.Generator().manual_seed(0))
+    expected = original(ids, output_attentions=True).attentions
+    shown = heads_of(linearize(original, k=8, window=6, exact_below=28), ids)
+    for (layer, number), head in shown.items():
+        torch.testing.assert_close(head.weights, expected[layer][0, number].detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spectra_of_a_folder(linear_folder, family):
+    model = load_backbone(str(linear_folder(family, ROWS, id2label={0: "rain", 1: "snow", 2: "sun"})))
+    documents = [torch.randint(4, 260, (28,), generator=torch.Generator().manual_seed(n)) for n in range(2)]
+    spectrum = measure_spectrum(model, documents, ks=(4, 16))
+    layers = 4 if family == "ModernBert" else 2
+    assert spectrum.singular_values.shape == (layers, 4, 28)
+    own = spectrum.low_rank.errors["own_slots"][..., 0]
+    assert (own > 0.01).sum() == 2 * 4  # layers that stayed local lose nothing
+    short = measure_spectrum(model, [document[:20] for document in documents], ks=(4, 16))
+    assert family == "ModernBert" or "own_slots" not in short.low_rank.errors  # whose P is what it attends with
+
+
+def test_spectra_of_a_head_of_ours_on_such_an_encoder(linear_folder, tmp_path):
+    torch.manual_seed(0)
+    config = LinformerConfig(backbone_config=load_model(str(linear_folder("Bert"))).config)
+    LinformerForSequenceClassification(config).save_pretrained(tmp_path)
+    model = load_backbone(str(tmp_path))
+    assert type(model).__name__ == "LinearBertModel"
+    assert measure_spectrum(model, [torch.arange(4, 32)], ks=(4,)).singular_values.shape == (2, 4, 28)
+
+
+def test_the_command(linear_folder, tmp_path):
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": f"{n} {LONG}"}) + "\n" for n in range(3)))
+    options = {"text_column": None, "lengths": [24], "documents": 2, "index": None, "exact_up_to": 64, "rank": 8}
+    options |= {"seed": 0, "output": tmp_path / "out", "device": "cpu", "command": "linformer spectrum"}
+    run_spectrum(str(linear_folder("ModernBert")), str(tmp_path / "texts.jsonl"), **options)
+    record = json.loads((tmp_path / "out" / "spectrum.json").read_text())
+    assert "own_slots" in json.dumps(record)
+    with pytest.raises(InputError, match=r"^--length 97: .+ reads at most 96 tokens; take a shorter length$"):
+        run_spectrum(
+            str(linear_folder("Roberta")),
+            str(tmp_path / "texts.jsonl"),
+            **{**options, "lengths": [97], "output": tmp_path / "o"},
+        )

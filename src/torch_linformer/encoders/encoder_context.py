@@ -38,7 +38,7 @@ class EncoderContext(SlotContext):
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.exact_below = 0 if local else options.longest_exact
+        self.is_local, self.exact_below = local, 0 if local else options.longest_exact
 
     def forward(
         self,

@@ -9,10 +9,11 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
+from torch_linformer import models
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
@@ -58,17 +59,21 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     config: Any = load_any_config(source)
     check_model(source, config)
     quiet_transformers()
+    opener: Any = AutoModel
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at
+        if config.backbone_config is not None:  # a head of ours, by which its encoder is opened
+            opener = getattr(models, (config.architectures or [""])[0], LinformerForSequenceClassification)
     options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        loaded = AutoModel.from_pretrained(source, config=config, dtype=WEIGHTS, trust_remote_code=False, **options)
+        loaded = opener.from_pretrained(source, config=config, dtype=WEIGHTS, trust_remote_code=False, **options)
         model, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
     except Exception as error:  # transformers and safetensors share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
     check_weights(source, report, unused="pooler.")
+    model = model if opener is AutoModel else cast(Any, model.base_model).body
     cast(nn.Module, model).to(device).eval()
     return model
 

@@ -154,8 +154,8 @@ def _lead(inspection: Inspection, source: str) -> str:
 def _read_exactly(inspection: Inspection) -> str:
     """What the maps show of a text for which the model needs no slots."""
     shown = (
-        f"The model reads texts of at most {format_count(inspection.exact_below)} tokens by ordinary attention, and this "
-        "is one: the maps show how it would read the text by slots (exact_below=0)"
+        f"The model reads texts of at most {format_count(inspection.exact_below)} tokens by ordinary attention, and "
+        "this is one: the maps show how it would read the text by slots (exact_below=0)"
     )
     return f"{shown}; the answer is the model's own." if inspection.answer else f"{shown}."
 
