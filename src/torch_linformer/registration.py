@@ -21,13 +21,17 @@ def register_models() -> None:
 
 def _import_models() -> None:
     try:
-        importlib.import_module("torch_linformer.models")
+        for room in ("torch_linformer.models", "torch_linformer.encoders"):
+            importlib.import_module(room)
     except ImportError as error:  # of a release of transformers, say, that our models do not fit
         warnings.warn(
             f'transformers will not know linformer models ({error}): pip install "torch-linformer[hf]"', stacklevel=2
         )
 
 
+# transformers has no entry point for packages that add models: each registers its own when it is imported. Importing
+# torch_linformer must not import transformers, which takes seconds, and a script may import either of them first. So a
+# finder waits for the Auto classes, acts once, and takes itself off the path: nothing smaller served both orders.
 class _UntilAutoClasses(MetaPathFinder):
     """Watches transformers' modules being imported, and registers when an import that brought the Auto classes is over.
 

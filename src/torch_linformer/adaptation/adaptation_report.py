@@ -81,7 +81,8 @@ class Adapted:
     @property
     def longest(self) -> int:
         """Tokens that the adapted model reads at once."""
-        return self.model.config.longest_input
+        longest: int = self.model.config.longest_input
+        return longest
 
     @property
     def chance(self) -> dict[str, float]:

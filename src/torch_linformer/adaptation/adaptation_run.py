@@ -22,17 +22,16 @@ from torch_linformer.adaptation.adaptation_report import (
 from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
+from torch_linformer.adaptation.student import build_student
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
 from torch_linformer.data.digest import content_digest
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearEncoder
-from torch_linformer.encoders.linearize import linearize, with_options
+from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.errors import InputError
-from torch_linformer.nn.options import default_k
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
@@ -150,6 +149,7 @@ class Adaptation:
         encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         marks = Marks(*map(len, encoder.marks))
         self.student = build_student(original.model, settings, max_length, marks) if student is None else student
+        self.student.config.pooling = self.objective.pooling
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
         around = replace(marks, before=marks.before + encoder.prompt_tokens)  # of each of the teacher's windows
         self.teacher = Teacher(original.model, min(original.longest, max_length), around)
@@ -216,6 +216,8 @@ class Adaptation:
             larger_is_better=self.objective.larger_is_better,
             weight_decay=0.0,
         )
+        # A pooler's, and those of slots where all texts of a batch are read exactly.
+        arguments.ddp_find_unused_parameters = True
         return DistillationTrainer(
             teacher=self.teacher,
             objective=self.objective,
@@ -233,7 +235,8 @@ class Adaptation:
     @property
     def options(self) -> LinearOptions:
         """Those of the student."""
-        return self.student.config.linear_options
+        options: LinearOptions = self.student.config.linear_options
+        return options
 
     def _without_slots(self) -> WithoutSlots | None:
         """The trained student with its slots taken out; None where they are all that it has, or where it has none."""
@@ -283,30 +286,3 @@ class Adaptation:
         }
         config |= {"linformer": longer, **self._positions.fields(max(length, options.max_length))}
         return ModelStep(LINEAR, config, 1, length, self.device, self.precision, training=False)
-
-
-def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks) -> LinearEncoder:
-    """The original with slots; raises ``InputError`` where K or the exact tokens do not fit."""
-    k = default_k(max_length) if settings.k is None else settings.k
-    if k > max_length:
-        raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
-    first = marks.before if settings.exact_first is None else settings.exact_first
-    last = marks.after if settings.exact_last is None else settings.exact_last
-    if first + last > max_length:
-        raise InputError(
-            f"--exact-first {first} and --exact-last {last} are more than the {max_length:,} tokens read at once"
-        )
-    try:
-        made = linearize(
-            original,
-            k,
-            settings.window or None,
-            max_length=max_length,
-            exact_first=first,
-            exact_last=last,
-            exact_below=settings.exact_below,
-            projection=cast(Any, settings.projection),
-        )
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    return cast(LinearEncoder, made)

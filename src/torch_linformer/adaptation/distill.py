@@ -12,19 +12,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_report import show_adapted, write_adapted
 from torch_linformer.adaptation.adaptation_run import Adaptation
-from torch_linformer.adaptation.pretrained_encoder import encoder_of, in_float32
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, encoder_of, in_float32
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError, flag
+from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.tasks.retrieval import POOLINGS
 from torch_linformer.training.training_screen import TrainingScreen
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 OF_LINEARIZE = ("k", "window", "max_length", "exact_first", "exact_last", "exact_below", "projection")
+OF_FILES = ("text_column", "label_column", "encoding", "delimiter", "quoting", "header", "text_folder")
 OF_THE_COMMAND = {
-    **dict.fromkeys(
-        ("data", "text_column", "label_column", "trust_remote_code"), "here the model and the texts are given"
-    ),
+    **dict.fromkeys(("data", *OF_FILES, "trust_remote_code"), "here the model and the texts are given"),
     **dict.fromkeys(OF_LINEARIZE, "torch_linformer.linearize has decided it"),
     "fsdp": "torchrun starts it in several processes",
 }
@@ -51,7 +53,8 @@ def distill(
     than the teacher reads are read by it as overlapping windows.
 
     Args:
-        model: made by :func:`torch_linformer.linearize`; it is trained in place, and returned in evaluation mode.
+        model: made by :func:`torch_linformer.linearize`; it is trained in place, in float32, and returned in
+            evaluation mode.
         teacher: the original that it was made of; it is not changed.
         tokenizer: its own.
         texts: like those that it is to read, without labels.
@@ -72,6 +75,8 @@ def distill(
         if name in options:
             raise InputError(f"{flag(name)} has no place here: {reason}")
     _check_teacher(model, teacher)
+    if pooling not in (None, *POOLINGS):
+        raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     linear = model.config.linear_options
     settings = AdaptSettings(
         data=f"{len(texts)} texts",
@@ -87,6 +92,8 @@ def distill(
         check_free(Path(output))
     name = teacher.name_or_path or type(teacher).__name__
     original = encoder_of(in_float32(teacher), tokenizer, name, task=settings.task, pooling=pooling, seed=settings.seed)
+    _check_heads(model, original)
+    cast(nn.Module, model).to(WEIGHTS)
     train, test = split_documents(Dataset.from_dict({"text": list(texts)}), held_out, settings.seed)
     adaptation = Adaptation(original, train, test, settings, screen or TrainingScreen(), student=model)
     with tempfile.TemporaryDirectory() as checkpoints:
@@ -102,6 +109,8 @@ def distill(
 
 def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
     """Raise ``InputError`` for a teacher whose hidden states are not those that the student is to have."""
+    if teacher is model:
+        raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
     for name in SAME:
         own, wanted = (getattr(each.config, name, None) for each in (model, teacher))
         if own != wanted:
@@ -109,3 +118,13 @@ def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
                 f"the teacher has {name} = {wanted} and the student {own}: the teacher is the model that "
                 "torch_linformer.linearize was given"
             )
+
+
+def _check_heads(model: PreTrainedModel, original: PretrainedEncoder) -> None:
+    """Raise ``InputError`` where the student lacks the head whose predictions it is to learn."""
+    head, task = original.objective.head, original.objective.name
+    if head not in ("none", head_of(model)):
+        raise InputError(
+            f"the teacher has a head for {head} and {type(model).__name__} has none: linearize the teacher, or take "
+            f"task='embed' instead of {task!r}"
+        )

@@ -35,6 +35,7 @@ from torch_linformer.opening.sentence_settings import (
 )
 from torch_linformer.opening.tokenizers import check_vocabulary
 
+LINEAR = ("linformer", "linear_encoder")  # types of models
 UNUSED = "pooler."  # in the names of tensors that an encoder may lack
 
 
@@ -125,6 +126,10 @@ def encoder_of(
 
 def refuse_kind(path: str, config: Any) -> None:
     """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
+    if config.model_type in LINEAR:
+        raise InputError(
+            f"{path} ({config.model_type}) is linear already: linformer train --from {path} goes on with it"
+        )
     try:
         check_kind(path, config)
     except ValueError as error:

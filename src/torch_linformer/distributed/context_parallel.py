@@ -49,6 +49,11 @@ def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) 
         >>> dist.destroy_process_group()
     """
     name = type(model).__name__
+    if not hasattr(model.config, "attention"):  # a linear encoder of transformers, say
+        raise ValueError(
+            f"{name} cannot be computed in pieces: only LinformerModel and models with its heads can; give each "
+            "process rows of its own, and spread the weights by torch.distributed.fsdp.fully_shard"
+        )
     if not getattr(model, "takes_pieces", False):
         raise ValueError(f"{name} cannot be computed in pieces: its head, or its decoder, needs whole rows")
     if cast(Any, model.config).attention == "full":

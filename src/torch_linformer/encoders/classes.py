@@ -4,27 +4,39 @@ A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it 
 ``config.json`` says of which class of transformers. So one registration opens all of them by the Auto classes.
 """
 
+import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import transformers
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto import modeling_auto
 
 from torch_linformer.encoders.attentions import FoundAttention
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.interface import ATTENTION
+from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
+Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+
+
+def cached(function: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+    """:func:`functools.cache`, which takes classes of models for unhashable where types are checked."""
+    return cast(Callable[Arguments, Made], functools.cache(function))
+
+
 MODEL_TYPE = "linear_encoder"
 PREFIX = "Linear"  # of the names of classes
-AUTO_CLASSES = [
+AUTO_CLASSES: list[Any] = [
     auto
     for auto in vars(modeling_auto).values()
     if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
@@ -60,6 +72,10 @@ class LinearConfig(PreTrainedConfig):
         written: dict[str, Any] = super().to_diff_dict()
         return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled by the original's class, as this one is made when needed and no module holds it."""
+        return _new_config, (self.encoder_class,), self.__getstate__()
+
     @property
     def longest_input(self) -> int:
         """Tokens read at once."""
@@ -68,7 +84,7 @@ class LinearConfig(PreTrainedConfig):
     @property
     def label_names(self) -> list[str]:
         """Names of the labels, in the order of the logits."""
-        names: dict[int, str] = self.id2label
+        names: Any = self.id2label
         return [names[number] for number in sorted(names)]
 
     @property
@@ -93,6 +109,9 @@ class LinearConfig(PreTrainedConfig):
 class LinearEncoder(PreTrainedModel):
     """An encoder of transformers whose attentions own what they attend to; a base beside the original's class."""
 
+    original: ClassVar[type[PreTrainedModel]]
+    config: LinearConfig
+
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         if config._attn_implementation not in (None, ATTENTION):
             raise ValueError(
@@ -102,8 +121,11 @@ class LinearEncoder(PreTrainedModel):
         config._attn_implementation = ATTENTION
         super().__init__(config, *args, **kwargs)
         options = config.linear_options
+        own = own_attention(cast(Any, config.encoder_class).config_class.model_type)
+        if own is not None:
+            own.replace(self)
         for name, found in config.attentions.items():
-            module = cast(nn.Module, self.base_model).get_submodule(name)
+            module = self.base_model.get_submodule(name)
             setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
@@ -111,8 +133,12 @@ class LinearEncoder(PreTrainedModel):
         if attn_implementation != ATTENTION:
             raise ValueError(f"the attention of a linear encoder is {ATTENTION!r}, not {attn_implementation!r}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As in :class:`LinearConfig`."""
+        return _new_model, (self.original,), self.__getstate__()  # type: ignore[no-untyped-call]
+
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         init_slots(module)
 
 
@@ -132,13 +158,18 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
     return _linear(original, linear_config(body_of(original)))
 
 
-@cache
+@cached
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
-    body = {"config_class": config, "__module__": __name__}
-    return cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    body = {"config_class": config, "original": original, "__module__": __name__}
+    made = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
+    # Folders of some encoders (ViT) keep older names of weights, which transformers looks up by the name of the class.
+    renaming = get_checkpoint_conversion_mapping(original.__name__)
+    if renaming is not None:
+        register_checkpoint_conversion_mapping(made.__name__, renaming, overwrite=True)
+    return made
 
 
-@cache
+@cached
 def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
     """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
     original = cast(type[PreTrainedConfig], body.config_class)
@@ -171,15 +202,15 @@ def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
         kind: Any = linear_class(body)
         return cast(PreTrainedModel, kind(kind.config_class.from_dict(fields)))
     own = {name: value for name, value in fields.items() if name not in ("encoder_class", "linformer", "model_type")}
-    return cast(PreTrainedModel, body(cast(Any, body).config_class.from_dict(own)))
+    return body(cast(Any, body).config_class.from_dict(own))
 
 
 def opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     """The class that an Auto class opens for a configuration of transformers."""
     if config not in auto._model_mapping:
         return None
-    opened = auto._model_mapping[config]
-    return opened[0] if isinstance(opened, (tuple, list)) else opened
+    opened: Any = auto._model_mapping[config]
+    return cast(type[PreTrainedModel], opened[0] if isinstance(opened, (tuple, list)) else opened)
 
 
 def _full_name(kind: type) -> str:
@@ -212,16 +243,14 @@ def _named_class(name: object) -> type[PreTrainedModel]:
     return found
 
 
-def __getattr__(name: str) -> Any:
-    """A class by its name, for whoever unpickles a model or a configuration."""
-    original = getattr(transformers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
-    if isinstance(original, type) and issubclass(original, PreTrainedModel):
-        return linear_class(original)
-    if isinstance(original, type) and issubclass(original, PreTrainedConfig):
-        body = opened_by(transformers.AutoModel, original)
-        if body is not None:
-            return linear_config(body)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _new_config(body: type[PreTrainedModel]) -> LinearConfig:
+    made = linear_config(body)
+    return made.__new__(made)
+
+
+def _new_model(original: type[PreTrainedModel]) -> LinearEncoder:
+    made = linear_class(original)
+    return made.__new__(made)
 
 
 AutoConfig.register(MODEL_TYPE, LinearConfig, exist_ok=True)

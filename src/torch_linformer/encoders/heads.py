@@ -1,5 +1,6 @@
 """What stands on an encoder of transformers: which head a model has, and its logits from given hidden states."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, cast
@@ -31,6 +32,12 @@ def head_of(model: PreTrainedModel) -> Head:
     return "none"
 
 
+def has_token_types(model: PreTrainedModel) -> bool:
+    """Whether a model, of transformers or ours, tells tokens apart by their type."""
+    reads = inspect.signature(cast(nn.Module, model.base_model).forward).parameters
+    return "token_type_ids" in reads and getattr(model.config, "type_vocab_size", 0) > 1
+
+
 def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
     """The logits that a model's head makes of last hidden states ``(B, N, C)``, or of single ones ``(n, C)``."""
     rows = hidden if hidden.dim() == 3 else hidden.unsqueeze(0)
@@ -45,7 +52,7 @@ def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManage
 
     Of a masked language model's step most of the work would be logits that its loss ignores.
     """
-    return _base_replaced(model, _ChosenPositions(cast(nn.Module, model.base_model), chosen))
+    return _base_replaced(model, _ChosenPositions(model.base_model, chosen))
 
 
 class _Given(nn.Module):

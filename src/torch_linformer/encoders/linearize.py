@@ -78,7 +78,7 @@ def linearize(
         projection=projection,
         max_length=length,
     )
-    return with_options(model, options, positions)
+    return cast(Model, with_options(model, options, positions))
 
 
 def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:
@@ -92,6 +92,9 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     config: Any = cast(Any, made.config_class).from_dict(written)
     config.linformer = {"options": asdict(options), "attentions": {name: list(x) for name, x in found.items()}}
     linear: Any = made(config)
+    for name, _ in list(cast(nn.Module, linear).named_children()):
+        if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
+            setattr(linear, name, None)
     linear.to(device=model.device, dtype=model.dtype)
     weights = model.state_dict()
     with torch.no_grad():

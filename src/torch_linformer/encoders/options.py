@@ -1,9 +1,10 @@
 """What a linear encoder attends to, as its configuration keeps it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions, check_choice, check_window
+from torch_linformer.functional.causal.attention import check_window
+from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions, check_choice
 
 Projection = Literal["dynamic", "mean"]
 
@@ -41,6 +42,8 @@ class LinearOptions:
             object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))  # the record is frozen
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         for name in ("k", "exact_first", "exact_last", "exact_below"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
@@ -52,6 +55,11 @@ class LinearOptions:
     def local(self, sliding_window: int) -> "LinearOptions":
         """Those of a layer whose queries see the positions fewer than ``sliding_window`` away, and nothing else."""
         return replace(self, k=0, window=2 * (sliding_window - 1), exact_first=0, exact_last=0, exact_below=0)
+
+    @property
+    def longest_exact(self) -> int:
+        """Tokens of the longest row that attends to all of its tokens."""
+        return cast(int, self.exact_below)
 
     def of_attention(self) -> AttentionOptions:
         """The same for one attention of :mod:`torch_linformer.nn`."""

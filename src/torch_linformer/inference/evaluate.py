@@ -19,7 +19,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.tagging import NUMBERED, NumberedTagging
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import MultiLabel
-from torch_linformer.training.retrieval_trainer import trainer_for
+from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 
@@ -68,7 +68,7 @@ def evaluate(
     encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
-        trainer = trainer_for(task)(model=model, args=arguments, task=task)
+        trainer = trainer_for(task, model)(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(scored, encoder))
     scores.pop("tally", None)  # of each document
     return task, {**scores, "documents": len(scored)}

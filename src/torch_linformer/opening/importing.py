@@ -34,7 +34,8 @@ def import_model(source: str, origin: str, output: Path, **options: Any) -> Linf
     """
     if origin not in ORIGINS:
         raise InputError(
-            f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}; linformer adapt takes encoders of transformers"
+            f"--from must be one of {', '.join(ORIGINS)}, got {origin!r}; linformer adapt takes encoders of "
+            "transformers"
         )
     given = {name: value for name, value in options.items() if value is not None}
     for name in sorted(given.keys() - ORIGINS[origin].options):

@@ -75,11 +75,11 @@ def _check_index(folder: Path, name: str) -> None:
 
 
 def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """The configurations of an encoder-decoder's two halves, or the one there is."""
+    """The configurations of an encoder-decoder's two halves, or of the one encoder there is."""
     if isinstance(config, LinformerSeq2SeqConfig):
         yield from (cast(PreTrainedConfig, config.encoder), cast(PreTrainedConfig, config.decoder))
-    else:
-        yield config
+    else:  # below a head may be another encoder
+        yield getattr(config, "backbone_config", None) or config
 
 
 def _sizes(config: PreTrainedConfig) -> dict[str, int]:

@@ -37,6 +37,12 @@ def read_length(config: AnyConfig) -> int:
     return reader.longest_input if isinstance(reader, LinearConfig) else reader.max_position_embeddings
 
 
+def reading_options(config: AnyConfig) -> dict[str, Any]:
+    """What a model is called with beside a text, where nothing is to go on after it."""
+    reader = reader_config(config)
+    return {"use_cache": False} if isinstance(reader, LinformerConfig) and reader.causal else {}
+
+
 def load_config(path: str) -> AnyConfig:
     """The configuration of a model folder (or of a model on the hub)."""
     config = load_any_config(path)

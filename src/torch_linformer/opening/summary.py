@@ -37,11 +37,34 @@ def summarize(path: str) -> ModelSummary:
 def attention_of(config: Any) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = config.encoder if config.is_encoder_decoder else config
+    linear = _linear_part(config)
+    if linear is not None:
+        return _of_linear_encoder(linear["options"])
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
     parts.append(f"window {config.window}" if config.window else "")
     return ", ".join(filter(None, parts))
+
+
+def _linear_part(config: Any) -> dict[str, Any] | None:
+    """What the configuration of an encoder of transformers, or of a head on one, says of its slots; None for others."""
+    encoder = getattr(config, "backbone_config", None) or config
+    found: dict[str, Any] | None = (encoder if isinstance(encoder, dict) else vars(encoder)).get("linformer")
+    return found
+
+
+def _of_linear_encoder(options: dict[str, Any]) -> str:
+    """The attention of an encoder of transformers, by the ``options`` in its configuration."""
+    slots, mass = ("no slots", "") if not options["k"] else (f"K {options['k']}", "learned mass")
+    if options["k"] and options["projection"] == "mean":
+        slots, mass = f"{slots}, projection mean", "fixed mass"
+    elif options["k"]:
+        slots = f"{slots}, slots chosen by the input"
+    window = f"window {options['window']}" if options["window"] else ""
+    short = f"texts of at most {options['exact_below']:,} tokens exact" if options["exact_below"] else ""
+    exact = _exact_tokens(options["exact_first"], options["exact_last"])
+    return ", ".join(filter(None, [slots, mass, exact, window, short]))
 
 
 def _slots(config: Any) -> list[str]:
@@ -78,6 +101,9 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
     ]
+    if backbone := getattr(config, "backbone_config", None):
+        fields = backbone if isinstance(backbone, dict) else backbone.to_dict()
+        rows.insert(1, ("encoder", fields["encoder_class"].rpartition(".")[-1]))
     if found.config.is_encoder_decoder:
         decoder = found.config.decoder
         rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
@@ -130,7 +156,8 @@ def _count_parameters(file: Path, readers: list[Any]) -> int:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
     layers = {match[0] for match in map(_LAYER.match, shapes) if match}
     configured = sum(reader.num_hidden_layers for reader in readers)
-    if len(layers) != configured or any(reader.projection == "random" for reader in readers):
+    by_layer = not any(getattr(reader, "backbone_config", None) for reader in readers)  # others name theirs otherwise
+    if (by_layer and len(layers) != configured) or any(reader.projection == "random" for reader in readers):
         raise ValueError(f"{file}: look at the model")
     return sum(prod(shape) for name, shape in shapes.items() if not name.startswith(_NOT_TRAINED))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from torch_linformer.encoders.heads import head_of
+from torch_linformer.encoders.heads import has_token_types, head_of
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.tasks.answering import Answering
@@ -77,8 +77,7 @@ def _task_of_head(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, se
             return tagging_of(tokenizer, [config.id2label[number] for number in sorted(config.id2label)])
         case "answers":
             longest = getattr(config, "max_answer_length", None)
-            typed = getattr(config, "type_vocab_size", 0) > 1
-            return Answering(tokenizer, typed=typed, max_answer_length=longest)
+            return Answering(tokenizer, typed=has_token_types(model), max_answer_length=longest)
         case "masked words":
             return MaskedLanguageModeling(tokenizer, seed)
         case "none" if getattr(config, "pooling", None) in POOLINGS:

@@ -11,6 +11,7 @@ from torch_linformer import models
 from torch_linformer.encoders.classes import linear_or_original
 from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
+from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import MISSING, format_comparison, format_count
@@ -109,6 +110,8 @@ def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with full attention, in both parts of an encoder-decoder."""
     if "encoder_class" in config:
         return {**config, "linformer": None}
+    if config.get("backbone_config"):
+        return with_ordinary_attention(config)
     if "encoder" in config:
         return {**config, **{side: _with_full_attention(config[side]) for side in ("encoder", "decoder")}}
     return with_changes(config, {"attention": "full"})

@@ -20,6 +20,12 @@ def is_traced() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
+def serves_any_length() -> bool:
+    """Whether a graph is recorded that is not recorded again for other sizes: torch.export's, torch.jit.trace's."""
+    is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # since torch 2.7
+    return is_traced() or bool(is_exporting())
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func (vmap, grad, jvp) is active."""
     return transforms_functions()
