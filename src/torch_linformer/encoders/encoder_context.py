@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.kernels.graph import records_a_graph, serves_all_lengths
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
 from torch_linformer.nn.attention.full_context import FullContext
@@ -57,9 +57,13 @@ class EncoderContext(SlotContext):
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
-        if key.shape[2] <= self.exact_below:
+        if self.exact_below == 0:
+            return super().forward(*heads, padding, call=call)
+        if serves_all_lengths():  # comparing a size would tie the graph to it
+            padding = padding or Padding(torch.zeros_like(key[:, 0, :, 0], dtype=torch.bool), in_order=True)
+        elif key.shape[2] <= self.exact_below:
             return FullContext(self.sizes)(*heads, padding, call=call)
-        if padding is None or self.exact_below == 0:
+        if padding is None:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
@@ -85,10 +89,13 @@ class EncoderContext(SlotContext):
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
         """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
         length = heads[0].shape[2]
-        first: list[Tensor] = [padding.justify(x)[:, :, : self.exact_below] for x in heads]
-        cut = Padding(padding.trailing[:, : self.exact_below], in_order=True)
+        first = [padding.justify(x) for x in heads]
+        if serves_all_lengths():  # sequences may be shorter
+            first = [F.pad(x, (0, 0, 0, self.exact_below)) for x in first]
+        first = [x[:, :, : self.exact_below] for x in first]
+        cut = Padding(torch.arange(self.exact_below, device=padding.mask.device) >= padding.tokens, in_order=True)
         output: Tensor = FullContext(self.sizes)(*first, cut, call=call)[0]
-        return padding.restore(F.pad(output, (0, 0, 0, length - output.shape[2])))
+        return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 
 
 class Rows(NamedTuple):

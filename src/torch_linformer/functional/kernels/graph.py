@@ -20,6 +20,12 @@ def is_traced() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
+def serves_all_lengths() -> bool:
+    """Whether the graph that is recorded has to do for every length: torch.compile alone records others where it must."""
+    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # since 2.7
+    return is_traced() or bool(is_exporting())
+
+
 def is_transformed() -> bool:
     """Whether a transform of torch.func (vmap, grad, jvp) is active."""
     return transforms_functions()
