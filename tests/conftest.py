@@ -490,6 +490,7 @@ def original_encoder():
     fields = {
         "Bert": {**usual, "max_position_embeddings": 32},
         "Roberta": {**usual, "max_position_embeddings": 33, "type_vocab_size": 1},
+        "Albert": {**usual, "embedding_size": 16, "max_position_embeddings": 32},
         "DistilBert": {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32, "max_position_embeddings": 32},
         "ModernBert": {**local, "initializer_cutoff_factor": 1.0},
     }
