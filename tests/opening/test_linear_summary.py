@@ -48,7 +48,10 @@ def test_layers_that_stayed_local(linear_folder):
     ("options", "words"),
     [
         ({"k": 0}, "no slots, first token and last token exact, window 6, texts of at most 20 tokens exact"),
-        ({"projection": "mean", "window": None, "exact_below": 0}, "K 8, projection mean, fixed mass, first token and "),
+        (
+            {"projection": "mean", "window": None, "exact_below": 0},
+            "K 8, projection mean, fixed mass, first token and ",
+        ),
     ],
 )
 def test_other_attentions(linear_folder, tmp_path, options, words):
@@ -59,7 +62,9 @@ def test_other_attentions(linear_folder, tmp_path, options, words):
     assert attention_of(_from_files(folder).config).startswith(words)
 
 
-@pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"architectures": ["LinearRobertaModel"]}, {"linformer": {}}])
+@pytest.mark.parametrize(
+    "change", [{"num_hidden_layers": 3}, {"architectures": ["LinearRobertaModel"]}, {"linformer": {}}]
+)
 def test_of_a_damaged_folder_the_files_say_nothing(linear_folder, tmp_path, change):
     folder = shutil.copytree(linear_folder("Bert"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

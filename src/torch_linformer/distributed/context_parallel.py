@@ -2,7 +2,7 @@
 
 import inspect
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn

@@ -128,9 +128,7 @@ class Embedder:
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
 
-def embedder_of(
-    folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any
-) -> Embedder:
+def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> Embedder:
     """What makes the vectors of a model folder; ``options`` are those of :class:`Embedder`."""
     vectors = document_vectors(folder, reader_config(model.config))
     return Embedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)
