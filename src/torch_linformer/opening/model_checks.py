@@ -51,16 +51,16 @@ def check_model(source: str, config: PreTrainedConfig) -> None:
 def _check_linear(source: str, config: LinearConfig) -> None:
     """What is said of the attentions of a linear encoder."""
     try:
-        attentions = config.linear_options and config.attentions
-        sizes = [size for attention in attentions.values() for size in attention[:3]]
-        if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+        options, attentions = config.linear_options, config.attentions
+        sizes = [options.max_length, *(size for attention in attentions.values() for size in attention[:3])]
+        if not attentions or not all(isinstance(size, int) and size > 0 for size in sizes):
             raise TypeError
     except ValueError as error:
         problem = str(error) if str(error).startswith("config.json") else f"config.json: {error}"
         raise InputError(f"{source}: {problem}") from None
     except (AttributeError, KeyError, TypeError):  # whatever stands there instead
         raise InputError(
-            f"{source}: config.json has no options and attentions of a linear encoder in linformer; copy the folder again"
+            f"{source}: config.json has no options and attentions of a linear encoder; copy the folder again"
         ) from None
 
 
