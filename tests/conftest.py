@@ -489,7 +489,8 @@ def original_encoder():
     local = {**usual, **marks, "num_hidden_layers": 4, "local_attention": 10, "max_position_embeddings": 96}
     fields = {
         "Bert": {**usual, "max_position_embeddings": 32},
-        "Roberta": {**usual, "max_position_embeddings": 33, "bos_token_id": 1, "eos_token_id": 2},
+        "Roberta": {**usual, "max_position_embeddings": 33, "type_vocab_size": 1},
+        "Albert": {**usual, "embedding_size": 16, "max_position_embeddings": 32},
         "DistilBert": {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32, "max_position_embeddings": 32},
         "ModernBert": {**local, "initializer_cutoff_factor": 1.0},
     }
@@ -514,7 +515,7 @@ def linear_folder(original_encoder, tmp_path_factory):
     folders = {}
 
     def save(family="Bert", head="Model", **more):
-        key = family, head, *more.items()
+        key = json.dumps([family, head, more])
         if key not in folders:
             linear = linearize(original_encoder(family, head, **more), **LINEAR)
             # Else slots would be means of segments, whatever they hold.

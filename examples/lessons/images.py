@@ -60,8 +60,8 @@ train(
 )
 
 # 3. Two students with its weights: slots and a window, and the window alone. Patches are in raster order, and so are
-# segments and window: a slot begins as the mean of a sixteenth of the sequence, some whole rows; a window of
-# 128 is in large images the row of a patch, and those above and below up to its column. Neither knows of squares.
+# segments and window: a slot begins as the mean of a sixteenth of the sequence, some whole rows; a window of 128 is
+# in large images the row of a patch, and those above and below up to its column. Neither knows of squares.
 # exact_first is 1 for a ViT, its class token, and more for models with registers: every patch sees these themselves.
 # exact_below is 0 so that slots read, and learn from, small images too.
 chosen = {"window": 128, "exact_below": 0}
@@ -85,7 +85,7 @@ def distill(student):
     train(torch.optim.AdamW(rates), lambda pixels, labels: distance(student, pixels), stages, seed=2)
 
 
-# 5. On large images held out. The seconds are the least of three passes of one image.
+# 5. On large images held out. Seconds are of the processor, the least of three passes of one image.
 test_pixels, test_labels = images(torch.Generator().manual_seed(3), 32, SIZE)
 
 
@@ -93,10 +93,10 @@ test_pixels, test_labels = images(torch.Generator().manual_seed(3), 32, SIZE)
 def predict(name, model):
     seconds = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         read(model, test_pixels[:1])
-        seconds.append(time.perf_counter() - begin)
-    print(f"{name}, seconds of a forward pass: {min(seconds):.3f}")
+        seconds.append(time.process_time() - begin)
+    print(f"{name}, seconds of processor time of a forward pass: {min(seconds):.3f}")
     return torch.cat([read(model, pixels).logits.argmax(dim=1) for pixels in test_pixels.split(4)])
 
 

@@ -1,4 +1,4 @@
-"""The encoders of transformers that are tested linear: a line each, and small models of them whose every number matters."""
+"""The encoders of transformers that are tested linear, a line each, and small models whose every number matters."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -125,7 +125,9 @@ def linear(model: Any, **options: Any) -> Any:
     return made
 
 
-def inputs_of(family: Family, rows: int = 2, dtype: torch.dtype = torch.float64, length: int = LENGTH) -> dict[str, Any]:
+def inputs_of(
+    family: Family, rows: int = 2, dtype: torch.dtype = torch.float64, length: int = LENGTH
+) -> dict[str, Any]:
     """Inputs of ``family.length`` positions, or of ``length`` tokens of a text, without padding."""
     draw = torch.Generator().manual_seed(2)
     if family in TEXTS:

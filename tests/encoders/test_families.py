@@ -25,7 +25,6 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
 every_text = pytest.mark.parametrize("family", TEXTS, ids=repr)
 
 
-
 @torch.no_grad()
 @pytest.mark.parametrize("exact_below", [0, MIXED])
 @every_text
@@ -164,7 +163,7 @@ def test_local_layers_have_no_slots():
 def test_weights_of_rows_that_are_read_differently_are_refused():
     family = TEXTS[0]
     batch = padded(family, padded_mask()[:2])
-    with pytest.raises(ValueError, match="exact_below = 20 tokens, and attend to all .*: give both in batches of their"):
+    with pytest.raises(ValueError, match=r"exact_below = 20 tokens, and attend to all .*: give both in"):
         linear(original(family), exact_below=20)(**batch, output_attentions=True)
     weights = linear(original(family), exact_below=LENGTH)(**batch, output_attentions=True).attentions[0]
     assert weights.shape == (2, 3, LENGTH, LENGTH) and not weights[1, :, :, TOKENS[1] :].any()

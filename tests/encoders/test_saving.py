@@ -9,8 +9,18 @@ import sys
 import pytest
 import torch
 import transformers
-from encoders.families import FAMILIES, LENGTH, TEXTS, VOCABULARY, base_class, hidden, inputs_of, linear, original
-from encoders.families import random_model
+from encoders.families import (
+    FAMILIES,
+    LENGTH,
+    TEXTS,
+    VOCABULARY,
+    base_class,
+    hidden,
+    inputs_of,
+    linear,
+    original,
+    random_model,
+)
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 

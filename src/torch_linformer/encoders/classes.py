@@ -125,7 +125,10 @@ class LinearEncoder(PreTrainedModel):
         if own is not None:
             own.replace(self)
         for name, found in config.attentions.items():
-            module = self.base_model.get_submodule(name)
+            try:
+                module = self.base_model.get_submodule(name)
+            except AttributeError:
+                raise ValueError(f"config.json: attentions has {name}, and {type(self).__name__} has none") from None
             setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:

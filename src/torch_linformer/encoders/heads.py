@@ -34,7 +34,7 @@ def head_of(model: PreTrainedModel) -> Head:
 
 def has_token_types(model: PreTrainedModel) -> bool:
     """Whether a model, of transformers or ours, tells tokens apart by their type."""
-    reads = inspect.signature(cast(nn.Module, model.base_model).forward).parameters
+    reads = inspect.signature(model.base_model.forward).parameters
     return "token_type_ids" in reads and getattr(model.config, "type_vocab_size", 0) > 1
 
 

@@ -44,7 +44,8 @@ def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | No
         or getattr(config, "add_cross_attention", False)
     ):
         raise ValueError(
-            f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and slots mix all positions"
+            f"{source} ({kind}) is a decoder: its tokens see only what comes before them, and a slot mixes all "
+            "positions"
         )
     if kind not in OWN_ATTENTION and any(
         getattr(config, name, None) for name in ("relative_attention", "relative_attention_num_buckets")

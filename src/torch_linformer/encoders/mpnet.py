@@ -55,7 +55,7 @@ class LinearMPNetEncoder(MPNetEncoder):
         """
         distances = torch.arange(-LONGEST, LONGEST + 1, device=x.device)
         buckets = self.relative_position_bucket(distances, num_buckets=num_buckets)  # type: ignore[no-untyped-call]
-        bias: Tensor = self.relative_attention_bias(buckets).t()
+        bias: Tensor = self.relative_attention_bias(buckets).t().contiguous()
         return bias - (torch.logaddexp(bias[:, :1], bias[:, -1:]) - math.log(2))
 
 

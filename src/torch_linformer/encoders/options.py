@@ -42,6 +42,8 @@ class LinearOptions:
             object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))  # the record is frozen
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
+        if self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         for name in ("k", "exact_first", "exact_last", "exact_below"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")

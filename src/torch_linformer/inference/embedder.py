@@ -5,7 +5,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
 
 from torch_linformer.data.reading.streamed import Document
@@ -67,8 +67,8 @@ class Embedder:
         precision: str,
         batch_size: int,
     ) -> None:
-        reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
-        self.encoder: Any = cast(nn.Module, reader).to(device).eval()
+        reader: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+        self.encoder: Any = reader.to(device).eval()
         self.vectors = (vectors or DocumentVectors(self.encoder.config.pooling)).to(device)
         self.normalize = normalize
         if not normalize and self.vectors.lexical is not None:
@@ -128,9 +128,7 @@ class Embedder:
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
 
-def embedder_of(
-    folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any
-) -> Embedder:
+def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> Embedder:
     """What makes the vectors of a model folder; ``options`` are those of :class:`Embedder`."""
     vectors = document_vectors(folder, reader_config(model.config))
     return Embedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)

@@ -4,16 +4,17 @@ import pickle
 from typing import Any, cast
 
 from safetensors import SafetensorError
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer import models
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, class_named
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel, LinformerSeq2SeqConfig
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
-from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.pretrained import check_weights, load_any_config, quiet_transformers
 from torch_linformer.opening.tokenizers import load_own_tokenizer
 
 # Every model by the name of its class.
@@ -68,11 +69,20 @@ def load_model(path: str) -> AnyModel:
         raise InputError(str(refusal(path, error))) from None
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise InputError(f"{path}: the weights cannot be read: {first_line(error)}; copy the folder again") from None
-    missing = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InputError(f"{path}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
+    check_weights(path, report)
+    if isinstance(model, LinearEncoder):
+        _check_positions(path, model)
     return model
+
+
+def _check_positions(path: str, model: LinearEncoder) -> None:
+    """Learned positions must reach as far as a model reads."""
+    positions, length = Positions.of(cast(PreTrainedModel, model.base_model)), read_length(model.config)
+    if positions.is_learned and positions.longest < length:
+        raise InputError(
+            f"{path}: config.json lets the model read {length:,} tokens, and it has {positions.longest:,} positions; "
+            "copy the folder again, or make it linear with max_length"
+        )
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:

@@ -60,16 +60,29 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     quiet_transformers()
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at
+    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model: PreTrainedModel = AutoModel.from_pretrained(
-            source, config=config, dtype=WEIGHTS, trust_remote_code=False
-        )
+        loaded = AutoModel.from_pretrained(source, config=config, dtype=WEIGHTS, trust_remote_code=False, **options)
+        model, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
     except Exception as error:  # transformers and safetensors share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
+    check_weights(source, report, unused="pooler.")
     cast(nn.Module, model).to(device).eval()
     return model
+
+
+def check_weights(source: str, report: dict[str, Any], unused: str | None = None) -> None:
+    """Raise ``InputError`` where a report of transformers says that weights are missing or of another shape.
+
+    Those with ``unused`` in their names may be missing.
+    """
+    names = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    missing = sorted(name for name in names if unused is None or unused not in name)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"{source}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
 
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:

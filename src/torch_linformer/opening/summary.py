@@ -15,7 +15,13 @@ from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
-_LAYER = re.compile(r".*?layers\.\d+\.")
+_LINEAR_ENCODER = "linear_encoder"  # as torch_linformer.encoders.classes has it, which imports torch
+_SIZES = {  # of an encoder, and what families call them
+    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
+    "hidden_size": ("hidden_size", "dim"),
+    "num_attention_heads": ("num_attention_heads", "n_heads"),
+}
+_LAYER = re.compile(r".*?layers?\.\d+\.")
 _NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
 
 
@@ -39,7 +45,7 @@ def attention_of(config: Any) -> str:
     config = config.encoder if config.is_encoder_decoder else config
     linear = _linear_part(config)
     if linear is not None:
-        return _of_linear_encoder(linear["options"])
+        return _of_linear_encoder(linear)
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
@@ -54,8 +60,9 @@ def _linear_part(config: Any) -> dict[str, Any] | None:
     return found
 
 
-def _of_linear_encoder(options: dict[str, Any]) -> str:
-    """The attention of an encoder of transformers, by the ``options`` in its configuration."""
+def _of_linear_encoder(linformer: dict[str, Any]) -> str:
+    """The attention of an encoder of transformers, by what its configuration says of it."""
+    options = linformer["options"]
     slots, mass = ("no slots", "") if not options["k"] else (f"K {options['k']}", "learned mass")
     if options["k"] and options["projection"] == "mean":
         slots, mass = f"{slots}, projection mean", "fixed mass"
@@ -64,7 +71,14 @@ def _of_linear_encoder(options: dict[str, Any]) -> str:
     window = f"window {options['window']}" if options["window"] else ""
     short = f"texts of at most {options['exact_below']:,} tokens exact" if options["exact_below"] else ""
     exact = _exact_tokens(options["exact_first"], options["exact_last"])
-    return ", ".join(filter(None, [slots, mass, exact, window, short]))
+    return ", ".join(filter(None, [slots, mass, exact, window, short, _local_layers(linformer["attentions"])]))
+
+
+def _local_layers(attentions: dict[str, Any]) -> str:
+    """The layers that were local in the original, and have only their window."""
+    windows = [sizes[3] for sizes in attentions.values() if sizes[3] is not None]
+    tokens = " or ".join(f"{2 * (window - 1):,}" for window in sorted(set(windows)))
+    return f"{len(windows)} of {len(attentions)} layers only a window of {tokens}" if windows else ""
 
 
 def _slots(config: Any) -> list[str]:
@@ -92,7 +106,7 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
     """What ``linformer info`` shows: name and value of each property of a model, and its scores if it has any."""
     found = summarize(model)
     config = found.config.encoder if found.config.is_encoder_decoder else found.config
-    length = f"{config.max_position_embeddings:,} tokens"
+    length = f"{config.longest_input or config.max_position_embeddings:,} tokens"
     rows = [
         ("class", found.model_class),
         ("parameters", f"{found.parameters:,}"),
@@ -124,6 +138,8 @@ def _from_files(folder: Path) -> ModelSummary | None:
     """None wherever anything is unusual: then loading the model shows what it is, or what is wrong with it."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if fields["model_type"] == _LINEAR_ENCODER:
+            return _linear_encoder(folder, fields)
         (model_class,) = fields["architectures"]
         if fields["model_type"] not in _MODEL_TYPES or model_class not in torch_linformer.__all__:
             return None
@@ -135,6 +151,27 @@ def _from_files(folder: Path) -> ModelSummary | None:
         return ModelSummary(model_class, config, parameters, _vocabulary(folder))
     except Exception:  # loading the model meets it too, and describes it
         return None
+
+
+def _linear_encoder(folder: Path, fields: dict[str, Any]) -> ModelSummary:
+    """A linear encoder of transformers; an error where its files are not as they are saved."""
+    (model_class,), linformer = fields["architectures"], fields["linformer"]
+    family = fields["encoder_class"].rpartition(".")[2].removesuffix("Model")
+    labels = fields.get("id2label") or {}
+    if not model_class.startswith(f"Linear{family}") or ("Classification" in model_class and not labels):
+        raise ValueError(f"{folder}: look at the model")
+    config = SimpleNamespace(
+        **{name: next(fields[known] for known in names if known in fields) for name, names in _SIZES.items()},
+        is_encoder_decoder=False,
+        longest_input=linformer["options"]["max_length"],
+        linformer=linformer,
+        label_names=[labels[number] for number in sorted(labels, key=int)],
+        problem_type=fields.get("problem_type"),
+        projection=linformer["options"]["projection"],
+    )
+    attention_of(config)  # an error where an option is missing
+    parameters = _count_parameters(folder / "model.safetensors", [config])
+    return ModelSummary(model_class, config, parameters, _vocabulary(folder))
 
 
 def _config(fields: dict[str, Any]) -> SimpleNamespace:

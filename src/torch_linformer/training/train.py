@@ -168,7 +168,9 @@ def _splits(settings: TrainSettings, run: dict[str, Any], output: Path, checkpoi
 
 def _has_new_head(settings: TrainSettings, task: Task, model: AnyModel) -> bool:
     """Whether another model has become a classifier whose head knows nothing yet."""
-    return settings.from_model is not None and has_new_head(first_config(settings.from_model), task, model.config)
+    return settings.from_model is not None and has_new_head(
+        first_config(settings.from_model), task, cast(LinformerConfig, model.config)
+    )
 
 
 def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
 from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
@@ -15,7 +15,6 @@ from torch_linformer.models import (
     LinformerForConditionalGeneration,
     LinformerForSequenceClassification,
     LinformerModel,
-    LinformerPreTrainedModel,
 )
 
 MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
@@ -62,7 +61,7 @@ class Inspection:
 
 
 def inspect_text(
-    model: LinformerPreTrainedModel,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     text: str,
     *,
@@ -117,7 +116,7 @@ def inspect_text(
     )
 
 
-def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
+def _reader(model: PreTrainedModel) -> LinformerModel:
     backbone = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
     if not isinstance(backbone, LinformerModel):
         raise ValueError(
@@ -173,7 +172,10 @@ def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_tex
         best = shares.argsort(descending=True)[:MOST_ANSWERS]
         probabilities = shares[best].tolist()
     relevance = integrated_gradients(
-        lambda: cast(Tensor, model(input_ids).logits[0, best]), model.linformer.embeddings, input_ids, of_text
+        lambda: cast(Tensor, model(input_ids).logits[0, best]),
+        cast(LinformerModel, model.linformer).embeddings,
+        input_ids,
+        of_text,
     )
     if model.lexical is not None:  # which reads ids, not embeddings
         shares = lexical_shares(model.lexical, input_ids)[best.cpu()].to(relevance.values)

@@ -212,7 +212,7 @@ class SlotContext(Context):
             window = _around(window, call.start, queries.shape[2])
         if window is not None and call.distance_bias is not None:
             distances = torch.arange(-window.reach, window.reach + 1, device=queries.device)
-            window = window._replace(bias=bias_at(call.distance_bias, distances))
+            window = window._replace(bias=bias_at(call.distance_bias, distances.unsqueeze(0)).squeeze(1))
         output, weights = attend(
             queries,
             read.slots if self.slot_terms is None else self.slot_terms(read.slots),

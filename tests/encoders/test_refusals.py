@@ -1,0 +1,185 @@
+"""What cannot be linear, or not so, is refused in one line that names the remedy."""
+
+import json
+import sys
+
+import pytest
+import torch
+import transformers
+from encoders.families import SIZES, TEXTS, VOCABULARY, base_class, inputs_of, linear, original, random_model
+from transformers import AutoConfig, AutoModel
+
+from torch_linformer.encoders import LinearOptions, linearize
+from torch_linformer.encoders.kinds import check_kind
+
+SLOT = "its tokens see only what comes before them, and a slot mixes all positions"
+DISTANCE = "scores depend on the distance to a key"
+ENCODER_ALONE = r"is an encoder-decoder: its encoder alone can be linear, linearize\(model\.get_encoder\(\)\)"
+KINDS = {
+    "GPT2": rf"GPT2 \(gpt2\) is a decoder: {SLOT}",
+    "Llama": rf"\(llama\) is a decoder: {SLOT}",
+    "Bart": ENCODER_ALONE,
+    "T5": rf"\(t5\): {DISTANCE}",
+    "Deberta": rf"\(deberta\): {DISTANCE}",
+    "DebertaV2": rf"\(deberta-v2\): {DISTANCE}",
+    "Longformer": r"\(longformer\): it is linear already, by windows and global tokens",
+    "BigBird": r"\(big_bird\): it is linear already, by blocks",
+}
+BERT = TEXTS[0]
+MASK = torch.ones(2, 1, 29, 29, dtype=torch.bool)
+
+
+def config_of(name, **fields):
+    return getattr(transformers, f"{name}Config")(**fields)
+
+
+def one_line(error):
+    return "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_are_told_from_their_configuration(name):
+    with pytest.raises(ValueError, match=KINDS[name]) as error:
+        check_kind(name, config_of(name))
+    assert one_line(error)
+
+
+def test_an_encoder_of_relative_positions_in_its_scores():
+    """T5's, which no family's name refuses when its scores are another's: by its field."""
+    encoder = transformers.T5EncoderModel(config_of("T5", d_model=8, d_kv=4, num_heads=2, num_layers=1, d_ff=8))
+    with pytest.raises(ValueError, match=rf"T5EncoderModel \(t5\): {DISTANCE}") as error:
+        linearize(encoder)
+    assert one_line(error)
+
+
+@pytest.mark.parametrize("fields", [{"is_decoder": True}, {"is_decoder": True, "add_cross_attention": True}])
+def test_an_encoder_that_decodes(fields):
+    with pytest.raises(ValueError, match=r"BertModel \(bert\) is a decoder"):
+        linearize(random_model(base_class(BERT), config_of("Bert", **{**BERT.fields, **fields})))
+
+
+def test_what_is_linear_already():
+    with pytest.raises(ValueError, match=r"LinearBertModel \(linear_encoder\): is linear already"):
+        linearize(linear(original(BERT)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 51}, "k must be at most the 50 tokens read at once, got 51"),
+        ({"k": -1}, "k must be at least 0, got -1"),
+        ({"window": 0}, "window"),
+        ({"window": -2}, "window"),
+        ({"exact_first": -1}, "exact_first must be at least 0, got -1"),
+        ({"exact_last": -3}, "exact_last must be at least 0, got -3"),
+        ({"exact_below": -1}, "exact_below must be at least 0, got -1"),
+        ({"k": 0, "window": None}, "k=0 leaves only the window, and window=None leaves nothing to attend to"),
+        ({"projection": "conv"}, "projection must be .*dynamic.*mean"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"max_length": -5}, "max_length must be at least 1, got -5"),
+    ],
+    ids=str,
+)
+def test_numbers_out_of_range(options, said):
+    with pytest.raises(ValueError, match=said) as error:
+        linearize(original(BERT), **options)
+    assert one_line(error)
+    with pytest.raises(ValueError, match=said):
+        LinearOptions(**{"k": 7, "max_length": 50, **options})
+
+
+def test_a_text_that_is_too_long():
+    model = linear(original(TEXTS[-1]), max_length=40)
+    with pytest.raises(ValueError, match="sequence has 41 positions but max_len is 40"):
+        model(**inputs_of(TEXTS[-1], length=41))
+
+
+@pytest.mark.parametrize("mask", [MASK, MASK.double()], ids=["bool", "float"])
+def test_masks_of_pairs(mask):
+    with pytest.raises(
+        ValueError, match=r"cannot be applied to slots: give one of shape \(B, N\), 0 at padding"
+    ) as error:
+        linear(original(BERT))(**inputs_of(BERT), attention_mask=mask)
+    assert one_line(error)
+
+
+def test_packed_rows():
+    family = TEXTS[-1]
+    ends = torch.tensor([0, 10, 29], dtype=torch.int32)
+    with pytest.raises(ValueError, match="cu_seq_lens_q cannot be applied to slots: leave it out"):
+        linear(original(family))(**inputs_of(family), cu_seq_lens_q=ends, cu_seq_lens_k=ends)
+
+
+def test_causal_modules_under_the_name():
+    """Whose masks are theirs, and not only padding."""
+    small = {"vocab_size": VOCABULARY, "n_embd": 8, "n_head": 2, "n_layer": 1, "bos_token_id": 1, "eos_token_id": 2}
+    model = transformers.GPT2Model._from_config(config_of("GPT2", **small), attn_implementation="linformer")
+    with pytest.raises(ValueError, match="is causal, and slots mix all positions: linformer attention is for encoders"):
+        model(**inputs_of(BERT))
+
+
+def test_attention_to_another_sequence():
+    fields = {**BERT.fields, "is_decoder": True, "add_cross_attention": True}
+    model = transformers.BertModel._from_config(config_of("Bert", **fields), attn_implementation="linformer")
+    model.encoder.layer[0].attention.self.is_causal = model.encoder.layer[0].crossattention.self.is_causal = False
+    states = torch.zeros(2, 17, SIZES["hidden_size"])
+    with pytest.raises(ValueError, match="attends to another sequence, or to a cache: linformer attention is self-"):
+        model(**inputs_of(BERT), encoder_hidden_states=states, use_cache=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A function: a saved linear BERT whose config.json is changed."""
+    linear(original(BERT)).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+
+    def change(function):
+        fields = json.loads(file.read_text())
+        function(fields)
+        file.write_text(json.dumps(fields))
+        return tmp_path
+
+    return change
+
+
+def test_another_attention_for_a_linear_folder(folder):
+    with pytest.raises(ValueError, match=r"attn_implementation='sdpa' is not for a linear encoder, .*: leave it out"):
+        AutoModel.from_pretrained(folder(lambda fields: None), attn_implementation="sdpa")
+    model = linear(original(BERT))
+    with pytest.raises(ValueError, match="the attention of a linear encoder is 'linformer', not 'eager'"):
+        model.set_attn_implementation("eager")
+    model.set_attn_implementation("linformer")
+
+
+def test_a_folder_of_a_newer_version(folder):
+    changed = folder(lambda fields: fields["linformer"]["options"].update(exact_middle=3))
+    with pytest.raises(ValueError, match="exact_middle is no option of a linear encoder here: update torch-linformer"):
+        AutoModel.from_pretrained(changed)
+
+
+def test_a_folder_without_its_options(folder):
+    with pytest.raises(ValueError, match=r"config\.json says nothing of linformer: make such a model by torch_linf"):
+        AutoModel.from_pretrained(folder(lambda fields: fields.pop("linformer")))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "this_module.Encoder",
+        "transformers.models.bert.modeling_bert.NoSuchModel",
+        "transformers.models.bert.modeling_bert.BertConfig",
+        "transformers.models.nothing.modeling_nothing.Model",
+        "transformers.models..this_module.Encoder",
+        "transformers.models.bert.modeling_bert.torch.nn.Linear",
+        "BertModel",
+        None,
+        3,
+    ],
+)
+def test_a_class_that_is_not_of_transformers_is_not_imported(folder, name, monkeypatch):
+    changed = folder(lambda fields: fields.update(encoder_class=name))
+    (changed / "this_module.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(changed)
+    with pytest.raises(ValueError, match=r"encoder_class .* is no model of transformers .*; update tr") as error:
+        AutoConfig.from_pretrained(changed)
+    assert one_line(error) and "this_module" not in sys.modules

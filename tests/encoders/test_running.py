@@ -1,0 +1,133 @@
+"""How a linear encoder runs: checkpoints, autocast, dropout, compiled, exported."""
+
+import copy
+
+import pytest
+import torch
+from encoders.families import (
+    FAMILIES,
+    LENGTH,
+    TEXTS,
+    TOKENS,
+    VOCABULARY,
+    base_class,
+    hidden,
+    inputs_of,
+    linear,
+    original,
+    padded,
+    padded_mask,
+    random_model,
+)
+from torch.testing import assert_close
+
+MIXED = 12
+ROUNDING = 2.0**-8  # of bfloat16
+TWO_OF_THEM = [TEXTS[0], TEXTS[-1]]  # absolute positions; rotary ones, and a local layer
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+two_families = pytest.mark.parametrize("family", TWO_OF_THEM, ids=repr)
+
+
+def gradients_of(model, batch):
+    """Of a step in training mode, with the dropout of a seed."""
+    torch.manual_seed(3)
+    hidden(model.train(), **batch).square().sum().backward()
+    return {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+
+
+@every_family
+def test_checkpoints_give_the_same_gradients(family):
+    batch = padded(family, padded_mask()[:2]) if family in TEXTS else inputs_of(family)
+    model = linear(original(family), exact_below=TOKENS[1])
+    recomputing = copy.deepcopy(model)
+    recomputing.gradient_checkpointing_enable()
+    assert recomputing.is_gradient_checkpointing
+    assert_close(gradients_of(recomputing, batch), gradients_of(model, batch), rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+@every_family
+def test_autocast_rounds_as_the_original_does(family):
+    """Errors against float64: of the linear encoder at most twice those of the original, which has no window."""
+    errors = []
+    whole = original(family)
+    for model in (whole, linear(whole)):
+        half = copy.deepcopy(model).float()
+        expected = hidden(model, **inputs_of(family))
+        with torch.autocast("cpu", torch.bfloat16):
+            output = hidden(half, **inputs_of(family, dtype=torch.float32))
+        errors.append(((output.double() - expected).square().mean() / expected.square().mean()).sqrt().item())
+    assert errors[1] <= 2 * errors[0] + ROUNDING, errors
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("exact_below", [0, LENGTH])
+def test_dropout_of_weights_leaves_their_mean(exact_below):
+    """Of slots, exact tokens and window, and of all tokens of a short row."""
+    family = TEXTS[0]
+    config = family.config
+    config.attention_probs_dropout_prob = 0.4
+    model = linear(random_model(base_class(family), config), exact_below=exact_below)
+    attention = model.encoder.layer[0].attention.self
+    states = torch.randn(1, LENGTH, 24, dtype=torch.float64)
+    expected, _ = attention(states)
+    attention.train()
+    torch.manual_seed(0)
+    outputs, _ = attention(states.expand(2000, -1, -1))
+    deviation = outputs.std(0) / 2000**0.5
+    assert outputs.std(0).mean() > 0.1
+    assert ((outputs.mean(0) - expected[0]).abs() < 6 * deviation).all()
+
+
+@every_family
+def test_a_step_in_training_mode(family):
+    model = linear(original(family)).train()
+    hidden(model, **inputs_of(family)).sum().backward()
+    assert all(x.grad.isfinite().all() for x in model.parameters() if x.grad is not None)
+
+
+@torch.no_grad()
+@two_families
+@pytest.mark.parametrize("exact_below", [0, MIXED])
+def test_a_graph_without_breaks(family, exact_below):
+    """Recorded whole, and run as it is: what a compiler makes of it is tested with the other packages."""
+    model = linear(original(family), exact_below=exact_below)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    mask = padded_mask()
+    for length in (LENGTH, 23):
+        batch = {name: x[:, :length] for name, x in padded(family, mask).items()}
+        real = mask[:, :length] == 1
+        assert_close(hidden(compiled, **batch)[real], hidden(model, **batch)[real], rtol=0, atol=1e-9)
+    torch.compiler.reset()
+
+
+class Hidden(torch.nn.Module):
+    """An encoder whose output is one tensor."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids, attention_mask):
+        return hidden(self.encoder, input_ids=input_ids, attention_mask=attention_mask)
+
+
+@torch.no_grad()
+@two_families
+@pytest.mark.parametrize("exact_below", [0, 8])
+def test_an_exported_program_takes_other_sizes(family, exact_below):
+    model = Hidden(linear(original(family), exact_below=exact_below)).eval()
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens")}
+
+    def texts(rows, length):
+        ids = torch.randint(5, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
+        mask = torch.ones_like(ids)
+        mask[0, length // 3 :] = 0
+        return ids, mask
+
+    program = torch.export.export(model, texts(3, 24), dynamic_shapes=(sizes, sizes), strict=False).module()
+    for rows, length in ((3, 24), (2, 47), (5, 9)):
+        inputs = texts(rows, length)
+        real = inputs[1] == 1
+        assert_close(program(*inputs)[real], model(*inputs)[real], rtol=0, atol=1e-9)
