@@ -1,7 +1,5 @@
 """Linear encoders of transformers, looked into: their slots, exact tokens and windows, and what answers draw on."""
 
-import json
-
 import pytest
 import torch
 
@@ -121,7 +119,10 @@ def test_a_page(linear_folder, tmp_path, read_page, family):
     inspect_folder(str(folder), LONG, tmp_path / "page.html", **options)
     page = " ".join(read_page((tmp_path / "page.html").read_text()).text)
     depth = "4" if family == "ModernBert" else "2"
-    assert f"34 tokens of the text that was given, read by {depth} layers of 4 heads: K 8, slots chosen by the input" in page
+    assert (
+        f"34 tokens of the text that was given, read by {depth} layers of 4 heads: K 8, slots chosen by the input"
+        in page
+    )
     assert "The document chose them: with another text they are others" in page and "Here E = F" in page
     assert "exact_below=0" not in page
 

@@ -25,7 +25,11 @@ OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 def test_they_add_up(build, fields):
     model = build(**fields)
     found = integrated_gradients(
-        lambda: model(IDS).logits[0, [3, 1]], model.linformer.embeddings, model.get_input_embeddings(), OF_TEXT, steps=64
+        lambda: model(IDS).logits[0, [3, 1]],
+        model.linformer.embeddings,
+        model.get_input_embeddings(),
+        OF_TEXT,
+        steps=64,
     )
     assert found.values.shape == (2, 7)
     torch.testing.assert_close(found.scores, model(IDS).logits[0, [3, 1]].detach())
@@ -37,7 +41,9 @@ def test_blank_words_leave_positions_and_special_tokens(build):
     model = build()
     words = model.get_input_embeddings()(IDS).detach()
     words[0, 1:6] = 0
-    found = integrated_gradients(lambda: model(IDS).logits[0], model.linformer.embeddings, model.get_input_embeddings(), OF_TEXT, steps=2)
+    found = integrated_gradients(
+        lambda: model(IDS).logits[0], model.linformer.embeddings, model.get_input_embeddings(), OF_TEXT, steps=2
+    )
     torch.testing.assert_close(found.blank_scores, model(inputs_embeds=words).logits[0].detach())
     assert not found.values[:, [0, 6]].any()
     assert found.values[:, 1:6].all()
@@ -57,7 +63,9 @@ def test_a_linear_score_needs_one_step(build):
 def test_the_model_is_left_as_it_was(build):
     model = build()
     before = model(IDS).logits
-    integrated_gradients(lambda: model(IDS).logits[0], model.linformer.embeddings, model.get_input_embeddings(), OF_TEXT, steps=1)
+    integrated_gradients(
+        lambda: model(IDS).logits[0], model.linformer.embeddings, model.get_input_embeddings(), OF_TEXT, steps=1
+    )
     assert torch.equal(model(IDS).logits, before)
     assert all(parameter.grad is None for parameter in model.parameters())
 

@@ -15,7 +15,9 @@ from torch_linformer.nn.attention.source import Pair
 
 
 @torch.no_grad()
-def attention_of_encoder(encoder: PreTrainedModel, input_ids: Tensor, layers: Iterable[int]) -> dict[int, LayerAttention]:
+def attention_of_encoder(
+    encoder: PreTrainedModel, input_ids: Tensor, layers: Iterable[int]
+) -> dict[int, LayerAttention]:
     """Run a document ``(1, N)`` and return the attention of some layers by their number from 0, on the CPU.
 
     Layers are numbered as they run: one attention may be that of several. All read the document by slots, also where it
@@ -35,7 +37,9 @@ def attention_of_encoder(encoder: PreTrainedModel, input_ids: Tensor, layers: It
         if numbers[-1] in chosen:
             heads = Pair(args[1], args[2])
             like = heads.key[:, 0]  # its order of tokens is that of all heads
-            seen[numbers[-1]] = layer_with_slots(cast(EncoderContext, context), like, (heads, heads), output[1][0], made)
+            seen[numbers[-1]] = layer_with_slots(
+                cast(EncoderContext, context), like, (heads, heads), output[1][0], made
+            )
 
     with ExitStack() as stack:
         for context in cast(nn.Module, encoder).modules():

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
 from torch_linformer.analysis.inspection.encoder_maps import attention_of_encoder
