@@ -8,6 +8,8 @@ import torch
 from encoders.families import TEXTS, VOCABULARY, base_class, linear, random_model
 from torch import nn
 
+from torch_linformer.opening.compiling import why_not_compile
+
 NEAR = 1e-4  # float32, of numbers of about 1
 
 
@@ -36,7 +38,7 @@ def test_onnxruntime_computes_the_same(family, tmp_path):
     """Rows that are read exactly (of at most 8 tokens) and rows with slots."""
     encoder = linear(random_model(base_class(family), family.config, torch.float32), exact_below=8)
     model, example = Hidden(encoder).eval(), texts(3, 24, seed=1)
-    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens")}
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=50)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter
         program = torch.onnx.export(model, example, dynamo=True, dynamic_shapes=(sizes, sizes), verbose=False)
@@ -50,3 +52,17 @@ def test_onnxruntime_computes_the_same(family, tmp_path):
             expected = model(*inputs)
         real = inputs[1] == 1
         assert (torch.from_numpy(output) - expected)[real].abs().max() < NEAR
+
+
+reason = why_not_compile("cpu")
+
+
+@pytest.mark.skipif(reason is not None, reason=reason or "")
+@pytest.mark.parametrize("family", [TEXTS[0], TEXTS[-1]], ids=repr)
+@torch.no_grad()
+def test_a_compiler_computes_the_same(family):
+    """One graph; absolute positions, and rotary ones with a local layer."""
+    encoder = linear(random_model(base_class(family), family.config, torch.float32), exact_below=8)
+    model, inputs = Hidden(encoder).eval(), texts(3, 24, seed=1)
+    output, real = torch.compile(model, fullgraph=True)(*inputs), inputs[1] == 1
+    assert (output - model(*inputs))[real].abs().max() < NEAR

@@ -61,7 +61,7 @@ def check_own_slots(found):
 
 
 def check_images(found):
-    assert found["full attention, accuracy"] > 0.8
+    assert found["full attention, accuracy"] > 0.7
     assert found["slots and window, loss after it"] < 0.6 * found["window alone, loss after it"]
     assert found["slots and window, same label as the teacher"] > found["window alone, same label as the teacher"] + 0.2
 

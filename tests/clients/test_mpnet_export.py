@@ -30,20 +30,22 @@ def draw(rows, length):
     return ids.masked_fill(mask == 0, PAD), mask
 
 
-@pytest.mark.parametrize("exact_below", [0, 20])
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value) encountered in:RuntimeWarning")  # MPNet's log of 0
 @torch.no_grad()
-def test_onnxruntime_reads_every_length(tmp_path, exact_below):
+def test_onnxruntime_reads_every_length(tmp_path):
+    """Rows of up to 20 tokens exactly, and longer ones."""
     torch.manual_seed(0)
     config = MPNetConfig(
         vocab_size=97,
         hidden_size=24,
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         num_attention_heads=3,
         intermediate_size=40,
         max_position_embeddings=152,
         initializer_range=0.3,
     )
-    model = LastHiddenState(linearize(MPNetModel(config), k=5, window=8, exact_below=exact_below)).eval()
+    model = LastHiddenState(linearize(MPNetModel(config), k=5, window=8, exact_below=20)).eval()
     sizes = {0: Dim("rows", max=64), 1: Dim("tokens", max=150)}
     program = torch.export.export(model, draw(2, 50), dynamic_shapes=(sizes, sizes))
     torch.onnx.export(program, (), tmp_path / "model.onnx", dynamo=True, verbose=False)

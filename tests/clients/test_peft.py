@@ -1,8 +1,11 @@
 import pytest
 import torch
+from encoders.families import TEXTS, inputs_of, random_model
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
 from torch.testing import assert_close
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
+from torch_linformer.encoders import linearize
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.nn import LinformerAttention
 
@@ -57,3 +60,28 @@ def test_adapters_take_part_in_either_order_of_the_products(options):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
         outputs.append(attention(x, x, x, mask)[0])
     assert_close(*outputs)
+
+
+def test_lora_on_a_linear_encoder(tmp_path):
+    """Beside the slots, which are trained whole and saved with the adapter."""
+    base = linearize(random_model(BertForSequenceClassification, TEXTS[0].config, torch.float32), k=7, window=6)
+    base.save_pretrained(tmp_path / "base")
+    lora = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["linformer"], task_type="SEQ_CLS")
+    adapted = get_peft_model(base, lora)
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert len([name for name in trained if "lora_" in name]) == 2 * 2 * 2, "A and B of two maps in two layers"
+    assert len([name for name in trained if ".linformer." in name]) == 2 * 4
+    batch = {**inputs_of(TEXTS[0]), "labels": torch.tensor([0, 1])}
+    optimizer = torch.optim.AdamW([x for x in adapted.parameters() if x.requires_grad], lr=1e-2)
+    for _ in range(5):
+        adapted(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = adapted.eval()(**batch).logits.detach()
+    adapted.save_pretrained(tmp_path / "adapter")
+    opened = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    loaded = PeftModel.from_pretrained(opened, tmp_path / "adapter").eval()
+    assert_close(loaded(**batch).logits, expected)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is type(base)
+    assert_close(merged(**batch).logits, expected)

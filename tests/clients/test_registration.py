@@ -6,8 +6,9 @@ import sys
 import textwrap
 
 import pytest
+from transformers import BertConfig, BertForMaskedLM
 
-from torch_linformer import LinformerConfig, LinformerForMaskedLM
+from torch_linformer import LinformerConfig, LinformerForMaskedLM, linearize
 
 OPEN = "print(type(AutoModelForMaskedLM.from_pretrained('model')).__name__)"
 ORDERS = {
@@ -26,6 +27,8 @@ def folder(tmp_path_factory):
     sizes = {"vocab_size": 11, "hidden_size": 6, "num_attention_heads": 2, "intermediate_size": 7}
     config = LinformerConfig(num_hidden_layers=1, max_position_embeddings=8, k=3, **sizes)
     LinformerForMaskedLM(config).save_pretrained(folder / "model")
+    bert = BertForMaskedLM(BertConfig(num_hidden_layers=1, max_position_embeddings=8, **sizes))
+    linearize(bert, k=3).save_pretrained(folder / "linear")
     return folder
 
 
@@ -38,6 +41,12 @@ def run_python(code, folder):
 def test_the_plain_import_registers(folder, order):
     done = run_python(f"{ORDERS[order]}\n{OPEN}", folder)
     assert done.stdout == "LinformerForMaskedLM\n", done.stderr
+
+
+@pytest.mark.parametrize("order", ["ours first", "theirs first"])
+def test_a_linear_encoder_is_opened_in_either_order(folder, order):
+    done = run_python(f"{ORDERS[order]}\n{OPEN.replace('model', 'linear')}", folder)
+    assert done.stdout == "LinearBertForMaskedLM\n", done.stderr
 
 
 def test_trusted_code_opens_the_folder_without_any_import_of_ours(folder):

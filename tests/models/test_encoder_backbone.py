@@ -76,6 +76,15 @@ def test_hidden_states_are_those_of_the_encoder(encoder, build):
     assert backbone(ids).hidden_states is None
 
 
+def test_types_are_read_where_there_are_some(encoder, build):
+    ids, backbone = ids_of(2, 20), build().linformer
+    types = torch.ones_like(ids)
+    with_types, without = (backbone(ids, **more).last_hidden_state for more in ({"token_type_ids": types}, {}))
+    has_types = "token_type_ids" in backbone.takes and encoder.config.type_vocab_size > 1
+    assert torch.equal(with_types, without) is not has_types
+    assert backbone.takes >= {"input_ids", "attention_mask", "position_ids", "inputs_embeds"}
+
+
 @pytest.mark.parametrize("tokens", [18, 7])
 @pytest.mark.parametrize("side", ["right", "left", "holes"])
 @pytest.mark.parametrize("model_class", HEADS)

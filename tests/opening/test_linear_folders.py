@@ -36,7 +36,7 @@ def options(**changed):
     return lambda config: config["linformer"]["options"].update(changed)
 
 
-NOTHING = "config.json has no options and attentions of a linear encoder in linformer; copy the folder again"
+NOTHING = "config.json has no options and attentions of a linear encoder; copy the folder again"
 DAMAGES = {
     "no class": (
         lambda config: config.pop("encoder_class"),

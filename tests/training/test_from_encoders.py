@@ -15,6 +15,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
+from torch_linformer.inference.embedder import embedder_of
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.inference.task_predictor import TaskPredictor
@@ -354,6 +355,34 @@ def test_a_tokenizer_of_another_model_is_told(source_of, run_from, tmp_path):
     other.save_pretrained(source)
     with pytest.raises(InputError, match=r"the tokenizer has .* tokens and the model .*: they do not belong together"):
         run_from(tmp_path / "run", source)
+
+
+# What reads the result
+
+
+def test_vectors_are_those_of_the_encoder(source_of, run_from, tmp_path):
+    run_from(tmp_path / "run", source_of("DistilBert", linear=True))
+    model, tokenizer = load_model(str(tmp_path / "run")), load_tokenizer(str(tmp_path / "run"))
+    embedder = embedder_of(str(tmp_path / "run"), model, tokenizer, batch_size=2, **SAME)
+    texts = ["warm sand", "wet mud the of grey " * 9]
+    vectors = [found.embedding for found in embedder.embed([Document(text, text) for text in texts])]
+    for text, vector in zip(texts, vectors, strict=True):
+        hidden = model.linformer.body(**tokenizer(text, truncation=True, return_tensors="pt")).last_hidden_state
+        mean = torch.nn.functional.normalize(hidden.mean(dim=1), dim=-1)
+        torch.testing.assert_close(torch.tensor(vector), mean[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classify", "mlm"])
+def test_a_compiled_training_is_the_other(source_of, run_from, tmp_path, graph_counter, no_fresh_process, task):
+    source = source_of("Bert", linear=True)
+    options = {"packing": False} if task == "mlm" else {}
+    for name, compiled in (("plain", False), ("compiled", True)):
+        run_from(tmp_path / name, source, task, compile=compiled, **options)
+    assert graph_counter.frame_count >= 2  # training and inference
+    plain, compiled = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "compiled"))
+    assert list(compiled) == list(plain)
+    for name, weight in plain.items():
+        torch.testing.assert_close(compiled[name], weight, rtol=1e-3, atol=1e-3)  # a third of a step
 
 
 # What is told of the result

@@ -57,12 +57,15 @@ class EncoderContext(SlotContext):
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
-        if self.exact_below > 0 and serves_any_length():
-            return self._as_rows_are(heads, padding or Padding(key.new_zeros(key.shape[0], key.shape[2]).bool()), call)
+        if self.exact_below == 0:
+            return super().forward(*heads, padding, call=call)
+        if serves_any_length():  # comparing a size would tie the graph to it
+            no_padding = torch.zeros_like(key[:, 0, :, 0], dtype=torch.bool)
+            return self._as_rows_are(heads, padding or Padding(no_padding, in_order=True), call)
         if key.shape[2] <= self.exact_below:
             attended: Attended = self._every_position(call)(*heads, padding, call=call)
             return attended
-        if padding is None or self.exact_below == 0:
+        if padding is None:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
             raise ValueError(
@@ -100,13 +103,11 @@ class EncoderContext(SlotContext):
 
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
         """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
-        length, most = heads[0].shape[2], self.exact_below
-        justified, trailing = [padding.justify(x) for x in heads], padding.trailing
+        length, first = heads[0].shape[2], [padding.justify(x) for x in heads]
         if serves_any_length():  # so that there are as many, whatever the length is
-            justified = [F.pad(x, (0, 0, 0, most)) for x in justified]
-            trailing = F.pad(trailing, (0, most), value=True)
-        first: list[Tensor] = [x[:, :, :most] for x in justified]
-        cut = Padding(trailing[:, :most], in_order=True)
+            first = [F.pad(x, (0, 0, 0, self.exact_below)) for x in first]
+        first = [x[:, :, : self.exact_below] for x in first]
+        cut = Padding(torch.arange(self.exact_below, device=padding.mask.device) >= padding.tokens, in_order=True)
         output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 

@@ -67,7 +67,7 @@ class Embedder:
         precision: str,
         batch_size: int,
     ) -> None:
-        reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+        reader: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
         self.encoder: Any = reader.to(device).eval()
         self.vectors = (vectors or DocumentVectors(self.encoder.config.pooling)).to(device)
         self.normalize = normalize

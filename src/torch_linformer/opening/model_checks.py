@@ -60,8 +60,7 @@ def _check_linear(source: str, config: LinearConfig) -> None:
         raise InputError(f"{source}: {problem}") from None
     except (AttributeError, KeyError, TypeError):  # whatever stands there instead
         raise InputError(
-            f"{source}: config.json has no options and attentions of a linear encoder in linformer; copy the folder "
-            "again"
+            f"{source}: config.json has no options and attentions of a linear encoder; copy the folder again"
         ) from None
 
 

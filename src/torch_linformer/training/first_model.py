@@ -65,7 +65,7 @@ def pooling_of(source: str) -> str:
     """What makes one vector of hidden states: as a folder of sentence-transformers says, or its configuration; mean."""
     config = first_config(source)
     config = cast(Any, config).encoder if config.is_encoder_decoder else config
-    return sentence_pooling(source) or getattr(config, "pooling", "mean")
+    return sentence_pooling(source) or str(getattr(config, "pooling", "mean"))
 
 
 def pooling_of_heads(source: str) -> str:

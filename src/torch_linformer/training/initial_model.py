@@ -137,14 +137,14 @@ def check_first_model(settings: TrainSettings, config: AnyConfig | PreTrainedCon
     raise InputError(f"--from {settings.from_model}: {wrong}")
 
 
-def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: LinformerConfig) -> bool:
+def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: AnyConfig) -> bool:
     """Whether the model of another configuration becomes a classifier whose head knows nothing yet."""
     is_classifier = issubclass(task.model_class, LinformerForSequenceClassification)
     return is_classifier and not _has_same_head(first, task.model_class, config)
 
 
 def _has_same_head(
-    first: AnyConfig | PreTrainedConfig, model_class: type[LinformerPreTrainedModel], config: LinformerConfig
+    first: AnyConfig | PreTrainedConfig, model_class: type[LinformerPreTrainedModel], config: AnyConfig
 ) -> bool:
     """Whether the head of a model, by its configuration, answers what that of another is to learn.
 

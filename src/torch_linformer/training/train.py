@@ -15,10 +15,11 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
+from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import AnyConfig, reader_config
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
@@ -106,7 +107,7 @@ def _trained(
     model = build_model(settings, data.task, data.tokenizer, data.splits, screen.say)
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
-        add_latent_semantics(model, data.train.windows, settings)
+        add_latent_semantics(cast(LinformerPreTrainedModel, model), data.train.windows, settings)
     describe_model(model, settings, device, precision, screen)
     if settings.compile:
         screen.say(compile_backbone(model, device, training=True))
@@ -165,9 +166,11 @@ def _splits(settings: TrainSettings, run: dict[str, Any], output: Path, checkpoi
     return splits
 
 
-def _has_new_head(settings: TrainSettings, task: Task, model: LinformerPreTrainedModel) -> bool:
+def _has_new_head(settings: TrainSettings, task: Task, model: AnyModel) -> bool:
     """Whether another model has become a classifier whose head knows nothing yet."""
-    return settings.from_model is not None and has_new_head(first_config(settings.from_model), task, model.config)
+    return settings.from_model is not None and has_new_head(
+        first_config(settings.from_model), task, cast(LinformerConfig, model.config)
+    )
 
 
 def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:
@@ -215,7 +218,7 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
 
 
 def _trainer(
-    settings: TrainSettings, output: Path, data: Prepared, model: LinformerPreTrainedModel, device: str, precision: str
+    settings: TrainSettings, output: Path, data: Prepared, model: AnyModel, device: str, precision: str
 ) -> DocumentTrainer:
     task, rows = data.task, data.task.training_rows(data.train)
     arguments = run_arguments(
@@ -232,6 +235,9 @@ def _trainer(
         weight_decay=0.05,
         label_smoothing_factor=settings.label_smoothing,
     )
+    # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
+    of_encoder = isinstance(model, LinearEncoder) or isinstance(model.base_model, EncoderBackbone)
+    arguments.ddp_find_unused_parameters = of_encoder
     return trainer_for(task, model)(
         model=model,
         args=arguments,

@@ -121,6 +121,6 @@ def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     if not records_a_graph() and layout.queries == 0:
         return real.new_ones(1, 0, layout.block, layout.span)
     spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
-    if records_a_graph():  # how a view of overlapping spans is laid out depends on how many there are
+    if records_a_graph():  # the layout of a view of overlapping spans depends on their number
         spans = spans.clone(memory_format=torch.contiguous_format)
     return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)
