@@ -21,7 +21,7 @@ def is_traced() -> bool:
 
 
 def serves_all_lengths() -> bool:
-    """Whether torch.export or torch.jit.trace records a graph: one for all lengths, where torch.compile may make more."""
+    """Whether torch.export or torch.jit.trace records a graph: one for all lengths; torch.compile makes more."""
     is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # since 2.7
     return is_traced() or bool(is_exporting())
 
