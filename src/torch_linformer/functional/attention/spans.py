@@ -115,4 +115,6 @@ def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     if not records_a_graph() and layout.queries == 0:
         return real.new_ones(1, 0, layout.block, layout.span)
     spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
+    if records_a_graph():  # of equal strides the longer dimension comes first, on which a graph must not depend
+        spans = spans.clone(memory_format=torch.contiguous_format)
     return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)
