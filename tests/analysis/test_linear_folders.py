@@ -1,5 +1,7 @@
 """Linear encoders of transformers, looked into: their slots, exact tokens and windows, and what answers draw on."""
 
+import json
+
 import pytest
 import torch
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 import shutil
 
 import numpy as np
@@ -259,3 +260,11 @@ def test_a_program_of_a_folder_of_sentence_transformers(embedder, tmp_path):
     assert sentence_pooling(str(tmp_path / "program")) == "cls"
     settings = json.loads((tmp_path / "program" / "sentence_bert_config.json").read_text())
     assert settings == {"max_seq_length": 40, "do_lower_case": True}
+
+
+def test_a_predictor_in_another_process(linear_folder):
+    """It is sent as a name of a folder and options, which workers and Ray open for themselves."""
+    predictor = Predictor(str(linear_folder("ModernBert", ROWS, **NAMES[ROWS])), **SAME)
+    sent = pickle.dumps(predictor)
+    assert len(sent) < 1000
+    assert pickle.loads(sent)({"text": TEXTS}) == predictor({"text": TEXTS})
