@@ -53,10 +53,16 @@ class EncoderContext(SlotContext):
         """As in :class:`~torch_linformer.nn.attention.context.Context`; weights of short rows are ``(B, H, N, N)``.
 
         Raises:
-            ValueError: weights are asked for, and some rows are short and others are not, or may be.
+            ValueError: for more than ``max_length`` positions; weights are asked for, and some rows are short and
+                others are not, or may be.
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
+        if not records_a_graph() and key.shape[2] > self.max_len:
+            raise ValueError(
+                f"the input has {key.shape[2]:,} positions and this encoder reads {self.max_len:,}: cut it, or make "
+                "the encoder linear with a larger max_length"
+            )
         if self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
         if serves_any_length():  # comparing a size would tie the graph to it

@@ -1,5 +1,6 @@
 """A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
 
+import logging
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,11 @@ from torch_linformer.encoders.positions import Positions
 from torch_linformer.nn.options import default_k
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+logger = logging.getLogger(__name__)
+ALL_EXACT = (
+    "rows of at most exact_below = %s tokens are read exactly, and this encoder reads %s: slots and window are never "
+    "used; take a smaller k, a larger max_length, or exact_below=0"
+)
 
 
 def linearize(
@@ -55,6 +61,7 @@ def linearize(
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
 
     Raises:
+        TypeError: for anything but a model of transformers.
         ValueError: for a model whose attention cannot be replaced, or a number out of range.
 
     Example:
@@ -65,6 +72,10 @@ def linearize(
         >>> type(linear).__name__, linear.config.max_position_embeddings
         ('LinearBertModel', 4096)
     """
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"linearize takes a model of transformers, got {type(model).__name__}: load it by AutoModel first"
+        )
     check_kind(type(model).__name__, model.config, type(model))
     base = cast(PreTrainedModel, model.base_model)
     positions = Positions.of(base)
@@ -79,6 +90,8 @@ def linearize(
         projection=projection,
         max_length=length,
     )
+    if not options.uses_slots:
+        logger.warning(ALL_EXACT, options.longest_exact, options.max_length)
     return cast(Model, with_options(model, options, positions))
 
 
@@ -101,6 +114,9 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     with torch.no_grad():
         for name, tensor in linear.state_dict().items():
             _fill(name, tensor, weights, positions)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    for name, parameter in cast(nn.Module, linear).named_parameters():
+        parameter.requires_grad_(name not in frozen)
     cast(nn.Module, linear).train(model.training)
     linear.name_or_path = model.name_or_path
     return linear

@@ -38,6 +38,10 @@ class LinearOptions:
     max_length: int = 512
 
     def __post_init__(self) -> None:
+        for name in ("k", "window", "exact_first", "exact_last", "exact_below", "max_length"):
+            value = getattr(self, name)
+            if type(value) is not int and not (value is None and name in ("window", "exact_below")):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.exact_below is None:
             object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))  # the record is frozen
         check_choice("projection", self.projection, Projection)
@@ -60,6 +64,11 @@ class LinearOptions:
     def longest_exact(self) -> int:
         """Tokens of the longest row that attends to all of its tokens."""
         return cast(int, self.exact_below)
+
+    @property
+    def uses_slots(self) -> bool:
+        """Whether there is a row that is read by slots and window, and not exactly."""
+        return self.longest_exact < self.max_length
 
     def of_attention(self) -> AttentionOptions:
         """The same for one attention of :mod:`torch_linformer.nn`."""
