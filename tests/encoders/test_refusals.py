@@ -195,9 +195,9 @@ def test_what_is_no_whole_number_and_no_model():
 
 
 def test_slots_that_are_never_used_are_told(caplog):
-    linearize(original(BERT), k=8, window=8)
+    linearize(original(BERT), k=8, window=8, max_length=40)
     assert "never used" not in caplog.text
-    linearize(original(BERT), k=20, window=8)
+    linearize(original(BERT), k=20, window=8, max_length=40)
     assert "exact_below = 48 tokens are read exactly" in caplog.text and "never used" in caplog.text
 
 
