@@ -128,3 +128,15 @@ def test_a_dataset_of_ray_maps_a_predictor(cluster, settings):
 def test_more_workers_than_processors_are_refused(cluster, settings, tmp_path):
     with pytest.raises(InputError, match="--workers 3: Ray has 2 processors; take as many at most"):
         predict_files(settings, tmp_path / "out", engine=Engine(name="ray", workers=3, ray_address="local"), **SAME)
+
+
+def test_a_linear_encoder_of_transformers(cluster, linear_folder):
+    """Each worker makes its class of the folder."""
+    texts = ["wet mud", "the sand of the warm sea and ice"]
+    predictor = Predictor(str(linear_folder("ModernBert")), vectors=True, device="cpu", precision="fp32")
+    data = cluster.data.from_items([{"id": number, "text": text} for number, text in enumerate(texts)])
+    arguments = {"fn_constructor_args": (predictor.model,), "fn_constructor_kwargs": predictor.options}
+    mapped = data.map_batches(Predictor, compute=cluster.data.ActorPoolStrategy(size=1), **arguments)
+    rows = sorted(mapped.take_all(), key=lambda row: row["id"])
+    for row, vector in zip(rows, predictor({"text": texts})["embedding"], strict=True):
+        assert row["embedding"] == pytest.approx(vector, abs=1e-5)
