@@ -59,7 +59,7 @@ clients: setup
 	@$(CLIENTS)/bin/python $(PIP_INSTALL) --editable ".[dev,clients]"
 
 test-clients: clients $(if $(ARGS),,test-hf)  ## test with the packages that users put our models into; without ARGS also test-hf
-	@$(CLIENTS)/bin/python -m pytest tests/clients -W default $(ARGS)
+	@$(CLIENTS)/bin/python -m pytest tests/clients -W default --numprocesses=auto --maxprocesses=2 --dist=loadfile $(ARGS)
 
 test-hf: clients $(THEIR_TESTS)  ## run transformers' own tests of models on ours
 	@$(CLIENTS)/bin/python -m pytest tests/hf -W default --numprocesses=auto --maxprocesses=4 --dist=worksteal $(ARGS)

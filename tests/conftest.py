@@ -470,3 +470,64 @@ def word_tokenizer():
         return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 
     return build
+
+
+LINEAR = {"max_length": 96, "k": 8, "window": 6, "exact_below": 20}  # options of the folders below
+
+
+@pytest.fixture(scope="session")
+def original_encoder():
+    """A function: a small encoder of transformers by its family, with one of its heads, and random weights.
+
+    Its 260 tokens are the bytes, after four special ones.
+    """
+    import transformers
+
+    sizes = {"vocab_size": 260, "pad_token_id": 0, "initializer_range": 0.3}
+    usual = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    marks = {"bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
+    local = {**usual, **marks, "num_hidden_layers": 4, "local_attention": 10, "max_position_embeddings": 96}
+    fields = {
+        "Bert": {**usual, "max_position_embeddings": 32},
+        "Roberta": {**usual, "max_position_embeddings": 33, "type_vocab_size": 1},
+        "Albert": {**usual, "embedding_size": 16, "max_position_embeddings": 32},
+        "DistilBert": {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 32, "max_position_embeddings": 32},
+        "ModernBert": {**local, "initializer_cutoff_factor": 1.0},
+        "MPNet": {**usual, "max_position_embeddings": 33},
+        "NomicBert": {**usual, "max_position_embeddings": 96},
+        "EuroBert": {**usual, **marks, "num_key_value_heads": 2, "mask_token_id": 3, "max_position_embeddings": 96},
+    }
+
+    def build(family="Bert", head="Model", **more):
+        config = getattr(transformers, f"{family}Config")(**{**sizes, **fields[family], **more})
+        torch.manual_seed(0)
+        return getattr(transformers, f"{family}{head}")(config).eval()
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def linear_folder(original_encoder, tmp_path_factory):
+    """A function: the folder of such an encoder made linear, with its tokenizer. Not to be changed.
+
+    Rows of at most 20 tokens are read exactly, and 96 tokens at once.
+    """
+    from torch_linformer.data.tokenizer import build_tokenizer
+    from torch_linformer.encoders import linearize
+
+    folders = {}
+
+    def save(family="Bert", head="Model", **more):
+        key = json.dumps([family, head, more])
+        if key not in folders:
+            linear = linearize(original_encoder(family, head, **more), **LINEAR)
+            # Else slots would be means of segments, whatever they hold.
+            for name, parameter in linear.named_parameters():
+                if ".linformer." in name:
+                    torch.nn.init.normal_(parameter, std=0.3)
+            folder = folders[key] = tmp_path_factory.mktemp("linear") / f"{family}{head}"
+            linear.save_pretrained(folder)
+            build_tokenizer("bytes", (), max_length=96).save_pretrained(folder)
+        return folders[key]
+
+    return save

@@ -14,10 +14,11 @@ from huggingface_hub import HfApi, constants
 from transformers import AutoModel, BertModel
 
 from torch_linformer import LinformerConfig, LinformerModel
+from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.cli.serve import serve
 from torch_linformer.data.reading.sources import ask_hub
+from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.models.convert import from_bert
 from torch_linformer.opening.checkpoints import checkpoints, read_spent, seal
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.pretrained import load_backbone
@@ -95,7 +96,7 @@ def put_pickle(folder, run):
 REFUSED = r"refused, because it holds .*, and loading that would run code from that file; save model\.state_dict"
 
 
-@pytest.mark.parametrize("opened_by", [load_backbone, from_bert])
+@pytest.mark.parametrize("opened_by", [load_backbone, load_encoder])
 def test_weights_that_would_run_code(small_bert, tmp_path, opened_by):
     put_pickle(small_bert, tmp_path / "was-run")
     with pytest.raises(ValueError, match=REFUSED):
@@ -144,8 +145,8 @@ def test_an_original_with_code_of_its_own_is_not_asked_for(small_bert, tmp_path,
     (small_bert / "modeling.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'was-run')!r}).touch()\n")
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(f"asked: {question}"))
     assert original_of(str(adapted)) == str(adapted)
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        from_bert(str(small_bert))
+    with pytest.raises(InputError, match="needs code from its folder"):
+        load_encoder(str(small_bert))
     assert not (tmp_path / "was-run").exists()
 
 
@@ -176,3 +177,21 @@ def test_bert_folder_opens_otherwise(small_bert):
     """That what is refused above is refused for its pickle."""
     assert isinstance(AutoModel.from_pretrained(small_bert), BertModel)
     assert isinstance(load_backbone(str(small_bert)), BertModel)
+    assert isinstance(load_encoder(str(small_bert)).model, BertModel)
+
+
+def test_a_linear_folder_that_would_run_code(small_bert, tmp_path):
+    """Neither by its weights nor by the class that its configuration names."""
+    linearize(BertModel.from_pretrained(small_bert), k=4).save_pretrained(tmp_path / "linear")
+    assert load_model(str(tmp_path / "linear")).config.longest_input == 16
+    config = json.loads((tmp_path / "linear" / "config.json").read_text())
+    shutil.copytree(tmp_path / "linear", tmp_path / "pickled")
+    put_pickle(tmp_path / "pickled", tmp_path / "was-run")
+    with pytest.raises(InputError, match=REFUSED):
+        load_model(str(tmp_path / "pickled"))
+    (tmp_path / "modeling.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'was-run')!r}).touch()\n")
+    for name in ("modeling.Own", "pathlib.Path", "transformers.models.bert.modeling_bert.logger", 5):
+        (tmp_path / "linear" / "config.json").write_text(json.dumps({**config, "encoder_class": name}))
+        with pytest.raises(InputError, match=r"encoder_class .* is no model of transformers"):
+            load_model(str(tmp_path / "linear"))
+    assert not (tmp_path / "was-run").exists()

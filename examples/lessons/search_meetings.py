@@ -15,12 +15,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from transformers import AutoModel, AutoTokenizer
 
 from shared import described_modules, embedder_folder
-from torch_linformer.adaptation import adapt
+from torch_linformer import distill, linearize
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--documents", type=Path, help='lines of JSON: {"id": ..., "text": ...}, at least 80 of them')
 parser.add_argument("--queries", type=Path, help='lines of JSON: {"query": ..., "document": the id of its answer}')
-parser.add_argument("--embedder", help="folder or hub name of a BERT that makes embeddings  [all-MiniLM-L6-v2]")
+parser.add_argument("--embedder", help="folder or hub name of an encoder that makes embeddings  [all-MiniLM-L6-v2]")
 parser.add_argument("--max-length", type=int, default=16_384, help="tokens")
 parser.add_argument("--number", type=int, default=40, help="documents, where none are given")
 parser.add_argument("--minutes", type=float, default=1.0, help="for the distillation")
@@ -51,9 +51,9 @@ print("documents:", len(texts))
 # docs/adapt.md did, by --characters 100000 --minutes 30. linformer adapt does the same, with a report.
 source, length = embedder_folder(options.embedder), options.max_length
 original, tokenizer = AutoModel.from_pretrained(source).eval(), AutoTokenizer.from_pretrained(source)
-sizes = {"max_length": length, "k": min(256, length // 4), "batch_size": 2}
 beginnings = [text[: options.characters] for text in texts_to_learn_from]
-adapted = adapt(original, tokenizer, beginnings, **sizes, minutes=options.minutes, test=0.25)
+linear = linearize(original, k=min(256, length // 4), window=64, max_length=length)
+adapted = distill(linear, original, tokenizer, beginnings, batch_size=2, minutes=options.minutes, test=0.25)
 
 
 # 3. The search. A score that means something has the simple ways beside it: the original, which cuts each document; the

@@ -1,8 +1,9 @@
 """Linear-time attention over long sequences: Linformer (Wang et al. 2020, arXiv 2006.04768) for PyTorch.
 
 ``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
-The names below are Hugging Face Transformers models, and :func:`linearize`, which makes an encoder of transformers
-linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant.
+The names below are Hugging Face Transformers models, and ``linearize``, which makes an encoder of transformers
+linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant;
+``distill``, which trains such an encoder, needs the extra ``train``.
 Transformers' Auto classes know them, and ``attn_implementation="linformer"``, as soon as both packages are imported, in
 whichever order.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_linformer.registration import register_models
 
 if TYPE_CHECKING:
+    from torch_linformer.adaptation import distill
     from torch_linformer.encoders import linearize
     from torch_linformer.models import (
         LinformerCache,
@@ -43,10 +45,12 @@ __all__ = [
     "LinformerModel",
     "LinformerSeq2SeqConfig",
     "__version__",
+    "distill",
     "linearize",
 ]
 
-_ROOMS = {"linearize": "torch_linformer.encoders"}  # of names that are not in torch_linformer.models
+# Of names that are not in torch_linformer.models.
+_ROOMS = {"distill": "torch_linformer.adaptation", "linearize": "torch_linformer.encoders"}
 
 _HF_EXTRA = {"safetensors", "tokenizers", "transformers"}
 
@@ -56,13 +60,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         room = importlib.import_module(_ROOMS.get(name, "torch_linformer.models"))
+        value = globals()[name] = getattr(room, name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _HF_EXTRA:
+        library, extra = (error.name or "").partition(".")[0], "train" if name == "distill" else "hf"
+        if library in ("", __name__) or (extra == "hf" and library not in _HF_EXTRA):
             raise
         raise ImportError(
-            f'torch_linformer.{name} needs {error.name}: pip install "torch-linformer[hf]"', name=error.name
+            f'torch_linformer.{name} needs {error.name}: pip install "torch-linformer[{extra}]"', name=error.name
         ) from error
-    value = globals()[name] = getattr(room, name)
     return value
 
 

@@ -29,6 +29,9 @@ def _import_models() -> None:
         )
 
 
+# transformers has no entry point for packages that add models: each registers its own when it is imported. Importing
+# torch_linformer must not import transformers, which takes seconds, and a script may import either of them first. So a
+# finder waits for the Auto classes, acts once, and takes itself off the path: nothing smaller served both orders.
 class _UntilAutoClasses(MetaPathFinder):
     """Watches transformers' modules being imported, and registers when an import that brought the Auto classes is over.
 

@@ -4,9 +4,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from torch_linformer.models.convert import from_bert
-from torch_linformer.models.with_attention import with_attention
-
 LONGEST = 10
 
 
@@ -28,11 +25,6 @@ def small_bert():
         initializer_range=0.3,
     )
     return BertModel(config).double().eval()
-
-
-@pytest.fixture(scope="session")
-def imported(small_bert):
-    return with_attention(from_bert(small_bert), attention="full")
 
 
 @pytest.fixture

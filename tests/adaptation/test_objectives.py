@@ -1,5 +1,6 @@
 """What is learnt and compared beside hidden states: masked words and labels."""
 
+import copy
 import math
 from collections import namedtuple
 
@@ -13,9 +14,8 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequ
 from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.objectives import Embeddings, Labels, MaskedWords, divergence, embed
 from torch_linformer.adaptation.teacher import Marks, Teacher
+from torch_linformer.encoders.heads import head_logits
 from torch_linformer.errors import InputError
-from torch_linformer.models.convert import from_bert
-from torch_linformer.models.with_attention import with_attention
 
 Logits = namedtuple("Logits", "logits")
 SIZES = {
@@ -31,12 +31,12 @@ LENGTHS = [4, 9, 6, 10, 5, 7, 8, 10, 9, 3, 6, 7]
 
 @pytest.fixture(scope="module")
 def original(tokenizer):
-    """A function: a small BERT with a head, as its twin with full attention."""
+    """A function: a small BERT with a head."""
 
     def make(model_class, **fields):
         torch.manual_seed(0)
         config = BertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **SIZES, **fields)
-        return with_attention(from_bert(model_class(config).double().eval()), attention="full")
+        return model_class(config).double().eval()
 
     return make
 
@@ -71,9 +71,9 @@ def test_the_divergence_is_that_of_the_choices():
 def test_a_comparison_puts_texts_back_in_order(original, tokenizer, read):
     """The original beside a copy of itself, in batches of 3 sorted by length."""
     model = original(BertForMaskedLM).base_model
-    objective = Embeddings(model, tokenizer, 0)
+    objective = Embeddings(model, tokenizer, seed=0)
     comparison = compared(objective, model, read)
-    student = with_attention(model).train()
+    student = copy.deepcopy(model).train()
     scores = comparison.scores(student)
     assert student.training
     assert scores == pytest.approx({"cosine": 1, "rank_correlation": 1, "neighbours": 1})
@@ -84,14 +84,14 @@ def test_a_comparison_puts_texts_back_in_order(original, tokenizer, read):
 
 def test_masked_words_are_learnt_from_the_logits_at_them(original, tokenizer, read):
     model, other = original(BertForMaskedLM), original(BertForMaskedLM)
-    objective = MaskedWords(model, tokenizer, 0)
+    objective = MaskedWords(model, tokenizer, seed=0)
     batch = objective.collator(True)([read[n] for n in range(8)])
     masked = batch["labels"] != -100
     assert masked.any(dim=1).sum() > 1 and not masked.all()
     hidden = read_alone(model, batch)
     noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(1), dtype=hidden.dtype)
-    given = other.logits_of((hidden + noise)[masked], None)
-    expected = F.kl_div(given.log_softmax(-1), model.lm_head(hidden[masked]).softmax(-1), reduction="none").sum(-1)
+    given = head_logits(other, (hidden + noise)[masked])
+    expected = F.kl_div(given.log_softmax(-1), model.cls(hidden[masked]).softmax(-1), reduction="none").sum(-1)
     assert_close(objective.loss(Logits(given), model, hidden, batch), expected.mean().float())
     nothing = {**batch, "labels": torch.full_like(batch["labels"], -100)}
     assert objective.loss(Logits(given[:0]), model, hidden, nothing) == 0
@@ -99,24 +99,24 @@ def test_masked_words_are_learnt_from_the_logits_at_them(original, tokenizer, re
 
 def test_the_loss_of_masked_words_is_the_mean_over_all_of_them(original, tokenizer, read):
     model = original(BertForMaskedLM)
-    objective = MaskedWords(model, tokenizer, 1)
+    objective = MaskedWords(model, tokenizer, seed=1)
     comparison = compared(objective, model, read)
     nats, masked = 0.0, 0
     for window in read:
         batch = objective.collator(False)([window])
         chosen = batch["labels"] != -100
-        logits = model.lm_head(read_alone(model, batch))[chosen]
+        logits = model.cls(read_alone(model, batch))[chosen]
         nats += F.cross_entropy(logits, batch["labels"][chosen], reduction="sum").item()
         masked += int(chosen.sum())
     assert masked > 3 and masked != len(read)
     own = comparison.of_the_original()
     assert own == pytest.approx({"masked_loss": nats / masked}, rel=1e-5)
-    scores = comparison.scores(with_attention(model))
+    scores = comparison.scores(copy.deepcopy(model))
     assert scores == pytest.approx({"cosine": 1, "rank_correlation": 1, "neighbours": 1, **own}, rel=1e-5)
 
 
 def test_every_epoch_masks_others_and_every_validation_the_same(original, tokenizer, read):
-    objective = MaskedWords(original(BertForMaskedLM), tokenizer, 0)
+    objective = MaskedWords(original(BertForMaskedLM), tokenizer, seed=0)
     training, validation = objective.collator(True), objective.collator(False)
     rows = [read[n] for n in range(len(read))]
     drawn = [training(rows)["labels"], validation(rows)["labels"]]
@@ -130,7 +130,7 @@ def test_masked_words_need_a_mask_token(original, tokenizer):
     without = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
     without.mask_token = None
     with pytest.raises(InputError, match="--task mlm needs a tokenizer with a mask token"):
-        MaskedWords(original(BertForMaskedLM), without, 0)
+        MaskedWords(original(BertForMaskedLM), without)
 
 
 def classifier(original, several):
@@ -148,7 +148,7 @@ def literal_divergence(given, wanted, several):
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_labels_are_learnt_from_the_logits(original, tokenizer, read, several):
     model = classifier(original, several)
-    objective = Labels(model, tokenizer, 0)
+    objective = Labels(model, tokenizer, seed=0)
     batch = objective.collator(True)([read[n] for n in range(5)])
     hidden = read_alone(model, batch)
     wanted = model(batch["input_ids"], batch["attention_mask"]).logits
@@ -160,7 +160,7 @@ def test_labels_are_learnt_from_the_logits(original, tokenizer, read, several):
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_agreement_and_accuracy(original, tokenizer, read, several):
     model = classifier(original, several)
-    objective = Labels(model, tokenizer, 0)
+    objective = Labels(model, tokenizer, seed=0)
     batches = [objective.collator(False)([window]) for window in read]
     logits = torch.cat([model(b["input_ids"], b["attention_mask"]).logits for b in batches])
     decided = logits > 0 if several else logits.argmax(-1)
@@ -171,7 +171,7 @@ def test_agreement_and_accuracy(original, tokenizer, read, several):
     same = float(decided[0].sum() == 0 if several else decided[0] == 0)
     if not several:
         assert comparison.of_the_original()[headline] == pytest.approx((11 + same) / 12)
-    other = with_attention(model)
+    other = copy.deepcopy(model)
     with torch.no_grad():
         other.classifier.bias[0] += 100  # always the first label
     scores = comparison.scores(other)
@@ -180,7 +180,7 @@ def test_agreement_and_accuracy(original, tokenizer, read, several):
         expected = torch.cat([decided[:, :1].double(), torch.ones(12, 2)], dim=1).mean()
     assert scores["agreement"] == pytest.approx(float(expected))
     assert scores["cosine"] == pytest.approx(1)
-    same = comparison.scores(with_attention(model))
+    same = comparison.scores(copy.deepcopy(model))
     assert same["agreement"] == 1 and same["divergence"] == pytest.approx(0, abs=1e-6)
     assert set(objective.titles) >= set(scores)
 
@@ -188,8 +188,8 @@ def test_agreement_and_accuracy(original, tokenizer, read, several):
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several"])
 def test_divergence_of_the_answers(original, tokenizer, read, several):
     model = classifier(original, several)
-    objective = Labels(model, tokenizer, 0)
-    other = with_attention(model)
+    objective = Labels(model, tokenizer, seed=0)
+    other = copy.deepcopy(model)
     with torch.no_grad():
         other.classifier.bias[0] += 1.5
         batches = [objective.collator(False)([window]) for window in read]
@@ -200,7 +200,7 @@ def test_divergence_of_the_answers(original, tokenizer, read, several):
 
 def test_without_labels_there_is_no_accuracy(original, tokenizer, read):
     model = classifier(original, several=False)
-    scores = compared(Labels(model, tokenizer, 0), model, read).scores(with_attention(model))
+    scores = compared(Labels(model, tokenizer, seed=0), model, read).scores(copy.deepcopy(model))
     assert set(scores) == {"agreement", "divergence", "cosine", "rank_correlation", "neighbours"}
     assert not any(math.isnan(value) for value in scores.values())
 
@@ -208,4 +208,4 @@ def test_without_labels_there_is_no_accuracy(original, tokenizer, read):
 def test_a_number_is_no_label(original, tokenizer):
     model = original(BertForSequenceClassification, num_labels=1)
     with pytest.raises(InputError, match="this model predicts a number"):
-        Labels(model, tokenizer, 0)
+        Labels(model, tokenizer, seed=0)

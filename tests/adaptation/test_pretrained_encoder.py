@@ -1,4 +1,4 @@
-"""The original as it is imported: exactly what it was, and what a folder or the hub says of its embeddings."""
+"""The original as it is opened: exactly what it was, and what a folder or the hub says of its embeddings."""
 
 import copy
 import json
@@ -8,10 +8,17 @@ import huggingface_hub.constants
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertModel,
+)
 
-from torch_linformer.adaptation import adapt
+from torch_linformer.adaptation import distill
 from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
+from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
 
 
@@ -43,9 +50,12 @@ def test_half_precision_learns_in_float32(tmp_path, save_source, tokenizer, dtyp
     words = half.embeddings.word_embeddings.weight
     assert_close(source.model.embeddings.word_embeddings.weight, words.float(), rtol=0, atol=0)
     texts = [f"wet mud {number} and the sea" for number in range(200)]
-    options = {"k": 4, "window": 2, "steps": 2, "device": "cpu", "precision": "fp32"}
-    trained = adapt(half, tokenizer, texts, **options)
-    expected = adapt(copy.deepcopy(half).float(), tokenizer, texts, **options)
+    options = {"steps": 2, "device": "cpu", "precision": "fp32"}
+    student = linearize(half, k=4, window=2, exact_below=0)
+    expected = copy.deepcopy(student).float()
+    assert student.dtype == dtype
+    trained = distill(student, half, tokenizer, texts, **options)
+    distill(expected, copy.deepcopy(half).float(), tokenizer, texts, **options)
     assert trained.dtype == torch.float32 and half.dtype == dtype
     assert all(torch.equal(*pair) for pair in zip(trained.parameters(), expected.parameters(), strict=True))
 
@@ -91,6 +101,8 @@ def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
     [
         (BertModel, None, "embed"),
         (BertForMaskedLM, None, "mlm"),
+        (BertForPreTraining, None, "mlm"),
+        (BertForQuestionAnswering, None, "embed"),
         (BertForSequenceClassification, None, "classify"),
         (BertForMaskedLM, "mean_tokens", "embed"),
     ],
@@ -98,10 +110,11 @@ def test_pooling_is_that_of_the_hub_too(folder, tmp_path, monkeypatch):
 def test_the_head_says_what_it_is_for(tmp_path, save_source, tokenizer, model_class, pooling, task):
     path = str(save_source(tmp_path / "small", tokenizer, model_class, pooling))
     source = load_encoder(path)
-    assert source.objective.name == task and type(source.model) is source.objective.model_class
+    kind = BertForMaskedLM if task == "mlm" else BertForSequenceClassification if task == "classify" else BertModel
+    assert source.objective.name == task and type(source.model) is kind
     assert source.objective.pooling == ("cls" if task == "classify" else "mean")
     assert load_encoder(path, "embed").objective.name == "embed"
     for other in {"mlm", "classify"} - {task}:
-        if not (other == "mlm" and model_class is BertForMaskedLM):
+        if not (other == "mlm" and model_class in (BertForMaskedLM, BertForPreTraining)):
             with pytest.raises(InputError, match=f"--task {other}: .* has no head for it; --task embed adapts only"):
                 load_encoder(path, other)

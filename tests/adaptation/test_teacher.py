@@ -1,5 +1,7 @@
 """The teacher reads what the original reads, and longer texts window by window."""
 
+import copy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -8,8 +10,8 @@ from torch_linformer.adaptation.teacher import Marks, Teacher
 
 
 @pytest.fixture(scope="module")
-def teacher(imported):
-    return Teacher(imported, 10, Marks(1, 1))
+def teacher(small_bert):
+    return Teacher(copy.deepcopy(small_bert), 10, Marks(1, 1))
 
 
 def original(bert, ids, mask):

@@ -440,12 +440,12 @@ def test_options_of_tasks_that_cannot_be(refused, options, message):
 
 
 def test_to_begin_with_what_is_no_linformer(refused, workplace, classifier_run):
-    for kind in ("bert", "xlm-roberta", "distilbert"):
+    reasons = {"gpt2": "is a decoder", "deberta-v2": "scores depend on the distance", "bart": "is an encoder-decoder"}
+    for kind, reason in reasons.items():
         (workplace / kind).mkdir()
         (workplace / kind / "config.json").write_text(f'{{"model_type": "{kind}"}}')
         message = of_training(refused, **{"from": kind})
-        remedy = f"linformer import --from {kind} makes one of it"
-        assert message == f"{kind}: holds a {kind} model, not a linformer; {remedy}"
+        assert kind in message and reason in message and "\n" not in message
     assert of_training(refused, **{"from": "good.csv"}).startswith("good.csv: is no model folder")
     options = {"from": classifier_run.folder, "max_length": "4"}
     wrong = "--max-length 4: max_len must be at least k = 6, got 4; shorter texts are not padded to it"

@@ -93,7 +93,7 @@ def test_models_without_such_attention(refused, classifier_run, workplace):
     (workplace / "bert").mkdir()
     (workplace / "bert" / "config.json").write_text('{"model_type": "bert"}')
     said = refused("inspect", "bert", "wet mud")
-    assert said == "bert: holds a bert model, not a linformer; linformer import --from bert makes one of it"
+    assert said == "bert: holds a bert model, not a linear one; linformer adapt makes one of an encoder"
     torch.manual_seed(0)
     config = load_config(str(classifier_run.folder))
     config.causal, config.projection, config.window = True, "linear", 4

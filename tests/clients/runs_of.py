@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from torch_linformer.adaptation import pretrained_encoder
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.opening import processes
@@ -23,6 +24,7 @@ from torch_linformer.training import sizes as model_sizes
 from torch_linformer.training.train import train
 
 torch.set_default_dtype(torch.float64)
+pretrained_encoder.WEIGHTS = torch.float64
 sys.executable = "/bin/false"  # no steps are measured
 folder, name, *named = Path(sys.argv[1]), *sys.argv[2:]
 # Else a gradient of twice the size would make the same step.

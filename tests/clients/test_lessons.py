@@ -18,6 +18,7 @@ SHORT = {  # options, so that each takes seconds
     "choose_k": ["--length", "128", "--documents", "2"],
     "million_tokens": ["--tokens", "32768"],
     "own_slots": ["--steps", "120"],
+    "images": ["--size", "128", "--steps", "20"],
     "two_processes": ["--steps", "4"],
 }
 NUMBERED = re.compile(r"^(\w[^:\n$]*): ([-+.e\d]+)$", re.MULTILINE)
@@ -57,6 +58,12 @@ def check_million_tokens(found):
 def check_own_slots(found):
     assert found["own, fixed, accuracy"] > 0.3 > found["means of equal segments, accuracy"]
     assert found["own, learned, numbers learned for the maps"] == 2 * 32
+
+
+def check_images(found):
+    assert found["full attention, accuracy"] > 0.7
+    assert found["slots and window, loss after it"] < 0.6 * found["window alone, loss after it"]
+    assert found["slots and window, same label as the teacher"] > found["window alone, same label as the teacher"] + 0.2
 
 
 def check_two_processes(found):

@@ -131,3 +131,10 @@ def test_the_folder_of_an_embedder_has_what_text_embeddings_inference_reads(conf
     (vectors,) = session.run(["sentence_embedding"], rows)
     original = SentenceTransformer(str(folder), device="cpu", trust_remote_code=bool(words)).encode(texts[0])
     np.testing.assert_allclose(vectors, original, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "head"), [("Roberta", "Model"), ("ModernBert", "ForSequenceClassification")])
+def test_folders_of_linear_encoders(linear_folder, tmp_path, family, head):
+    """With rows of one token, short ones that are read exactly, and the longest."""
+    folder = linear_folder(family, head, id2label={0: "rain", 1: "snow", 2: "sun"})
+    assert export_model(str(folder), tmp_path / "onnx", "onnx") < 1e-5

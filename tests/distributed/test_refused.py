@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from transformers import AutoConfig
 
 from torch_linformer import (
     LinformerConfig,
@@ -143,3 +144,9 @@ def test_a_piece_moves_with_its_model(piece):
     moved = SequencePiece(dist.group.WORLD, 1, 10, key_padding_mask=torch.zeros(1, 10, dtype=torch.bool)).to("meta")
     assert isinstance(moved, SequencePiece) and moved.mask.device.type == moved.tokens.device.type == "meta"
     assert piece.to("cpu") is piece
+
+
+def test_a_head_on_an_encoder_of_transformers(linear_folder):
+    config = LinformerConfig(backbone_config=AutoConfig.from_pretrained(linear_folder("Bert")))
+    with pytest.raises(ValueError, match="LinformerForSequenceClassification cannot be computed in pieces: only"):
+        context_parallel(LinformerForSequenceClassification(config), dist.group.WORLD)

@@ -1,5 +1,6 @@
 """What cannot be linear, or not so, is refused in one line that names the remedy."""
 
+import copy
 import json
 import sys
 
@@ -90,7 +91,7 @@ def test_numbers_out_of_range(options, said):
 
 def test_a_text_that_is_too_long():
     model = linear(original(TEXTS[-1]), max_length=40)
-    with pytest.raises(ValueError, match="sequence has 41 positions but max_len is 40"):
+    with pytest.raises(ValueError, match="has 41 positions and this encoder reads 40"):
         model(**inputs_of(TEXTS[-1], length=41))
 
 
@@ -183,3 +184,26 @@ def test_a_class_that_is_not_of_transformers_is_not_imported(folder, name, monke
     with pytest.raises(ValueError, match=r"encoder_class .* is no model of transformers .*; update tr") as error:
         AutoConfig.from_pretrained(changed)
     assert one_line(error) and "this_module" not in sys.modules
+
+
+def test_what_is_no_whole_number_and_no_model():
+    for name, value in (("k", 2.5), ("window", True), ("exact_below", "8"), ("max_length", 7.0)):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number, got {value!r}"):
+            LinearOptions(**{name: value})
+    with pytest.raises(TypeError, match="takes a model of transformers, got str"):
+        linearize("path/to/bert")
+
+
+def test_slots_that_are_never_used_are_told(caplog):
+    linearize(original(BERT), k=8, window=8, max_length=40)
+    assert "never used" not in caplog.text
+    linearize(original(BERT), k=20, window=8, max_length=40)
+    assert "exact_below = 48 tokens are read exactly" in caplog.text and "never used" in caplog.text
+
+
+def test_what_was_frozen_stays_frozen():
+    model = copy.deepcopy(original(BERT))
+    model.embeddings.requires_grad_(False)
+    made = linearize(model, k=8, window=8)
+    assert not any(parameter.requires_grad for parameter in made.embeddings.parameters())
+    assert all(parameter.requires_grad for parameter in made.encoder.parameters())

@@ -23,11 +23,13 @@ def attend_with_window(
     slot_bias=None,
     key_padding=None,
     offset=0,
+    window_bias=None,
     **options,
 ):
     """Attention to slots and to a window."""
     slots = Slots(slots_k, slots_v, slot_padding, slot_bias)
-    return operation.attend(query, slots, window=Window(key, value, reach, key_padding, offset), **options)
+    window = Window(key, value, reach, key_padding, offset, window_bias)
+    return operation.attend(query, slots, window=window, **options)
 
 
 def causal_linformer_attention(

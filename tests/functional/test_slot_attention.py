@@ -85,11 +85,12 @@ def test_one_softmax_over_all_parts(gradients, sequences, biased, exact, window)
     query, key, value = sequences
     slot_keys, slot_values = draw(2, 2, K, 3), draw(2, 2, K, 5)
     bias = draw(1, 4, K) if biased else None
+    window_bias = draw(4, 5) if biased and window else None
     ends = [0, LENGTH - 1] if exact else []
     hidden = torch.zeros(1, LENGTH, dtype=torch.bool).index_fill(1, torch.tensor(ends, dtype=torch.long), True)
     parts = {
         "exact": ExactTokens(key[:, :, ends], value[:, :, ends]) if exact else None,
-        "window": Window(key, value, 2, padding=hidden) if window else None,
+        "window": Window(key, value, 2, padding=hidden, bias=window_bias) if window else None,
     }
     output, weights = slot_attention(query, Slots(slot_keys, slot_values, bias=bias), **parts, need_weights=True)
     fast, none = slot_attention(query, Slots(slot_keys, slot_values, bias=bias), **parts)
@@ -105,6 +106,7 @@ def test_one_softmax_over_all_parts(gradients, sequences, biased, exact, window)
                 log_mass=None if bias is None else bias[0, head],
                 exact=ends,
                 reach=2 if window else None,
+                window_bias=None if window_bias is None else window_bias[head],
             )
             assert_close(output[row, head], expected)
             assert_close(weights[row, head], expected_weights)
@@ -118,6 +120,9 @@ REFUSED = {
     "slots.padding must be bool (B or 1, 11)": lambda q, k, v: slot_attention(q, Slots(k, v, MASK[:, :3])),
     "slots.bias must be (B or 1, H, K)": lambda q, k, v: slot_attention(q, Slots(k, v, bias=draw(LENGTH))),
     "window.reach must be at least 0": lambda q, k, v: slot_attention(q, Slots(k, v), window=Window(k, v, -1)),
+    "window.bias must be (H or 1, 2 reach + 1) = (4 or 1, 5), got (2, 5)": lambda q, k, v: slot_attention(
+        q, Slots(k, v), window=Window(k, v, 2, bias=draw(2, 5))
+    ),
     "there is nothing to attend to": lambda q, k, v: slot_attention(q, Slots(k[:, :, :0], v[:, :, :0])),
     "query and slots must be (B, H, ·, D)": lambda q, k, v: slot_attention(q[0], Slots(k, v)),
     "impl must be one of auto, torch": lambda q, k, v: slot_attention(q, Slots(k, v), impl="cudnn"),

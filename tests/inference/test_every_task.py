@@ -10,16 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import BertConfig, BertForSequenceClassification
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.task_predictor import TaskPredictor
-from torch_linformer.models import LinformerConfig
-from torch_linformer.models.convert import from_bert
-from torch_linformer.models.with_attention import with_attention
+from torch_linformer.models import LinformerConfig, LinformerForMaskedLM, LinformerForSequenceClassification
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import train as run_module
@@ -216,7 +213,8 @@ def test_from_a_pretrained_model(masked_run, train_quickly, quick, tmp_path):
 
 def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_quickly, tmp_path):
     first = tmp_path / "full"
-    with_attention(load_model(str(masked_run.folder)), attention="full").save_pretrained(first)
+    config = load_model(str(masked_run.folder)).config
+    LinformerForMaskedLM(LinformerConfig(**{**config.to_diff_dict(), "attention": "full"})).save_pretrained(first)
     load_tokenizer(str(masked_run.folder)).save_pretrained(first)
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "max_steps": 1}
     shown = train_quickly(tmp_path / "run", from_model=str(first), **new)
@@ -225,13 +223,21 @@ def test_from_a_model_with_full_attention_its_results_say_so(masked_run, train_q
 
 
 @pytest.mark.parametrize("names", [("rain", "snow", "sun"), ("no", "yes")], ids=["its labels", "other labels"])
-def test_from_an_imported_classifier(masked_run, train_quickly, quick, tmp_path, names):
+def test_from_a_classifier_of_other_labels(masked_run, train_quickly, quick, tmp_path, names):
     """Its head comes along where it says the same; else the dense layer that it reads, as transformers does."""
     tokenizer = load_tokenizer(str(masked_run.folder))
-    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10}
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10, "k": 6}
+    head = {"pooling": "cls", "classifier_hidden_act": "tanh", "attention_probs_dropout_prob": 0.1}
     labels = {"id2label": dict(enumerate(names)), "problem_type": "multi_label_classification"}
-    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=quick["max_length"], **sizes, **labels)
-    first = from_bert(BertForSequenceClassification(config), k=6)
+    config = LinformerConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=quick["max_length"],
+        projection="mean",
+        **sizes,
+        **head,
+        **labels,
+    )
+    first = LinformerForSequenceClassification(config)
     first.save_pretrained(tmp_path / "first")
     tokenizer.save_pretrained(tmp_path / "first")
     new = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None}
@@ -300,6 +306,6 @@ def test_what_follows_from_the_first_model(masked_run, quick):
 
 
 def test_options_of_a_new_model_do_not_go_with_another():
-    for name, value in (("size", "small"), ("k", "4"), ("tokenizer", "bytes"), ("embeddings", "random")):
+    for name, value in (("size", "small"), ("tokenizer", "bytes"), ("embeddings", "random")):
         with pytest.raises(InputError, match=f"^--{name} is for a new model; --from m has its own$"):
             TrainSettings(from_model="m", **{name: value})

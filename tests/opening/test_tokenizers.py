@@ -6,11 +6,11 @@ import pytest
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, pipeline
 
 from torch_linformer.data.windows import DocumentEncoder
+from torch_linformer.encoders import linearize
 from torch_linformer.inference import Predictor
 from torch_linformer.inference.export import export_model
-from torch_linformer.models import LinformerForMaskedLM, LinformerForSequenceClassification
-from torch_linformer.opening.importing import import_model
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
+from torch_linformer.opening.run_folder import write_model
 from torch_linformer.opening.tokenizers import save_tokenizer
 
 MARKED = ["wet <mask> mud", "sand</sep><pad><pad> and <cls>sea<sep>", "<unk>"]
@@ -44,13 +44,11 @@ def test_a_mask_in_a_text_is_one_to_fill_in(masked_run):
 def test_folders_of_every_command_say_so(classifier_run, tmp_path, original, reads_text):
     tokenizer = AutoTokenizer.from_pretrained(classifier_run.folder, split_special_tokens=False)
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8}
-    original(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=24, **sizes)).save_pretrained(tmp_path / "b")
-    tokenizer.save_pretrained(tmp_path / "b")
-    assert len(read_by_transformers(tmp_path / "b")[0]) == len(tokenizer("wet  mud").input_ids) + 1
-    model = import_model(str(tmp_path / "b"), "bert", tmp_path / "imported")
-    assert isinstance(model, LinformerForSequenceClassification if reads_text else LinformerForMaskedLM)
-    export_model(str(tmp_path / "imported"), tmp_path / "exported", "torch")
-    for name in ("imported", "exported"):
+    model = original(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=24, **sizes))
+    (tmp_path / "linear").mkdir()
+    write_model(linearize(model, k=4), tokenizer, tmp_path / "linear")
+    export_model(str(tmp_path / "linear"), tmp_path / "exported", "torch")
+    for name in ("linear", "exported"):
         fields = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
         assert fields["split_special_tokens"] is reads_text
 

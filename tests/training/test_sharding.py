@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+import transformers
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.testing import assert_close
 
+from torch_linformer.encoders import linearize
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
 from torch_linformer.training.sharding import gather, shard, share_state, whole_state
 
@@ -79,3 +81,32 @@ def test_pieces_learn_and_go_on_as_the_whole(options):
     gather(again.model, waiting)
     assert_close(waiting.state_dict(), whole.model.state_dict())
     assert_close(alone.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("family", ["Bert", "ModernBert", "Albert", "DistilBert"])
+def test_layers_of_linear_encoders_are_units(family):
+    """Their embeddings, which the head for masked words shares, are not; texts read exactly change nothing in it."""
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "n_layers": 2}
+    sizes |= {"intermediate_size": 32, "dim": 16, "n_heads": 2, "hidden_dim": 32, "embedding_size": 16}
+    config = getattr(transformers, f"{family}Config")(**sizes, max_position_embeddings=24, pad_token_id=0)
+    names = set(config.to_dict())
+    config = type(config)(**{name: x for name, x in sizes.items() if name in names or name in config.attribute_map})
+    config.max_position_embeddings, config.pad_token_id = 24, 0
+    model = linearize(getattr(transformers, f"{family}ForMaskedLM")(config).eval(), k=4, window=4, exact_below=8)
+    whole, waiting = Learner(copy.deepcopy(model)), model
+    learner = in_pieces(waiting)
+    units = [module for module in learner.model.modules() if isinstance(module, FSDPModule)]
+    assert len(units) == (2 if family == "Albert" else 3)  # whose layers are one
+    assert not any("Embeddings" in type(unit).__name__ for unit in units)
+    for seed in (0, 1):
+        whole.step(seed)
+        learner.step(seed)
+    gather(learner.model, waiting)
+    assert_close(waiting.state_dict(), whole.model.state_dict())
+    hidden = learner.model(torch.ones(1, 9, dtype=torch.long), output_hidden_states=True).hidden_states
+    assert len(hidden) == 3
+    short = torch.ones(1, 6, dtype=torch.long)
+    learner.optimizer.zero_grad()
+    learner.model(input_ids=short, labels=short).loss.backward()
+    slots = {name: weight.grad for name, weight in learner.model.named_parameters() if ".linformer." in name}
+    assert slots and all(grad is not None and not grad.full_tensor().any() for grad in slots.values())

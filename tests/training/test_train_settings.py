@@ -118,7 +118,7 @@ def test_slots_are_one_number_or_one_a_layer():
         ({"max_target_length": 8}, "--max-target-length goes with --task seq2seq, not classify"),
         ({"task": "clm", "source_column": "a"}, "--source-column goes with --task seq2seq, not clm"),
         ({"window": -1}, "--window must be at least 0, got -1"),
-        ({"from_model": "m", "window": 0}, "--window is for a new model; --from m has its own"),
+        ({"from_model": "m", "k": "2,3"}, "--k must be one number for an encoder of --from, got '2,3'"),
         ({"from_model": "m", "sharing": "kv"}, "--sharing is for a new model; --from m has its own"),
         ({"freeze": True}, "--freeze keeps the weights of another model: name one with --from"),
         ({"freeze_layers": 1}, "--freeze-layers keeps the weights of another model: name one with --from"),

@@ -1,6 +1,6 @@
 """Pretrained encoders made linear: a student with slots learns to do what its teacher does.
 
-``adapt`` needs the extra ``train`` and is imported when first used.
+``distill`` needs the extra ``train`` and is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from torch_linformer.adaptation.in_memory import adapt
+    from torch_linformer.adaptation.distill import distill
 
-__all__ = ["adapt"]
+__all__ = ["distill"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"adapt": ".in_memory"})
+__getattr__, __dir__ = lazy_names(__name__, {"distill": ".distill"})

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from torch_linformer.data.reading.data_options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
 from torch_linformer.training.option_fields import check_fsdp, check_options, option
-from torch_linformer.training.train_settings import SHARINGS, SLOT_MASSES, sharing_for
 
 STEPS = 1000
-PROJECTIONS = ("dynamic", "mean", "linear")
-# Of a configuration; 0 in a student, whose hidden states would otherwise be compared with noise in them.
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+PROJECTIONS = ("dynamic", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +35,9 @@ class AdaptSettings:
     )
     exact_last: int | None = option(None, "last tokens likewise  [the tokenizer's special ones]")
     # What came closest to the original in the same time (docs/slots.md).
-    projection: str = option("dynamic", "how positions become slots: chosen by the input, means, learned", PROJECTIONS)
-    sharing: str | None = option(
-        None,
-        "dynamic, linear: who shares a projection  [kv_per_head, headwise]",
-        SHARINGS,
-    )
-    slot_mass: str | None = option(
-        None, "log of a slot's tokens, added to its scores  [learned; none for linear]", SLOT_MASSES
+    projection: str = option("dynamic", "how positions become slots: chosen by the input, or means", PROJECTIONS)
+    exact_below: int | None = option(
+        None, "texts of at most this many tokens are read exactly, as by the original  [2 K + window]"
     )
     steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
     minutes: float | None = option(None, "stop distilling after this many minutes")
@@ -73,21 +65,9 @@ class AdaptSettings:
             raise InputError(f"--window must be at least 0, got {self.window}")
         if self.k == 0 and not self.window:
             raise InputError("--k 0 leaves only the window, and --window 0 leaves nothing to attend to")
-        for name in ("k", "exact_first", "exact_last"):
+        for name in ("k", "exact_first", "exact_last", "exact_below"):
             if (getattr(self, name) or 0) < 0:
                 raise InputError(f"{flag(name)} must be at least 0, got {getattr(self, name)}")
-        for name in ("sharing", "slot_mass"):
-            if self.k == 0 and getattr(self, name) is not None:
-                raise InputError(f"{flag(name)} has no effect with --k 0, which leaves only the window: leave it out")
-        if self.projection == "mean" and self.sharing is not None:
-            raise InputError(f"--sharing {self.sharing} has no effect: means of segments have nothing to share")
-        if self.projection == "linear" and self.slot_mass not in (None, "none"):
-            raise InputError(f"--slot-mass {self.slot_mass} has no effect: learned maps stand for no number of tokens")
         check_fsdp(self)
         if self.max_length is not None and self.max_length < 8:
             raise InputError(f"--max-length must be at least 8, got {self.max_length}")
-
-    @property
-    def shared_by(self) -> str:
-        """Who shares a projection, where nothing was said too."""
-        return self.sharing or sharing_for(self.projection)

@@ -10,9 +10,9 @@ import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
 from torch_linformer.adaptation.similarity import chance_of_neighbours
+from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
-from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
 from torch_linformer.opening.summary import attention_of
@@ -64,7 +64,7 @@ class Adapted:
     source: PretrainedEncoder
     settings: AdaptSettings
     command: str
-    model: LinformerPreTrainedModel
+    model: LinearEncoder
     original: dict[str, float]
     start: dict[str, float]
     end: dict[str, float]
@@ -81,7 +81,8 @@ class Adapted:
     @property
     def longest(self) -> int:
         """Tokens that the adapted model reads at once."""
-        return self.model.config.max_position_embeddings
+        longest: int = self.model.config.longest_input
+        return longest
 
     @property
     def chance(self) -> dict[str, float]:
@@ -117,7 +118,7 @@ class Adapted:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         objective, name = self.source.objective, name_in_title(self.source.path)
-        slots = verdict_on_slots(self.model.config.k, self.end, self.alone)
+        slots = verdict_on_slots(self.model.config.linear_options.k, self.end, self.alone)
         curve = learning_curve(
             "Distillation", self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better
         )

@@ -1,15 +1,15 @@
 """An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 import transformers
 from datasets import Dataset
 from torch import nn
-from transformers import set_seed
+from transformers import PreTrainedModel, set_seed
 
-from torch_linformer.adaptation.adapt_settings import DROPOUTS, STEPS, AdaptSettings
+from torch_linformer.adaptation.adapt_settings import STEPS, AdaptSettings
 from torch_linformer.adaptation.adaptation_report import (
     RESULT,
     Adapted,
@@ -22,15 +22,16 @@ from torch_linformer.adaptation.adaptation_report import (
 from torch_linformer.adaptation.comparison import TeacherComparison
 from torch_linformer.adaptation.distillation import DistillationTrainer
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, load_encoder
+from torch_linformer.adaptation.student import build_student
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import prepare_texts, read_documents
 from torch_linformer.data.digest import content_digest
 from torch_linformer.data.overlap import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.models.with_attention import with_attention
-from torch_linformer.nn.options import default_k
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.linearize import with_options
+from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.opening import processes
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
@@ -39,7 +40,13 @@ from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.training.fitting import fit
-from torch_linformer.training.step_costs import ModelStep, StepCost, measure_beside_full_attention, measure_steps
+from torch_linformer.training.step_costs import (
+    LINEAR,
+    ModelStep,
+    StepCost,
+    measure_beside_full_attention,
+    measure_steps,
+)
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
 
@@ -83,7 +90,7 @@ def run_adaptation(
     processes.join(device, settings.batch_size, fsdp=settings.fsdp, command="adapt")
     screen = screen or TrainingScreen()
     output = Path(settings.output or Path("runs") / f"{Path(source).absolute().name}-linformer")
-    run = {**identity(settings), "source": source, "sharing": settings.shared_by}
+    run = {**identity(settings), "source": source}
     with shared_run(output, run, resume, screen, RESULT) as (checkpoint, finished):
         if finished:
             screen.say(
@@ -115,6 +122,7 @@ class Adaptation:
         test: texts held out, perhaps with labels.
         settings: the options.
         screen: where progress is shown.
+        student: what learns; by default the original, made linear as ``settings`` say.
 
     Raises:
         InputError: the settings do not fit the original, or there are too few texts.
@@ -127,6 +135,7 @@ class Adaptation:
         test: Dataset,
         settings: AdaptSettings,
         screen: TrainingScreen,
+        student: LinearEncoder | None = None,
     ) -> None:
         self.original, self.settings, self.screen = original, settings, screen
         self.device = resolve_device(settings.device)
@@ -139,7 +148,8 @@ class Adaptation:
         set_seed(settings.seed)
         encoder = DocumentEncoder(original.tokenizer, max_length, prompt=original.settings.prompt())
         marks = Marks(*map(len, encoder.marks))
-        self.student = build_student(original.model, settings, max_length, marks)
+        self.student = build_student(original.model, settings, max_length, marks) if student is None else student
+        self.student.config.pooling = self.objective.pooling
         self.texts = processes.on_main(lambda: prepare_texts(train, test, encoder, settings, screen))
         around = replace(marks, before=marks.before + encoder.prompt_tokens)  # of each of the teacher's windows
         self.teacher = Teacher(original.model, min(original.longest, max_length), around)
@@ -157,6 +167,7 @@ class Adaptation:
             TeacherComparison(self.teacher, self.objective, *part, settings.batch_size, self.precision)
             for part in (self.texts.validation, self.texts.test)
         )
+        self._positions = Positions.of(cast(PreTrainedModel, self.student.base_model))
         self.start = self.test.scores(self.student)
         start = score_line(self.objective.titles, self.start, len(self.texts.test.windows))
         screen.say(f"before any training: {start}")
@@ -164,10 +175,7 @@ class Adaptation:
     def distil(self, output: Path, checkpoint: Path | None = None) -> Spent:
         """Train the student, with checkpoints in ``output``; it ends with its best weights."""
         self.trainer = self._trainer(output)
-        spent = fit(self.trainer, output, checkpoint, self.screen)
-        for name in DROPOUTS:  # for further training
-            setattr(self.student.config, name, getattr(self.original.model.config, name))
-        return spent
+        return fit(self.trainer, output, checkpoint, self.screen)
 
     def outcome(self, spent: Spent, command: str) -> Adapted:
         """Compare and measure the trained student."""
@@ -208,6 +216,8 @@ class Adaptation:
             larger_is_better=self.objective.larger_is_better,
             weight_decay=0.0,
         )
+        # A pooler's, and those of slots where all texts of a batch are read exactly.
+        arguments.ddp_find_unused_parameters = True
         return DistillationTrainer(
             teacher=self.teacher,
             objective=self.objective,
@@ -222,28 +232,35 @@ class Adaptation:
             fsdp=settings.fsdp,
         )
 
+    @property
+    def options(self) -> LinearOptions:
+        """Those of the student."""
+        options: LinearOptions = self.student.config.linear_options
+        return options
+
     def _without_slots(self) -> WithoutSlots | None:
         """The trained student with its slots taken out; None where they are all that it has, or where it has none."""
-        config = self.student.config
-        if config.window is None or config.k == 0:
+        options = self.options
+        if options.window is None or options.k == 0:
             return None
-        length = config.max_position_embeddings
-        alone = with_attention(self.student, k=0)
-        self.screen.say(f"the window alone, and what the slots add to a text of {length:,} tokens")
-        steps = [self._forward_of(model, length) for model in (alone, self.student)]
+        alone = with_options(self.student, replace(options, k=0))
+        self.screen.say(f"the window alone, and what the slots add to a text of {options.max_length:,} tokens")
+        steps = [self._forward_of(model, options.max_length) for model in (alone, self.student)]
         costs = processes.on_main(lambda: measure_steps(steps))
         return WithoutSlots(self.test.scores(alone), *costs)
 
     def _tradeoff(self) -> list[Tradeoff]:
         """The trained weights with other K, which means allow: they have no weights that depend on it."""
-        config = self.student.config
-        if config.projection != "mean" or config.k == 0:
+        options = self.options
+        if options.projection != "mean" or options.k == 0:
             return []
-        length, k = config.max_position_embeddings, cast(int, config.k)
+        length, k = options.max_length, options.k
         self.screen.say(f"the same weights with other K, on the texts for validation and a text of {length:,} tokens")
-        ks = [slots for slots in (k // 4, k // 2, k, 2 * k, 4 * k) if 1 <= slots <= length]
-        others = [with_attention(self.student, k=slots) for slots in ks]
-        by_k = {cast(int, other.config.k): other for other in others}  # K is lowered to the segments there are
+        by_k = {
+            slots: with_options(self.student, replace(options, k=slots))
+            for slots in (k // 4, k // 2, k, 2 * k, 4 * k)
+            if 1 <= slots <= length
+        }
         steps = [self._forward_of(other, length) for other in by_k.values()]
         costs = processes.on_main(lambda: measure_steps(steps))
         return [
@@ -253,43 +270,19 @@ class Adaptation:
 
     def _costs(self) -> dict[int, tuple[StepCost | None, StepCost | None]]:
         """What a text of each length costs the student, and the same model with full attention."""
-        found = {}
+        costs = {}
         for length in COST_LENGTHS:
             self.screen.say(f"measuring a text of {length:,} tokens beside full attention")
-            found[length] = measure_beside_full_attention(self._forward_of(self.student, length))
-        return found
+            costs[length] = measure_beside_full_attention(self._forward_of(self.student, length))
+        return costs
 
-    def _forward_of(self, model: LinformerPreTrainedModel, length: int) -> ModelStep:
+    def _forward_of(self, model: LinearEncoder, length: int) -> ModelStep:
         """A forward pass of an encoder with enough positions over one text."""
-        most = max(length, model.config.max_position_embeddings)
-        config = {**model.config.to_diff_dict(), "max_position_embeddings": most}
-        return ModelStep("LinformerModel", config, 1, length, self.device, self.precision, training=False)
-
-
-def build_student(
-    original: LinformerPreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks
-) -> LinformerPreTrainedModel:
-    """The original with slots and without dropout; raises ``InputError`` where K or the exact tokens do not fit."""
-    k = default_k(max_length) if settings.k is None else settings.k
-    if k > max_length:
-        raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
-    first = marks.before if settings.exact_first is None else settings.exact_first
-    last = marks.after if settings.exact_last is None else settings.exact_last
-    if first + last > max_length:
-        raise InputError(
-            f"--exact-first {first} and --exact-last {last} are more than the {max_length:,} tokens read at once"
-        )
-    mass = settings.slot_mass or ("none" if settings.projection == "linear" else "learned")
-    return with_attention(
-        original,
-        attention="linformer",
-        max_position_embeddings=max_length,
-        k=k,
-        window=settings.window or None,
-        projection=settings.projection,
-        sharing=settings.shared_by,
-        slot_mass=mass,
-        exact_first=first,
-        exact_last=last,
-        **dict.fromkeys(DROPOUTS, 0.0),
-    )
+        config = model.config.to_dict()
+        options = model.config.linear_options
+        longer = {
+            **config["linformer"],
+            "options": asdict(replace(options, max_length=max(length, options.max_length))),
+        }
+        config |= {"linformer": longer, **self._positions.fields(max(length, options.max_length))}
+        return ModelStep(LINEAR, config, 1, length, self.device, self.precision, training=False)

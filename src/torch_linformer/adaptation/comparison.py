@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from functools import cached_property
 from itertools import zip_longest
-from typing import cast
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher import Teacher
-from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 
@@ -41,11 +41,11 @@ class TeacherComparison:
         self.windows, self.batch_size, self.precision = windows, batch_size, precision
         self.collate = objective.collator(training=False)
 
-    def scores(self, student: LinformerPreTrainedModel) -> dict[str, float]:
+    def scores(self, student: PreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``objective.titles`` explains."""
         was_training = student.training
         cast(nn.Module, student).eval()
-        given = self._outputs(student, lambda ids, mask: student.base_model(ids, mask).last_hidden_state)
+        given = self._outputs(student, _last_hidden_states(student))
         student.train(was_training)
         return {**self.objective.likeness(given, self.wanted), **self.objective.quality(given, self.documents)}
 
@@ -59,7 +59,7 @@ class TeacherComparison:
         return self._outputs(self.teacher.model, lambda ids, mask: self.teacher.hidden_states(ids, mask)[-1])
 
     @torch.no_grad()
-    def _outputs(self, model: LinformerPreTrainedModel, hidden_of: Callable[[Tensor, Tensor], Tensor]) -> Outputs:
+    def _outputs(self, model: PreTrainedModel, hidden_of: Callable[[Tensor, Tensor], Tensor]) -> Outputs:
         parts, device = list[Outputs](), model.device
         # Texts of similar length together, longest first.
         order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
@@ -73,3 +73,13 @@ class TeacherComparison:
         found = [part for turn in zip_longest(*processes.gathered(parts)) for part in turn if part is not None]
         back = torch.argsort(order)
         return {name: torch.cat([part[name] for part in found])[back] for name in found[0]}
+
+
+def _last_hidden_states(model: PreTrainedModel) -> Callable[[Tensor, Tensor], Tensor]:
+    base: Any = model.base_model
+
+    def read(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden: Tensor = base(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return hidden
+
+    return read

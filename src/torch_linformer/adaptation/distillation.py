@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
 from torch_linformer.adaptation.objectives import Embeddings
 from torch_linformer.adaptation.teacher import Teacher
-from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening import processes
@@ -65,7 +65,7 @@ class DistillationTrainer(RunTrainer):
         *,
         teacher: Teacher,
         objective: Embeddings,
-        compare: Callable[[LinformerPreTrainedModel], dict[str, float]],
+        compare: Callable[[PreTrainedModel], dict[str, float]],
         slot_learning_rate: float,
         **kwargs: Any,
     ) -> None:
@@ -87,7 +87,9 @@ class DistillationTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        outputs = model(ids, mask, output_hidden_states=True, **self.objective.asked(inputs))
+        model.eval()  # dropout would be compared as if the student had meant it
+        with self.objective.reading(cast(PreTrainedModel, self.model if self.pieces is None else self.pieces), inputs):
+            outputs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         with autocast(self.args.device.type, precision_of(self.args)):
             targets = self.teacher.hidden_states(ids, mask)
             of_head = self.objective.loss(outputs, self.teacher.model, targets[-1], inputs)

@@ -1,22 +1,17 @@
 """What an encoder is used for: what is distilled besides its hidden states, and how a student is compared."""
 
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.similarity import embedding_scores
+from torch_linformer.encoders.heads import Head, head_logits, predicts_at
 from torch_linformer.errors import InputError
-from torch_linformer.models import (
-    LinformerForMaskedLM,
-    LinformerForSequenceClassification,
-    LinformerModel,
-    LinformerPreTrainedModel,
-)
-from torch_linformer.models.heads import LabeledModel
 from torch_linformer.models.pooling import embed
 from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
 from torch_linformer.tasks.registry import task_of
@@ -32,26 +27,29 @@ class Embeddings:
 
     Attributes:
         name: the ``--task``.
-        model_class: what is adapted.
+        head: what the model has for it.
         auto_class: what opens it.
         best: the score that selects the checkpoint, the highest if ``larger_is_better``.
         several: whether a text has several labels.
         titles: of the scores, in the order in which they are shown.
 
     Args:
-        model: the original, for its labels and its pooling.
+        model: the original, for its labels.
         tokenizer: its own.
+        pooling: of its embeddings.
         seed: of the masks.
     """
 
     name = "embed"
-    model_class: type[LinformerPreTrainedModel] = LinformerModel
+    head: Head = "none"
     auto_class = "AutoModel"
     best, larger_is_better = "cosine", True
     several = False
 
-    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
-        self.pooling = model.config.pooling
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", seed: int = 0
+    ) -> None:
+        self.pooling = pooling
         self.titles = {
             "cosine": "cosine to the original",
             "rank_correlation": "rank correlation of similarities",
@@ -63,11 +61,11 @@ class Embeddings:
         """A function from windows to a batch."""
         return lambda windows: dict(self._pad([{"input_ids": window["input_ids"]} for window in windows]))
 
-    def asked(self, inputs: Batch) -> dict[str, Any]:
-        """More arguments of the student's forward pass, so that its outputs have what :meth:`loss` reads."""
-        return {}
+    def reading(self, student: PreTrainedModel, inputs: Batch) -> AbstractContextManager[None]:
+        """Around the student's forward pass, so that its head makes what :meth:`loss` reads."""
+        return nullcontext()
 
-    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
+    def loss(self, outputs: Any, teacher: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor | float:
         """What the student learns besides hidden states and embeddings, from what ``teacher`` makes of ``hidden``.
 
         ``outputs`` are the student's, ``hidden`` the teacher's last hidden states ``(B, N, C)``, ``inputs`` the batch.
@@ -78,7 +76,7 @@ class Embeddings:
         """How many texts or words :meth:`loss` is a mean over."""
         return torch.tensor(len(inputs["input_ids"]), device=inputs["input_ids"].device)
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+    def read(self, model: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         """What is compared, from a model's last hidden states."""
         return {"embeddings": embed(hidden, inputs["attention_mask"], self.pooling)}
 
@@ -98,11 +96,14 @@ class MaskedWords(Embeddings):
         InputError: the tokenizer has no mask token.
     """
 
-    name, model_class, auto_class = "mlm", LinformerForMaskedLM, "AutoModelForMaskedLM"
+    name, auto_class = "mlm", "AutoModelForMaskedLM"
+    head: Head = "masked words"
     best, larger_is_better = "masked_loss", False
 
-    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
-        super().__init__(model, tokenizer, seed)
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", seed: int = 0
+    ) -> None:
+        super().__init__(model, tokenizer, pooling, seed)
         if tokenizer.mask_token_id is None:
             raise InputError("--task mlm needs a tokenizer with a mask token; --task embed adapts only the encoder")
         self.tokenizer, self.seed = tokenizer, seed
@@ -111,21 +112,22 @@ class MaskedWords(Embeddings):
     def collator(self, training: bool) -> MaskingCollator:
         return MaskingCollator(self.tokenizer, self.seed, epoch=0 if training else VALIDATION_EPOCH)
 
-    def asked(self, inputs: Batch) -> dict[str, Any]:
-        return {"labels": inputs["labels"], "sparse_prediction": True}
+    def reading(self, student: PreTrainedModel, inputs: Batch) -> AbstractContextManager[None]:
+        return predicts_at(student, inputs["labels"] != IGNORED)
 
-    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
-        if not len(outputs.logits):  # as in a short text
-            return cast(Tensor, outputs.logits).sum() * 0.0
-        return divergence(outputs.logits, _logits(teacher, hidden[inputs["labels"] != IGNORED], None))
+    def loss(self, outputs: Any, teacher: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
+        logits: Tensor = outputs.logits.squeeze(0)
+        if not len(logits):  # as in a short text
+            return logits.sum() * 0.0
+        return divergence(logits, head_logits(teacher, hidden[inputs["labels"] != IGNORED]))
 
     def items(self, inputs: Batch) -> Tensor:
         return (inputs["labels"] != IGNORED).sum()
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+    def read(self, model: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
         masked = inputs["labels"] != IGNORED
         nats = torch.zeros(masked.shape, dtype=torch.float, device=hidden.device)
-        logits = _logits(model, hidden[masked], None).float()
+        logits = head_logits(model, hidden[masked]).float()
         nats[masked] = F.cross_entropy(logits, inputs["labels"][masked], reduction="none")
         sums = {"nats": nats.sum(dim=-1), "masked": masked.sum(dim=-1)}
         return {**super().read(model, hidden, inputs), **sums}
@@ -141,12 +143,15 @@ class Labels(Embeddings):
         InputError: it predicts a number.
     """
 
-    name, model_class = "classify", LinformerForSequenceClassification
+    name = "classify"
+    head: Head = "rows"
     auto_class = "AutoModelForSequenceClassification"
     best, larger_is_better = "divergence", False  # agreement on 128 texts changes in coarse steps
 
-    def __init__(self, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
-        super().__init__(model, tokenizer, seed)
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, pooling: str = "mean", seed: int = 0
+    ) -> None:
+        super().__init__(model, tokenizer, pooling, seed)
         task = task_of(model, tokenizer, seed)
         if not isinstance(task, Classification | MultiLabel):
             raise InputError("--task classify is for labels, and this model predicts a number; --task embed adapts it")
@@ -159,11 +164,11 @@ class Labels(Embeddings):
             **self.titles,
         }
 
-    def loss(self, outputs: Any, teacher: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
-        return self._divergence(outputs.logits, _logits(teacher, hidden, inputs["attention_mask"]))
+    def loss(self, outputs: Any, teacher: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Tensor:
+        return self._divergence(outputs.logits, head_logits(teacher, hidden, inputs["attention_mask"]))
 
-    def read(self, model: LinformerPreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
-        logits = _logits(model, hidden, inputs["attention_mask"])
+    def read(self, model: PreTrainedModel, hidden: Tensor, inputs: Batch) -> Outputs:
+        logits = head_logits(model, hidden, inputs["attention_mask"])
         return {**super().read(model, hidden, inputs), "logits": logits.float()}
 
     def likeness(self, given: Outputs, wanted: Outputs) -> dict[str, float]:
@@ -187,12 +192,6 @@ class Labels(Embeddings):
     def _labels(self, logits: Tensor) -> Tensor:
         """The label of each text; or, of several labels, whether it has each."""
         return logits > 0 if self.several else logits.argmax(dim=-1)
-
-
-def _logits(model: LinformerPreTrainedModel, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """What a model's head makes of its last hidden states."""
-    logits: Tensor = cast(LabeledModel, model).logits_of(hidden, attention_mask)
-    return logits
 
 
 def divergence(logits: Tensor, wanted: Tensor) -> Tensor:

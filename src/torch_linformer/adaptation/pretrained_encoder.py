@@ -1,29 +1,29 @@
-"""The encoder to be adapted: imported, with its tokenizer and the pooling that makes embeddings."""
+"""The encoder to be adapted: opened, with its tokenizer and the pooling that makes embeddings."""
 
+import copy
 import json
+import pickle
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import transformers
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
 
 from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
 from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
-from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
-from torch_linformer.models.with_attention import with_attention
+from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of
+from torch_linformer.encoders.kinds import check_kind
+from torch_linformer.encoders.positions import Positions
+from torch_linformer.errors import InputError, first_line
+from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.importing import ORIGINS
 from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.model_files import model_file
-from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.pretrained import load_any_config, needs_code
+from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.pretrained import load_any_config, needs_code, quiet_transformers
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.opening.sentence_settings import (
     AS_THEY_ARE,
@@ -35,9 +35,8 @@ from torch_linformer.opening.sentence_settings import (
 )
 from torch_linformer.opening.tokenizers import check_vocabulary
 
-FAMILIES = {name: origin.convert for name, origin in ORIGINS.items() if origin.is_folder}
-ROTARY = ("rope_theta", "rope_parameters", "rotary_dim")  # in configurations of rotary models
-RELATIVE = ("relative_attention", "relative_attention_num_buckets")
+LINEAR = ("linformer", "linear_encoder")  # types of models
+UNUSED = "pooler."  # in the names of tensors that an encoder may lack
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class PretrainedEncoder:
 
     Attributes:
         path: folder, or name on the hub.
-        model: the encoder with the head that is kept, as this package's twin with full attention.
+        model: the encoder with the head that is kept, in float32.
         tokenizer: its own.
         objective: what it is used for.
         sentences: whether it is a folder of sentence-transformers.
@@ -54,7 +53,7 @@ class PretrainedEncoder:
     """
 
     path: str
-    model: LinformerPreTrainedModel
+    model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     objective: Embeddings
     sentences: bool = False
@@ -63,7 +62,7 @@ class PretrainedEncoder:
     @property
     def longest(self) -> int:
         """Tokens that it can read at once."""
-        return self.model.config.max_position_embeddings
+        return Positions.of(cast(PreTrainedModel, self.model.base_model)).longest
 
     @property
     def usual_length(self) -> int:
@@ -74,10 +73,10 @@ class PretrainedEncoder:
 def load_encoder(
     path: str, task: str | None = None, seed: int = 0, trust_remote_code: bool = False
 ) -> PretrainedEncoder:
-    """Import an encoder for a task, by default that of its head.
+    """Open an encoder for a task, by default that of its head.
 
     Raises:
-        InputError: it is missing, damaged, or of a kind that cannot be adapted, has no head for the task, or needs code
+        InputError: it is missing, damaged, or of a kind that cannot be linear, has no head for the task, or needs code
             that is not trusted.
     """
     config = load_any_config(path, trust_remote_code)
@@ -85,53 +84,102 @@ def load_encoder(
     pooling = sentence_pooling(path)
     if task is None and pooling is not None:
         task = "embed"
-    model: PreTrainedModel | str = path
     if trust_remote_code and names_own_code(config):
         model = run_own_code(path, config, task)
-        config = model.config
-    elif names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
-        raise needs_code(path)
-    check_kind(path, config)
-    if isinstance(config, LinformerConfig):
-        model = load_model(path)
-    tokenizer = load_tokenizer(path)
-    sentences = pooling is not None
-    pooling = pooling or "mean"
-    original = encoder_of(model, tokenizer, config, path, task=task, pooling=pooling, seed=seed)
-    return replace(original, sentences=sentences, settings=sentence_settings(path)) if sentences else original
+        refuse_kind(path, model.config)
+    else:
+        if names_own_code(config) and not hasattr(transformers, (config.architectures or ["Auto"])[0]):
+            raise needs_code(path)
+        refuse_kind(path, config)
+        model = _open(path, config, task)
+    original = encoder_of(model, load_tokenizer(path), path, task=task, pooling=pooling, seed=seed)
+    return original if pooling is None else replace(original, sentences=True, settings=sentence_settings(path))
 
 
 def encoder_of(
-    model: PreTrainedModel | str,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    config: PreTrainedConfig,
     path: str,
     *,
     task: str | None = None,
-    pooling: str = "mean",
+    pooling: str | None = None,
     seed: int = 0,
 ) -> PretrainedEncoder:
-    """What is adapted, a copy in float32, from a model that :func:`check_kind` accepted, or from its folder.
+    """What is adapted: a model that :func:`refuse_kind` accepted, in float32.
 
     Raises:
-        InputError: it cannot be expressed, has no head for the task, or is not the tokenizer's.
+        InputError: it has no head for the task, or is not the tokenizer's.
     """
-    try:
-        imported = model if isinstance(model, LinformerPreTrainedModel) else FAMILIES[config.model_type](model)
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: {error}") from None
-    twin: Any = with_attention(imported, attention="full")
-    twin.to(WEIGHTS)
+    head = head_of(model)
     if task is None:
-        task = next((name for name, objective in OBJECTIVES.items() if type(twin) is objective.model_class), "embed")
+        task = next((name for name, objective in OBJECTIVES.items() if objective.head == head), "embed")
     if task == "embed":
-        twin = twin.base_model
-    elif not isinstance(twin, OBJECTIVES[task].model_class):
-        raise InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
-    if task != "classify":  # whose head has its own pooling
-        twin.config.pooling = pooling
+        model = cast(PreTrainedModel, model.base_model)
+    elif OBJECTIVES[task].head != head:
+        raise _no_head(path, task)
+    config: Any = model.config
     check_vocabulary(path, tokenizer, config.vocab_size)
-    return PretrainedEncoder(path, twin, tokenizer, OBJECTIVES[task](twin, tokenizer, seed))
+    if pooling is None:  # a classifier says what it reads
+        pooling = getattr(config, "classifier_pooling", "cls") if task == "classify" else "mean"
+    return PretrainedEncoder(path, model, tokenizer, OBJECTIVES[task](model, tokenizer, pooling, seed))
+
+
+def refuse_kind(path: str, config: Any) -> None:
+    """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
+    if config.model_type in LINEAR:
+        raise InputError(
+            f"{path} ({config.model_type}) is linear already: linformer train --from {path} goes on with it"
+        )
+    try:
+        check_kind(path, config)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def in_float32(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy."""
+    made = copy.deepcopy(model)
+    cast(nn.Module, made).to(WEIGHTS)
+    return made
+
+
+def _open(path: str, config: PreTrainedConfig, task: str | None) -> PreTrainedModel:
+    """The model of a folder of transformers with the head for a task, by default that it was saved with."""
+    saved = _saved_head(config)
+    head: Head = saved if task is None else OBJECTIVES[task].head
+    if head not in (saved, "none"):
+        raise _no_head(path, str(task))
+    auto: Any = AUTO_OF_HEAD.get(head, transformers.AutoModel)
+    quiet_transformers()
+    try:
+        model, report = auto.from_pretrained(
+            path, config=config, dtype=WEIGHTS, trust_remote_code=False, output_loading_info=True
+        )
+    except pickle.UnpicklingError as error:
+        raise InputError(str(refusal(path, error))) from None
+    except Exception as error:  # transformers and safetensors share no base class of errors
+        raise InputError(f"{path}: the model cannot be read: {first_line(error)}") from None
+    lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
+    if lacking:
+        raise InputError(f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again")
+    return cast(PreTrainedModel, model)
+
+
+def _saved_head(config: PreTrainedConfig) -> Head:
+    """The head that a folder's weights were saved with, as far as a task here has it."""
+    name = (config.architectures or [""])[0]
+    if name.endswith("ForPreTraining"):  # BERT's with next sentences: its masked words are kept
+        return "masked words"
+    kind = getattr(transformers, name, None)
+    for head, auto in AUTO_OF_HEAD.items():
+        mapping = cast(Any, auto)._model_mapping
+        if type(config) in mapping and mapping[type(config)] is kind:
+            return head if head in {objective.head for objective in OBJECTIVES.values()} else "none"
+    return "none"
+
+
+def _no_head(path: str, task: str) -> InputError:
+    return InputError(f"--task {task}: {path} has no head for it; --task embed adapts only the encoder")
 
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
@@ -144,32 +192,3 @@ def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
         if file is not None:
             shutil.copyfile(file, folder / name)
     write_transformer(folder, max_length, sentence_settings(source))
-
-
-def check_kind(path: str, config: Any) -> None:
-    """Raise ``InputError`` for a model whose attention cannot be replaced by slots."""
-    kind = config.model_type
-    if isinstance(config, LinformerConfig):
-        if config.attention != "full" or config.causal:
-            raise InputError(f"{path}: is a Linformer already; linformer train --from {path} goes on with it")
-        return
-    known = kind in FAMILIES
-    decodes = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    problems = {
-        f"is an encoder-decoder ({kind})": config.is_encoder_decoder,
-        f"is a decoder ({kind}), whose tokens see only what stands before them": (
-            getattr(config, "is_decoder", False) if known else decodes
-        ),
-        f"has rotary positions ({kind}): each key is turned by its own position, and a mean of keys has none": (
-            not known and any(hasattr(config, name) for name in ROTARY)
-        ),
-        f"has relative positions ({kind}): scores depend on the distance to a key, and a slot has none": (
-            not known and any(hasattr(config, name) for name in RELATIVE)
-        ),
-        f"is of a kind that cannot be adapted ({kind})": not known,
-    }
-    for problem, applies in problems.items():
-        if applies:
-            raise InputError(
-                f"{path}: {problem}; adapted are {', '.join(FAMILIES)}, and this package's own with --attention full"
-            )

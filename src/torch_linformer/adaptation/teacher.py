@@ -1,13 +1,12 @@
 """The teacher: the original encoder, frozen, which reads longer texts window by window."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-
-from torch_linformer.models import LinformerPreTrainedModel
+from transformers import PreTrainedModel
 
 SHARED = 0.5  # of a window that the next one reads too: every token has a quarter of a window on either side
 
@@ -28,26 +27,26 @@ class Teacher:
     tokens are means over the windows.
 
     Args:
-        model: the original, perhaps with a head, as this package's twin with full attention; it is frozen.
+        model: the original, perhaps with a head; it is frozen.
         longest: tokens that the original reads at once.
         marks: the special tokens around a text.
     """
 
-    def __init__(self, model: LinformerPreTrainedModel, longest: int, marks: Marks) -> None:
-        self.model = model.requires_grad_(False)
-        cast(nn.Module, model).eval()
-        self.encoder = model.base_model
+    def __init__(self, model: PreTrainedModel, longest: int, marks: Marks) -> None:
+        self.model = model
+        cast(nn.Module, model).requires_grad_(False).eval()
+        self.encoder: Any = model.base_model
         self.longest, self.marks = longest, marks
 
     @torch.no_grad()
     def hidden_states(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
         """``(B, N, C)`` of each layer, of rows whose padding follows the text."""
         if input_ids.shape[1] <= self.longest:
-            outputs = self.encoder(input_ids, attention_mask, output_hidden_states=True)
+            outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
             return list(outputs.hidden_states[1:])
         windows = self._windows(attention_mask.sum(dim=1).tolist())
         rows, columns, weights, mask = (x.to(input_ids.device) for x in windows)
-        outputs = self.encoder(input_ids[rows, columns], mask, output_hidden_states=True)
+        outputs = self.encoder(input_ids=input_ids[rows, columns], attention_mask=mask, output_hidden_states=True)
         shape = (*input_ids.shape, outputs.last_hidden_state.shape[-1])
         return [
             hidden.new_zeros(shape).index_put_((rows, columns), hidden * weights.to(hidden.dtype), accumulate=True)

@@ -13,7 +13,8 @@ from torch_linformer.cli.resumable import options_of, run_resumable
 def adapt(source: str, **options: Any) -> None:
     """Make a pretrained encoder linear, and extend its input: a distillation on texts without labels.
 
-    SOURCE is an encoder with absolute positions, or a folder of sentence-transformers with one.
+    SOURCE is an encoder of transformers for text (BERT, RoBERTa, XLM-R, ModernBERT, Nomic-BERT, GTE, …), with or
+    without a head, or a folder of sentence-transformers with one.
     """
     from torch_linformer.adaptation.adaptation_run import run_adaptation
 

@@ -2,7 +2,7 @@
 
 import inspect
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -49,14 +49,15 @@ def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) 
         >>> dist.destroy_process_group()
     """
     name = type(model).__name__
-    if not hasattr(model.config, "attention"):  # a linear encoder of transformers, say
+    config: Any = model.config
+    if not hasattr(config, "attention") or getattr(config, "backbone_config", None) is not None:  # of transformers
         raise ValueError(
             f"{name} cannot be computed in pieces: only LinformerModel and models with its heads can; give each "
             "process rows of its own, and spread the weights by torch.distributed.fsdp.fully_shard"
         )
     if not getattr(model, "takes_pieces", False):
         raise ValueError(f"{name} cannot be computed in pieces: its head, or its decoder, needs whole rows")
-    if cast(Any, model.config).attention == "full":
+    if config.attention == "full":
         raise ValueError(f"{name} with full attention cannot be computed in pieces: take attention='linformer'")
     if any(getattr(hook, "func", None) is _cut for hook in model._forward_pre_hooks.values()):
         raise ValueError(f"{name} is computed in pieces already")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
@@ -39,9 +40,14 @@ class FoundAttention(NamedTuple):
 def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
     """The self-attentions of a model that go through transformers' attention interface, by the names of their modules.
 
+    Or those of a family that has an attention of its own which can be replaced.
+
     Raises:
         ValueError: there are none, or some are causal, or attend to another sequence.
     """
+    own = own_attention(model.config.model_type)
+    if own is not None:
+        return cast(dict[str, FoundAttention], own.find(model))
     names = {module: name for name, module in model.named_modules()}
     found: dict[str, FoundAttention] = {}
 
@@ -72,7 +78,7 @@ def find_attentions(model: PreTrainedModel) -> dict[str, FoundAttention]:
 def small_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     """The smallest input that a model takes: a text, an image, or sound."""
     config: Any = model.config
-    name, factory = model.main_input_name, {"device": model.device}
+    name, factory = model.main_input_name, cast(Any, {"device": model.device})
     match name:
         case "input_ids":
             return {"input_ids": torch.full((1, TOKENS), config.vocab_size - 1, **factory)}

@@ -4,10 +4,11 @@ A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it 
 ``config.json`` says of which class of transformers. So one registration opens all of them by the Auto classes.
 """
 
+import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 import transformers
 from torch import nn
@@ -19,13 +20,23 @@ from transformers.models.auto import modeling_auto
 from torch_linformer.encoders.attentions import FoundAttention
 from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.interface import ATTENTION
+from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
+Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+
+
+def cached(function: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+    """:func:`functools.cache`, which takes classes of models for unhashable where types are checked."""
+    return cast(Callable[Arguments, Made], functools.cache(function))
+
+
 MODEL_TYPE = "linear_encoder"
 PREFIX = "Linear"  # of the names of classes
-AUTO_CLASSES = [
+AUTO_CLASSES: list[Any] = [
     auto
     for auto in vars(modeling_auto).values()
     if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
@@ -36,12 +47,14 @@ class LinearConfig(PreTrainedConfig):
     """The configuration of a linear encoder: that of the original, and what its attentions are.
 
     ``linformer`` holds the fields of :class:`~torch_linformer.encoders.options.LinearOptions` as ``options``, and as
-    ``attentions`` the heads of each attention, by the name of its module in the base model.
+    ``attentions`` the heads of each attention, by the name of its module in the base model. ``pooling`` is what makes
+    embeddings of last hidden states.
     """
 
     model_type: ClassVar[str] = MODEL_TYPE
     encoder_class: ClassVar[type[PreTrainedModel]]
     linformer: dict[str, Any] | None = None
+    pooling: str = "mean"
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -62,6 +75,17 @@ class LinearConfig(PreTrainedConfig):
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled by the original's class, as this one is made when needed and no module holds it."""
         return _new_config, (self.encoder_class,), self.__getstate__()
+
+    @property
+    def longest_input(self) -> int:
+        """Tokens read at once."""
+        return self.linear_options.max_length
+
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the labels, in the order of the logits."""
+        names: Any = self.id2label
+        return [names[number] for number in sorted(names)]
 
     @property
     def _linear(self) -> dict[str, Any]:
@@ -86,6 +110,7 @@ class LinearEncoder(PreTrainedModel):
     """An encoder of transformers whose attentions own what they attend to; a base beside the original's class."""
 
     original: ClassVar[type[PreTrainedModel]]
+    config: LinearConfig
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         if config._attn_implementation not in (None, ATTENTION):
@@ -96,8 +121,14 @@ class LinearEncoder(PreTrainedModel):
         config._attn_implementation = ATTENTION
         super().__init__(config, *args, **kwargs)
         options = config.linear_options
+        own = own_attention(cast(Any, config.encoder_class).config_class.model_type)
+        if own is not None:
+            own.replace(self)
         for name, found in config.attentions.items():
-            module = cast(nn.Module, self.base_model).get_submodule(name)
+            try:
+                module = self.base_model.get_submodule(name)
+            except AttributeError:
+                raise ValueError(f"config.json: attentions has {name}, and {type(self).__name__} has none") from None
             setattr(module, ATTENTION, EncoderContext(found.sizes, options, found.sliding_window))
 
     def set_attn_implementation(self, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
@@ -107,10 +138,10 @@ class LinearEncoder(PreTrainedModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As in :class:`LinearConfig`."""
-        return _new_model, (self.original,), self.__getstate__()
+        return _new_model, (self.original,), self.__getstate__()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         init_slots(module)
 
 
@@ -130,7 +161,7 @@ def linear_class(original: type[PreTrainedModel]) -> type[LinearEncoder]:
     return _linear(original, linear_config(body_of(original)))
 
 
-@cache
+@cached
 def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type[LinearEncoder]:
     body = {"config_class": config, "original": original, "__module__": __name__}
     made = cast(type[LinearEncoder], type(PREFIX + original.__name__, (LinearEncoder, original), body))
@@ -141,7 +172,7 @@ def _linear(original: type[PreTrainedModel], config: type[LinearConfig]) -> type
     return made
 
 
-@cache
+@cached
 def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
     """The configuration class of the linear models with a body; the Auto classes that open the original's know it."""
     original = cast(type[PreTrainedConfig], body.config_class)
@@ -150,7 +181,7 @@ def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
         type(PREFIX + original.__name__, (LinearConfig, original), {"encoder_class": body, "__module__": __name__}),
     )
     for auto in AUTO_CLASSES:
-        opened = _opened_by(auto, original)
+        opened = opened_by(auto, original)
         if auto is transformers.AutoModel or (opened is not None and body_of(opened) is body):
             auto.register(made, _linear(opened if opened is not None and body_of(opened) is body else body, made))
     return made
@@ -159,20 +190,43 @@ def linear_config(body: type[PreTrainedModel]) -> type[LinearConfig]:
 def body_of(model_class: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """The class below the head of a model class; an encoder that no Auto class opens, such as Whisper's, is its own."""
     original = cast(type[PreTrainedConfig], model_class.config_class)
-    opened = _opened_by(transformers.AutoModel, original)
-    known = any(_opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
+    opened = opened_by(transformers.AutoModel, original)
+    known = any(opened_by(auto, original) is model_class for auto in AUTO_CLASSES)
     return opened if known and opened is not None else model_class
 
 
-def _opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+def linear_or_original(fields: dict[str, Any]) -> PreTrainedModel:
+    """The body that a :class:`LinearConfig` with these fields describes, with random weights.
+
+    Where ``linformer`` is None it is the original's, with its own attention.
+    """
+    body = _named_class(fields["encoder_class"])
+    if fields["linformer"] is not None:
+        kind: Any = linear_class(body)
+        return cast(PreTrainedModel, kind(kind.config_class.from_dict(fields)))
+    own = {name: value for name, value in fields.items() if name not in ("encoder_class", "linformer", "model_type")}
+    return body(cast(Any, body).config_class.from_dict(own))
+
+
+def opened_by(auto: Any, config: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+    """The class that an Auto class opens for a configuration of transformers."""
     if config not in auto._model_mapping:
         return None
-    opened = auto._model_mapping[config]
-    return opened[0] if isinstance(opened, (tuple, list)) else opened
+    opened: Any = auto._model_mapping[config]
+    return cast(type[PreTrainedModel], opened[0] if isinstance(opened, (tuple, list)) else opened)
 
 
 def _full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def class_named(config: LinearConfig, name: str) -> type[LinearEncoder] | None:
+    """The class of that name, ``LinearBertModel``, among those that the Auto classes open; None where there is none."""
+    body = linear_class(config.encoder_class)
+    opened = [body, *(opened_by(auto, type(config)) for auto in AUTO_CLASSES)]
+    return next(
+        (cast(type[LinearEncoder], kind) for kind in opened if kind is not None and kind.__name__ == name), None
+    )
 
 
 def _named_class(name: object) -> type[PreTrainedModel]:

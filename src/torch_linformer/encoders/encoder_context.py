@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.functional.kernels.graph import records_a_graph, serves_all_lengths
+from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
-from torch_linformer.nn.attention.full_context import FullContext
+from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.maps import SequenceMap
 
@@ -38,7 +38,7 @@ class EncoderContext(SlotContext):
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.exact_below = 0 if local else options.exact_below
+        self.is_local, self.exact_below = local, 0 if local else options.longest_exact
 
     def forward(
         self,
@@ -53,16 +53,24 @@ class EncoderContext(SlotContext):
         """As in :class:`~torch_linformer.nn.attention.context.Context`; weights of short rows are ``(B, H, N, N)``.
 
         Raises:
-            ValueError: weights are asked for, and some rows are short and others are not.
+            ValueError: for more than ``max_length`` positions; weights are asked for, and some rows are short and
+                others are not, or may be.
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
+        if not records_a_graph() and key.shape[2] > self.max_len:
+            raise ValueError(
+                f"the input has {key.shape[2]:,} positions and this encoder reads {self.max_len:,}: cut it, or make "
+                "the encoder linear with a larger max_length"
+            )
         if self.exact_below == 0:
             return super().forward(*heads, padding, call=call)
-        if serves_all_lengths():  # comparing a size would tie the graph to it
-            padding = padding or Padding(torch.zeros_like(key[:, 0, :, 0], dtype=torch.bool), in_order=True)
-        elif key.shape[2] <= self.exact_below:
-            return FullContext(self.sizes)(*heads, padding, call=call)
+        if serves_any_length():  # comparing a size would tie the graph to it
+            no_padding = torch.zeros_like(key[:, 0, :, 0], dtype=torch.bool)
+            return self._as_rows_are(heads, padding or Padding(no_padding, in_order=True), call)
+        if key.shape[2] <= self.exact_below:
+            attended: Attended = self._every_position(call)(*heads, padding, call=call)
+            return attended
         if padding is None:
             return super().forward(*heads, padding, call=call)
         if call.need_weights and bool((padding.tokens <= self.exact_below).any()):
@@ -71,9 +79,7 @@ class EncoderContext(SlotContext):
                 "attend to all of them, and others attend to slots: give both in batches of their own"
             )
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
-            is_short = padding.tokens <= self.exact_below
-            long, weights = super().forward(*heads, padding, call=call)
-            return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
+            return self._as_rows_are(heads, padding, call)
         rows = padding.derive(_split, self.exact_below)
         if rows.short is None:
             return super().forward(*heads, padding, call=call)
@@ -86,26 +92,40 @@ class EncoderContext(SlotContext):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, exact_below={self.exact_below}"
 
+    def _every_position(self, call: Call) -> FullContext:
+        """What short rows attend to."""
+        return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
+
+    def _as_rows_are(self, heads: Heads, padding: Padding, call: Call) -> Attended:
+        """Both kinds of attention for all rows, of which each gets its own: nothing depends on their lengths."""
+        if call.need_weights and serves_any_length():
+            raise ValueError(
+                "weights are asked for in a graph of any length, where rows of at most exact_below tokens have others: "
+                "linearize with exact_below=0"
+            )
+        is_short = padding.tokens <= self.exact_below
+        long, weights = super().forward(*heads, padding, call=call)
+        return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
+
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
         """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
-        length = heads[0].shape[2]
-        first = [padding.justify(x) for x in heads]
-        if serves_all_lengths():  # sequences may be shorter
+        length, first = heads[0].shape[2], [padding.justify(x) for x in heads]
+        if serves_any_length():  # so that there are as many, whatever the length is
             first = [F.pad(x, (0, 0, 0, self.exact_below)) for x in first]
         first = [x[:, :, : self.exact_below] for x in first]
         cut = Padding(torch.arange(self.exact_below, device=padding.mask.device) >= padding.tokens, in_order=True)
-        output: Tensor = FullContext(self.sizes)(*first, cut, call=call)[0]
+        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 
 
 class Rows(NamedTuple):
     """Some rows of a batch: their numbers, and their padding."""
 
-    index: Tensor
+    numbers: Tensor
     padding: Padding
 
     def of(self, heads: Heads) -> Heads:
-        query, key, value = (x.index_select(0, self.index) for x in heads)
+        query, key, value = (x.index_select(0, self.numbers) for x in heads)
         return query, key, value
 
 

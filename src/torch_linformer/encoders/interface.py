@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.encoders.kinds import OWN_ATTENTION
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding
@@ -27,11 +28,13 @@ def attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     output_attentions: bool = False,
+    distance_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of queries ``(B, H, N, D)`` to slots, exact tokens and a window of keys ``(B, Hkv, N, D)``.
 
-    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments.
+    What is attended to is the submodule ``linformer`` of ``module``; without one, means of segments. ``distance_bias``
+    is that of :class:`~torch_linformer.nn.attention.context.Call`.
 
     Returns:
         ``(B, N, H, D)``, and with ``output_attentions`` weights ``(B, H, N, K + T + 2 reach + 1)``: of slots, exact
@@ -49,7 +52,7 @@ def attention(
     width = query.shape[-1]
     if scaling is not None and scaling != width**-0.5:
         query = query * (scaling * width**0.5)
-    call = Call(dropout_p=dropout, need_weights=output_attentions)
+    call = Call(dropout_p=dropout, need_weights=output_attentions, distance_bias=distance_bias)
     output, weights = own(query, key, value, attention_mask, call=call)
     return output.transpose(1, 2), weights
 
@@ -60,8 +63,14 @@ def padding_mask(
     """The padding of a mask ``(B, N)``, for all layers; None where there is none.
 
     Raises:
-        ValueError: for masks of pairs.
+        ValueError: for masks of pairs, and for a family that has an attention of its own.
     """
+    family = getattr(kwargs.get("config"), "model_type", None)
+    if family in OWN_ATTENTION:
+        raise ValueError(
+            f"the attention of {family} is its own and asks for no attn_implementation: make the model linear by "
+            "torch_linformer.linearize"
+        )
     if use_vmap:
         raise ValueError("linformer attention takes no function of pairs of positions: only padding is masked")
     if attention_mask is None:

@@ -1,12 +1,13 @@
 """Which encoders can be linear, told from the configuration before any weight is read."""
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 RELATIVE = "scores depend on the distance to a key, for N × N pairs, and a slot has no distance"
-OWN = "its attention is its own and does not go through transformers' attention interface"
 REFUSED = {
     "deberta": RELATIVE,
     "deberta-v2": RELATIVE,
@@ -18,7 +19,12 @@ REFUSED = {
     "linformer": "is a Linformer already",
     "linear_encoder": "is linear already",
 }
-OWN_ATTENTION = ("mpnet",)  # replaced module by module: see torch_linformer.encoders.mpnet
+OWN_ATTENTION = {"mpnet": "torch_linformer.encoders.mpnet"}  # what stands there finds and replaces their modules
+
+
+def own_attention(family: str) -> ModuleType | None:
+    """The module with ``find`` and ``replace`` of a family whose attention does not go through the interface."""
+    return importlib.import_module(OWN_ATTENTION[family]) if family in OWN_ATTENTION else None
 
 
 def check_kind(source: str, config: Any, model_class: type[PreTrainedModel] | None = None) -> None:

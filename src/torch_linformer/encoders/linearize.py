@@ -1,5 +1,6 @@
 """A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
 
+import logging
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
@@ -11,11 +12,16 @@ from torch_linformer.encoders.attentions import find_attentions
 from torch_linformer.encoders.classes import LinearEncoder, linear_class
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.kinds import check_kind
-from torch_linformer.encoders.options import EXACT_BELOW, LinearOptions, Projection
+from torch_linformer.encoders.options import LinearOptions, Projection
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.nn.options import default_k
 
 Model = TypeVar("Model", bound=PreTrainedModel)
+logger = logging.getLogger(__name__)
+ALL_EXACT = (
+    "rows of at most exact_below = %s tokens are read exactly, and this encoder reads %s: slots and window are never "
+    "used; take a smaller k, a larger max_length, or exact_below=0"
+)
 
 
 def linearize(
@@ -26,15 +32,16 @@ def linearize(
     max_length: int | None = None,
     exact_first: int | None = None,
     exact_last: int | None = None,
-    exact_below: int = EXACT_BELOW,
+    exact_below: int | None = None,
     projection: Projection = "dynamic",
 ) -> Model:
     r"""A copy of an encoder of transformers whose attention takes time and memory linear in the length.
 
     In every layer that attended to all positions a token attends, in one softmax, to K slots that the input chooses,
     with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
-    their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a few thousand numbers a
-    layer that begin as means of segments and are to be trained: see :func:`torch_linformer.distill`.
+    their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a little
+    more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
+    ``torch_linformer.distill``.
 
     The copy is of a class of its own, a subclass of the original's: ``LinearBertModel``. ``save_pretrained`` writes a
     folder that the Auto classes open once ``torch_linformer`` is imported.
@@ -49,10 +56,12 @@ def linearize(
         exact_first: the first tokens, which all others see themselves; by default ``[CLS]``, or the class token and
             registers of an image.
         exact_last: the last ones; by default ``[SEP]``.
-        exact_below: rows of at most this many tokens attend to all of them, as in the original.
+        exact_below: rows of at most this many tokens attend to all of them, as in the original; 2 K + window by
+            default, where slots and window cost as many products; 0 for none.
         projection: ``dynamic``, or ``mean`` for slots that are means of equal segments, with nothing to learn.
 
     Raises:
+        TypeError: for anything but a model of transformers.
         ValueError: for a model whose attention cannot be replaced, or a number out of range.
 
     Example:
@@ -63,6 +72,10 @@ def linearize(
         >>> type(linear).__name__, linear.config.max_position_embeddings
         ('LinearBertModel', 4096)
     """
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"linearize takes a model of transformers, got {type(model).__name__}: load it by AutoModel first"
+        )
     check_kind(type(model).__name__, model.config, type(model))
     base = cast(PreTrainedModel, model.base_model)
     positions = Positions.of(base)
@@ -77,7 +90,9 @@ def linearize(
         projection=projection,
         max_length=length,
     )
-    return with_options(model, options, positions)
+    if not options.uses_slots:
+        logger.warning(ALL_EXACT, options.longest_exact, options.max_length)
+    return cast(Model, with_options(model, options, positions))
 
 
 def with_options(model: Any, options: LinearOptions, positions: Positions | None = None) -> Any:
@@ -91,11 +106,17 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     config: Any = cast(Any, made.config_class).from_dict(written)
     config.linformer = {"options": asdict(options), "attentions": {name: list(x) for name, x in found.items()}}
     linear: Any = made(config)
+    for name, _ in list(cast(nn.Module, linear).named_children()):
+        if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
+            setattr(linear, name, None)
     linear.to(device=model.device, dtype=model.dtype)
     weights = model.state_dict()
     with torch.no_grad():
         for name, tensor in linear.state_dict().items():
             _fill(name, tensor, weights, positions)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    for name, parameter in cast(nn.Module, linear).named_parameters():
+        parameter.requires_grad_(name not in frozen)
     cast(nn.Module, linear).train(model.training)
     linear.name_or_path = model.name_or_path
     return linear

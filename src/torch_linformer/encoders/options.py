@@ -1,12 +1,12 @@
 """What a linear encoder attends to, as its configuration keeps it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions, check_choice, check_window
+from torch_linformer.functional.causal.attention import check_window
+from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions, check_choice
 
 Projection = Literal["dynamic", "mean"]
-EXACT_BELOW = 384  # tokens up to which ordinary attention was not slower (docs/performance.md)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,9 @@ class LinearOptions:
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
         exact_first: the first tokens of a text, which every token sees themselves (``[CLS]``), and
         exact_last: the last ones (``[SEP]``).
-        exact_below: a row of at most this many real tokens attends to all of them, as in the original.
+        exact_below: a row of at most this many real tokens attends to all of them, as in the original; 2 K + window if
+            None. Beyond, making slots of N positions and attending to slots and window, N · (2 K + window) products,
+            takes fewer than attending to all, N².
         projection: slots chosen by the input (``dynamic``), with a learned mass, or ``mean``, of equal segments, which
             have nothing to learn.
         max_length: tokens that the encoder reads at once.
@@ -31,11 +33,17 @@ class LinearOptions:
     window: int | None = 128
     exact_first: int = 1
     exact_last: int = 1
-    exact_below: int = EXACT_BELOW
+    exact_below: int | None = None
     projection: Projection = "dynamic"
     max_length: int = 512
 
     def __post_init__(self) -> None:
+        for name in ("k", "window", "exact_first", "exact_last", "exact_below", "max_length"):
+            value = getattr(self, name)
+            if type(value) is not int and not (value is None and name in ("window", "exact_below")):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+        if self.exact_below is None:
+            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))  # the record is frozen
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
         if self.max_length < 1:
@@ -51,6 +59,16 @@ class LinearOptions:
     def local(self, sliding_window: int) -> "LinearOptions":
         """Those of a layer whose queries see the positions fewer than ``sliding_window`` away, and nothing else."""
         return replace(self, k=0, window=2 * (sliding_window - 1), exact_first=0, exact_last=0, exact_below=0)
+
+    @property
+    def longest_exact(self) -> int:
+        """Tokens of the longest row that attends to all of its tokens."""
+        return cast(int, self.exact_below)
+
+    @property
+    def uses_slots(self) -> bool:
+        """Whether there is a row that is read by slots and window, and not exactly."""
+        return self.longest_exact < self.max_length
 
     def of_attention(self) -> AttentionOptions:
         """The same for one attention of :mod:`torch_linformer.nn`."""

@@ -82,18 +82,23 @@ def attend_beside_slots(
     log_mass: Tensor | None = None,
     exact: list[int | None],
     reach: int | None = None,
+    window_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One head of one row: output, and weights of ``[slots K; exact tokens; window 2 reach + 1]``, query by query.
 
-    ``queries`` ``(N, D)`` stand at the row's real tokens in turn; ``slots`` and ``tokens`` are keys and values.
+    ``queries`` ``(N, D)`` stand at the row's real tokens in turn; ``slots`` and ``tokens`` are keys and values;
+    ``window_bias`` ``(2 reach + 1)`` goes to the scores of the window.
     """
     num_slots, width = len(slots[0]), 0 if reach is None else 2 * reach + 1
     output = queries.new_zeros(len(queries), tokens[1].shape[-1])
     weights = queries.new_zeros(len(queries), num_slots + len(exact) + width)
     for place, query in enumerate(queries):
-        columns, keys, values, biases = list(allowed), [slots[0][allowed]], [slots[1][allowed]], query.new_zeros(0)
+        columns, keys, values = list(allowed), [slots[0][allowed]], [slots[1][allowed]]
+        bias = query.new_zeros(weights.shape[1])
         if log_mass is not None:
-            biases = log_mass[allowed]
+            bias = torch.cat([log_mass, bias[num_slots:]])
+        if window_bias is not None:
+            bias = torch.cat([bias[: len(bias) - width], window_bias])
         for column, position in enumerate(exact, start=num_slots):
             if position is not None:
                 columns.append(column)
@@ -105,19 +110,20 @@ def attend_beside_slots(
                 columns.append(num_slots + len(exact) + step)
                 keys.append(tokens[0][[real[token]]])
                 values.append(tokens[1][[real[token]]])
-        scores = torch.cat(keys) @ query / math.sqrt(query.shape[-1])
-        scores = torch.cat([scores[: len(biases)] + biases, scores[len(biases) :]])
+        scores = torch.cat(keys) @ query / math.sqrt(query.shape[-1]) + bias[columns]
         weights[place, columns] = torch.softmax(scores, dim=0)
         output[place] = weights[place, columns] @ torch.cat(values)
     return output, weights
 
 
-def softmax_row(query: Tensor, slots_k: Tensor, slots_v: Tensor, allowed: list[int]) -> Tensor:
-    """``softmax(q K̄ᵀ / √D) V̄`` of one head over the allowed slots; zeros where no slot is allowed."""
+def softmax_row(
+    query: Tensor, slots_k: Tensor, slots_v: Tensor, allowed: list[int], bias: Tensor | None = None
+) -> Tensor:
+    """``softmax(q K̄ᵀ / √D + b) V̄`` of one head over the allowed slots; zeros where no slot is allowed."""
     if not allowed:
         return query.new_zeros(query.shape[0], slots_v.shape[-1])
     scores = query @ slots_k[allowed].T / math.sqrt(query.shape[-1])
-    return torch.softmax(scores, dim=-1) @ slots_v[allowed]
+    return torch.softmax(scores if bias is None else scores + bias[allowed], dim=-1) @ slots_v[allowed]
 
 
 def linformer_attention(
@@ -206,8 +212,12 @@ def windowed_attention(
     slot_padding: Tensor | None = None,
     key_padding: Tensor | None = None,
     offset: int = 0,
+    window_bias: Tensor | None = None,
 ) -> Tensor:
-    """Attention over slots and the positions near each query, one at a time; zeros where there is nothing."""
+    """Attention over slots and the positions near each query, one at a time; zeros where there is nothing.
+
+    ``window_bias[h, d + reach]`` is added to the score of the position d after the query; one head may stand for all.
+    """
     output = query.new_zeros(*query.shape[:3], value.shape[-1])
     for row in range(query.shape[0]):
         real = real_positions(key_padding, row, key.shape[2])
@@ -217,6 +227,10 @@ def windowed_attention(
                 seen = [p for p in real if abs(p - offset - position) <= reach]
                 keys = torch.cat([slots_k[row, head, slots], key[row, head, seen]])
                 values = torch.cat([slots_v[row, head, slots], value[row, head, seen]])
+                bias = query.new_zeros(len(keys))
+                if window_bias is not None:
+                    steps = [p - offset - position + reach for p in seen]
+                    bias = torch.cat([bias[: len(slots)], window_bias[head % len(window_bias), steps]])
                 everything = list(range(len(keys)))
-                output[row, head, position] = softmax_row(query[row, head, [position]], keys, values, everything)
+                output[row, head, position] = softmax_row(query[row, head, [position]], keys, values, everything, bias)
     return output

@@ -12,10 +12,10 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.errors import InputError
 from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
-from torch_linformer.models import LinformerForConditionalGeneration, LinformerModel, LinformerPreTrainedModel
+from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import pool
-from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
 from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.opening.sentence_settings import AS_THEY_ARE, SentenceSettings, sentence_settings
 from torch_linformer.tasks.task import pad_windows
@@ -54,7 +54,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: LinformerPreTrainedModel,
+        model: AnyModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         vectors: DocumentVectors | None = None,
@@ -67,15 +67,15 @@ class Embedder:
         precision: str,
         batch_size: int,
     ) -> None:
-        reader = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
-        self.encoder = cast(LinformerModel, reader.to(device).eval())
+        reader: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+        self.encoder: Any = reader.to(device).eval()
         self.vectors = (vectors or DocumentVectors(self.encoder.config.pooling)).to(device)
         self.normalize = normalize
         if not normalize and self.vectors.lexical is not None:
             raise InputError(
                 "--no-normalize: a part of these vectors is made of words, and its share is that of vectors of length 1"
             )
-        longest = settings.longest(self.encoder.config.max_position_embeddings)
+        longest = settings.longest(read_length(self.encoder.config))
         words = self.vectors.lexical is not None
         self.settings = settings
         self._encoder = cache(
@@ -121,16 +121,14 @@ class Embedder:
             yield Embedded(document.where, vectors[number].astype(np.float32), tokens[number], cut)
 
     def _pooled(self, batch: dict[str, Tensor]) -> Tensor:
-        whole, read = batch.pop("whole_ids", None), {"use_cache": False} if self.encoder.config.causal else {}
-        hidden = self.encoder(**batch, **read).last_hidden_state
+        whole = batch.pop("whole_ids", None)
+        hidden = self.encoder(**batch, **reading_options(self.encoder.config)).last_hidden_state
         if self.vectors.lexical is not None:
             return cast(Tensor, self.vectors(hidden, **batch, whole_ids=whole))
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
 
-def embedder_of(
-    folder: str, model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast, **options: Any
-) -> Embedder:
+def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> Embedder:
     """What makes the vectors of a model folder; ``options`` are those of :class:`Embedder`."""
     vectors = document_vectors(folder, reader_config(model.config))
     return Embedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)

@@ -9,7 +9,7 @@ from torch_linformer.data.labels import check_labels, name_labels
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
 from torch_linformer.opening.run_folder import trained_columns
 from torch_linformer.opening.sentence_pooling import document_vectors
 from torch_linformer.opening.sentence_settings import AS_THEY_ARE, sentence_settings
@@ -19,7 +19,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.tagging import NUMBERED, NumberedTagging
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import MultiLabel
-from torch_linformer.training.retrieval_trainer import trainer_for
+from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 
@@ -62,13 +62,13 @@ def evaluate(
         check_labels(task.names, scored, data)
     if isinstance(task, NumberedTagging):
         screen.say(NUMBERED)
-    longest = settings.longest(reader_config(model.config).max_position_embeddings)
+    longest = settings.longest(read_length(model.config))
     if max_length is not None and max_length > longest:
         raise InputError(f"--max-length {max_length}: {folder} reads {longest} tokens at most")
     encoder = task.encoder(max_length or longest, overflow=overflow, stride=stride)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
-        trainer = trainer_for(task)(model=model, args=arguments, task=task)
+        trainer = trainer_for(task, model)(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(scored, encoder))
     scores.pop("tally", None)  # of each document
     return task, {**scores, "documents": len(scored)}

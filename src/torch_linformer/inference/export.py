@@ -9,12 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from torch_linformer import models
+from torch_linformer.encoders.heads import Head, has_token_types, head_of
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.model_files import model_file
-from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
+from torch_linformer.opening.model_folder import (
+    AnyModel,
+    load_model,
+    load_tokenizer,
+    read_length,
+    reader_config,
+    reading_options,
+)
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.sentence_pooling import POOLINGS, document_vectors, write_sentence_modules
 from torch_linformer.opening.sentence_settings import PROMPTS, sentence_settings
@@ -22,6 +29,7 @@ from torch_linformer.opening.tokenizers import save_tokenizer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+OUTPUTS: dict[Head, list[str]] = {"answers": ["start_logits", "end_logits"]}  # of a head; of others, "logits"
 _TOLERANCE = 1e-4  # of the largest score, in float32
 
 
@@ -36,16 +44,14 @@ class Scores(nn.Module):
         vectors: makes those of a model without a head.
     """
 
-    def __init__(self, model: LinformerPreTrainedModel, vectors: DocumentVectors) -> None:
+    def __init__(self, model: AnyModel, vectors: DocumentVectors) -> None:
         super().__init__()
         self.model, self.vectors = model, vectors
-        types = ["token_type_ids"] if model.config.type_vocab_size > 1 else []
+        types = ["token_type_ids"] if has_token_types(model) else []
         self.inputs = ["input_ids", "attention_mask", *types]
-        self.options = {"use_cache": False} if model.config.causal else {}
-        self.outputs = ["logits"]
-        if isinstance(model, models.LinformerForQuestionAnswering):
-            self.outputs = ["start_logits", "end_logits"]
-        elif isinstance(model, models.LinformerModel):
+        self.options = reading_options(model.config)
+        self.outputs = OUTPUTS.get(head_of(model), ["logits"])
+        if model.base_model is model:
             self.outputs = ["last_hidden_state", "sentence_embedding"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -77,7 +83,7 @@ def export_model(folder: str, output: Path, format: str) -> float:
         raise InputError(f'--format onnx needs {", ".join(missing)}: pip install "torch-linformer[onnx]"')
     check_free(output)
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    if isinstance(model, models.LinformerForConditionalGeneration):
+    if isinstance(model, LinformerForConditionalGeneration):
         raise InputError(
             f"{folder}: an encoder-decoder writes token by token, which no single program can hold; load it with "
             "from_pretrained"
@@ -100,9 +106,9 @@ def export_model(folder: str, output: Path, format: str) -> float:
     return difference
 
 
-def _shapes(model: LinformerPreTrainedModel) -> list[tuple[int, int]]:
+def _shapes(model: AnyModel) -> list[tuple[int, int]]:
     """Batches to compare on: ordinary ones, the smallest and the longest. The first is the one to trace."""
-    longest = model.config.max_position_embeddings
+    longest = read_length(model.config)
     return [(2, min(longest, 16)), (1, 1), (3, longest)]
 
 

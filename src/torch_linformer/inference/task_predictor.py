@@ -10,8 +10,7 @@ from torch_linformer.data.reading.records import TEXT, Record
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
-from torch_linformer.models import LinformerPreTrainedModel
-from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.opening.model_folder import AnyModel, read_length
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
 
@@ -24,7 +23,7 @@ class TaskPredictor:
 
     def __init__(
         self,
-        model: LinformerPreTrainedModel,
+        model: AnyModel,
         tokenizer: PreTrainedTokenizerFast,
         *,
         overflow: str = "cut",
@@ -35,9 +34,7 @@ class TaskPredictor:
     ) -> None:
         self.task = predicting_task(model, tokenizer)
         self.model = cast(nn.Module, model).to(device).eval()
-        self.encode = self.task.encoder(
-            reader_config(model.config).max_position_embeddings, overflow=overflow, stride=stride
-        )
+        self.encode = self.task.encoder(read_length(model.config), overflow=overflow, stride=stride)
         self.windows = WindowReader(
             self.task.collate,
             lambda batch: self.task.respond(self.model, batch),
@@ -80,7 +77,7 @@ class TaskPredictor:
             yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
 
 
-def predicting_task(model: LinformerPreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Task:
+def predicting_task(model: AnyModel, tokenizer: PreTrainedTokenizerFast) -> Task:
     """The task of a model; an ``InputError`` where it predicts nothing of a document."""
     task = task_of(model, tokenizer)
     if type(task).describe is Task.describe:

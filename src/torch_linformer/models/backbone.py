@@ -202,6 +202,11 @@ class LinformerModel(LinformerBackbone):
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
+        if config.backbone_config is not None:
+            raise ValueError(
+                "backbone_config is for heads of rows, tokens and answers: open the folder as one of these, or take "
+                "the encoder itself, torch_linformer.linearize"
+            )
         self.encoder = build_encoder(config)
         self.post_init()
 

@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
+from torch_linformer.models.backbone_fields import fill_from_backbone
 from torch_linformer.models.keywords import CheckedKeywords
 from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import CONTEXTS
@@ -83,6 +84,9 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
         threshold: the probability above which a label is predicted, where ``problem_type`` is
             ``multi_label_classification``; logits do not depend on it.
         max_answer_length: tokens of an answer to a question at most, None for any; logits do not depend on it.
+        backbone_config: the configuration of a linear encoder (``torch_linformer.linearize(model).config``), on whose
+            hidden states a head for rows, tokens or answers stands instead of layers of Linformer. Sizes and attention
+            are then the encoder's, and are not given.
 
     Raises:
         TypeError: for a keyword that neither it nor transformers knows; saved configurations may have any.
@@ -149,6 +153,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     lexical_buckets: int | None = None
     threshold: float | int = 0.5
     max_answer_length: int | None = None
+    backbone_config: dict[str, Any] | PreTrainedConfig | None = None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -163,6 +168,8 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     def __post_init__(self, **kwargs: Any) -> None:
         for name, choices in CHOICES.items():
             check_choice(name, getattr(self, name), choices)
+        if self.backbone_config is not None:
+            fill_from_backbone(self)
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -187,7 +194,8 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold}")
         if self.max_answer_length is not None and self.max_answer_length < 1:
             raise ValueError(f"max_answer_length must be at least 1, got {self.max_answer_length}")
-        self._check_attention()
+        if self.backbone_config is None:
+            self._check_attention()
         check_activation_memory(self.activation_memory, self.norm_first)
         check_chunk_size(self.chunk_size)
         super().__post_init__(**kwargs)

@@ -20,6 +20,7 @@ from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import known_arguments
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.encoder_backbone import EncoderBackbone, backbone_of
 from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
@@ -39,7 +40,7 @@ def classifier_dropout(config: LinformerConfig) -> float:
 class LabeledModel(LinformerPreTrainedModel):
     """A backbone, logits from its hidden states, and a loss if labels are given: what three heads share."""
 
-    linformer: LinformerModel
+    linformer: LinformerModel | EncoderBackbone
     output_class: type[LabeledOutput]
     takes_pieces = True
     scores_tokens = True  # each token has logits of its own, so a row may hold several documents
@@ -93,7 +94,7 @@ class LinformerForTokenClassification(LabeledModel):
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
         self.num_labels = len(config.label_names)
-        self.linformer = LinformerModel(config)
+        self.linformer = backbone_of(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
@@ -108,7 +109,7 @@ class LinformerForQuestionAnswering(LinformerPreTrainedModel):
 
     def __init__(self, config: LinformerConfig) -> None:
         super().__init__(config)
-        self.linformer = LinformerModel(config)
+        self.linformer = backbone_of(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 

@@ -1,6 +1,6 @@
 """What every Linformer model shares: loading, initialization, recording, length."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -82,6 +82,8 @@ class LinformerPreTrainedModel(NotCopied, PreTrainedModel):
                 then as before.
         """
         backbone: Any = self.base_model
+        if self.config.backbone_config is not None:
+            return cast(None, backbone.resize_max_len(max_len, mode))
         backbone.check_resize(max_len, mode)
         check_maps(backbone, max_len, mode)
         if maps_in(backbone.encoder):

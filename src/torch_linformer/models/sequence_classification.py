@@ -10,8 +10,8 @@ from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.models.arguments import known_arguments
-from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.encoder_backbone import backbone_of
 from torch_linformer.models.heads import LabeledModel, classifier_dropout
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.models.pooling import Pooler
@@ -50,7 +50,7 @@ class LinformerForSequenceClassification(LabeledModel):
                 raise ValueError(f"class_weights has {len(config.class_weights)} numbers for {self.num_labels} labels")
             if config.problem_type not in (None, "single_label_classification"):
                 raise ValueError(f"class_weights are for one label per row; problem_type is {config.problem_type!r}")
-        self.linformer = LinformerModel(config)
+        self.linformer = backbone_of(config)
         self.pooler = Pooler(config)
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(self.pooler.out_features, self.num_labels)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from transformers import PreTrainedModel
 
 from torch_linformer.errors import InputError
-from torch_linformer.models import LinformerConfig, LinformerPreTrainedModel
+from torch_linformer.models import LinformerConfig
 from torch_linformer.opening import processes
 
 SLOWER = "on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
@@ -46,7 +47,7 @@ def require_compiler(device: str) -> None:
         raise InputError(f"--compile: {reason}")
 
 
-def compile_backbone(model: LinformerPreTrainedModel, device: str, *, training: bool = False) -> str:
+def compile_backbone(model: PreTrainedModel, device: str, *, training: bool = False) -> str:
     """Have torch.compile make kernels of all layers of a model when it is called next; head and loss stay as they are.
 
     One graph serves all batches and lengths; training, inference and a batch of one row have graphs of their own. The
@@ -66,9 +67,11 @@ def compile_backbone(model: LinformerPreTrainedModel, device: str, *, training: 
     require_compiler(device)
     if processes.count() > 1:
         raise InputError("--compile is for a single process: leave it out under torchrun")
-    config = model.config
-    if not isinstance(config, LinformerConfig):
+    config: Any = model.config
+    if config.is_encoder_decoder:
         raise InputError("--compile is for models that read; this one writes too, at another length with every token")
+    if not isinstance(config, LinformerConfig):  # an encoder of transformers, linear or not
+        return _compile(model, device)
     if config.chunk_size is not None:
         raise InputError(
             f"--compile does not go with --chunk-size {config.chunk_size}: a compiled model reads a text at once"
@@ -78,6 +81,10 @@ def compile_backbone(model: LinformerPreTrainedModel, device: str, *, training: 
             f"--compile does not go with --activation-memory {config.activation_memory}, which computes layers again "
             "outside of any graph"
         )
+    return _compile(model, device)
+
+
+def _compile(model: PreTrainedModel, device: str) -> str:
     # Not a wrapper, whose weights would be named _orig_mod.
     cast(Any, model.base_model).compile(dynamic=True)
     return "--compile: the first batches wait for the compiler" + (f"; {SLOWER}" if device == "cpu" else "")

@@ -8,6 +8,7 @@ from typing import Any, cast
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
+from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
@@ -28,6 +29,8 @@ def check_model(source: str, config: PreTrainedConfig) -> None:
         source: a folder; of a name on the hub only the sizes are looked at.
         config: the model's.
     """
+    if isinstance(config, LinearConfig):
+        _check_linear(source, config)
     least = sum(map(_least_weights, _parts(config)))
     sizes = ", ".join(f"{name} {value:,}" for part in _parts(config) for name, value in _sizes(part).items())
     needs = f"{source}: config.json asks for {format_count(least)} weights or more ({sizes})"
@@ -40,9 +43,25 @@ def check_model(source: str, config: PreTrainedConfig) -> None:
     for name in _INDICES:
         _check_index(folder, name)
     held = _weight_bytes(folder)
-    ours = isinstance(config, LinformerConfig | LinformerSeq2SeqConfig)
+    ours = isinstance(config, LinformerConfig | LinformerSeq2SeqConfig | LinearConfig)
     if ours and held is not None and least * _LEAST_BYTES > held:
         raise InputError(f"{needs}, and its weights are {format_bytes(held)}; copy the folder again")
+
+
+def _check_linear(source: str, config: LinearConfig) -> None:
+    """What is said of the attentions of a linear encoder."""
+    try:
+        options, attentions = config.linear_options, config.attentions
+        sizes = [options.max_length, *(size for attention in attentions.values() for size in attention[:3])]
+        if not attentions or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise TypeError
+    except ValueError as error:
+        problem = str(error) if str(error).startswith("config.json") else f"config.json: {error}"
+        raise InputError(f"{source}: {problem}") from None
+    except (AttributeError, KeyError, TypeError):  # whatever stands there instead
+        raise InputError(
+            f"{source}: config.json has no options and attentions of a linear encoder; copy the folder again"
+        ) from None
 
 
 def _weight_bytes(folder: Path) -> int | None:
@@ -75,11 +94,11 @@ def _check_index(folder: Path, name: str) -> None:
 
 
 def _parts(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """The configurations of an encoder-decoder's two halves, or the one there is."""
+    """The configurations of an encoder-decoder's two halves, or of the one encoder there is."""
     if isinstance(config, LinformerSeq2SeqConfig):
         yield from (cast(PreTrainedConfig, config.encoder), cast(PreTrainedConfig, config.decoder))
-    else:
-        yield config
+    else:  # below a head may be another encoder
+        yield getattr(config, "backbone_config", None) or config
 
 
 def _sizes(config: PreTrainedConfig) -> dict[str, int]:

@@ -9,9 +9,11 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
+from torch_linformer import models
 from torch_linformer.data.reading.sources import ask_hub
+from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
@@ -57,18 +59,35 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     config: Any = load_any_config(source)
     check_model(source, config)
     quiet_transformers()
+    opener: Any = AutoModel
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at
+        if config.backbone_config is not None:  # a head of ours, by which its encoder is opened
+            opener = getattr(models, (config.architectures or [""])[0], LinformerForSequenceClassification)
+    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model: PreTrainedModel = AutoModel.from_pretrained(
-            source, config=config, dtype=WEIGHTS, trust_remote_code=False
-        )
+        loaded = opener.from_pretrained(source, config=config, dtype=WEIGHTS, trust_remote_code=False, **options)
+        model, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
     except Exception as error:  # transformers and safetensors share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
+    check_weights(source, report, unused="pooler.")
+    model = model if opener is AutoModel else cast(Any, model.base_model).body
     cast(nn.Module, model).to(device).eval()
     return model
+
+
+def check_weights(source: str, report: dict[str, Any], unused: str | None = None) -> None:
+    """Raise ``InputError`` where a report of transformers says that weights are missing or of another shape.
+
+    Those with ``unused`` in their names may be missing.
+    """
+    names = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    missing = sorted(name for name in names if unused is None or unused not in name)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError(f"{source}: the weights lack {missing[0]}{more} as config.json has it; copy the folder again")
 
 
 def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -> None:
@@ -82,7 +101,7 @@ def check_lengths(model: PreTrainedModel, source: str, lengths: Sequence[int]) -
 def longest_input(model: PreTrainedModel) -> int | None:
     """Tokens that a model reads at once; None where the model does not tell."""
     config: Any = model.config.get_text_config()
-    if isinstance(config, LinformerConfig):
+    if isinstance(config, (LinformerConfig, LinearConfig)):
         return config.longest_input
     longest: int | None = getattr(config, "max_position_embeddings", None)
     for name, module in model.named_modules():

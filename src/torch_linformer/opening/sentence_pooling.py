@@ -6,6 +6,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_vector import CONFIG, WEIGHTS, LexicalVector
@@ -113,7 +114,8 @@ def write_sentence_modules(
     }
     (folder / _FOLDERS[1]).mkdir(exist_ok=True)
     write_json(folder / _FOLDERS[1] / "config.json", {"word_embedding_dimension": config.hidden_size, **ways})
-    write_transformer(folder, settings.longest(config.max_position_embeddings), settings)
+    longest = config.longest_input if isinstance(config, LinearConfig) else config.max_position_embeddings
+    write_transformer(folder, settings.longest(longest), settings)
     write_json(folder / MODULES, modules)
 
 

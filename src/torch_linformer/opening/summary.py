@@ -15,7 +15,13 @@ from torch_linformer.reporting.tables import format_scores
 from torch_linformer.tasks.headlines import HEADLINES
 
 _MODEL_TYPES = ("linformer", "linformer_seq2seq")
-_LAYER = re.compile(r".*?layers\.\d+\.")
+_LINEAR_ENCODER = "linear_encoder"  # as torch_linformer.encoders.classes has it, which imports torch
+_SIZES = {  # of an encoder, and what families call them
+    "num_hidden_layers": ("num_hidden_layers", "n_layers"),
+    "hidden_size": ("hidden_size", "dim"),
+    "num_attention_heads": ("num_attention_heads", "n_heads"),
+}
+_LAYER = re.compile(r".*?layers?\.\d+\.")
 _NOT_TRAINED = ("lexical.idf", "lexical.counts_as", "lexical.pairs")  # buffers
 
 
@@ -37,11 +43,42 @@ def summarize(path: str) -> ModelSummary:
 def attention_of(config: Any) -> str:
     """The attention of a model, in a few words; of an encoder-decoder, its encoder's."""
     config = config.encoder if config.is_encoder_decoder else config
+    linear = _linear_part(config)
+    if linear is not None:
+        return _of_linear_encoder(linear)
     if config.attention == "full":
         return "causal full attention" if config.causal else "full attention"
     parts = [*_slots(config), _exact_tokens(config.exact_first, config.exact_last)]
     parts.append(f"window {config.window}" if config.window else "")
     return ", ".join(filter(None, parts))
+
+
+def _linear_part(config: Any) -> dict[str, Any] | None:
+    """What the configuration of an encoder of transformers, or of a head on one, says of its slots; None for others."""
+    encoder = getattr(config, "backbone_config", None) or config
+    found: dict[str, Any] | None = (encoder if isinstance(encoder, dict) else vars(encoder)).get("linformer")
+    return found
+
+
+def _of_linear_encoder(linformer: dict[str, Any]) -> str:
+    """The attention of an encoder of transformers, by what its configuration says of it."""
+    options = linformer["options"]
+    slots, mass = ("no slots", "") if not options["k"] else (f"K {options['k']}", "learned mass")
+    if options["k"] and options["projection"] == "mean":
+        slots, mass = f"{slots}, projection mean", "fixed mass"
+    elif options["k"]:
+        slots = f"{slots}, slots chosen by the input"
+    window = f"window {options['window']}" if options["window"] else ""
+    short = f"texts of at most {options['exact_below']:,} tokens exact" if options["exact_below"] else ""
+    exact = _exact_tokens(options["exact_first"], options["exact_last"])
+    return ", ".join(filter(None, [slots, mass, exact, window, short, _local_layers(linformer["attentions"])]))
+
+
+def _local_layers(attentions: dict[str, Any]) -> str:
+    """The layers that were local in the original, and have only their window."""
+    windows = [sizes[3] for sizes in attentions.values() if sizes[3] is not None]
+    tokens = " or ".join(f"{2 * (window - 1):,}" for window in sorted(set(windows)))
+    return f"{len(windows)} of {len(attentions)} layers only a window of {tokens}" if windows else ""
 
 
 def _slots(config: Any) -> list[str]:
@@ -69,7 +106,7 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
     """What ``linformer info`` shows: name and value of each property of a model, and its scores if it has any."""
     found = summarize(model)
     config = found.config.encoder if found.config.is_encoder_decoder else found.config
-    length = f"{config.max_position_embeddings:,} tokens"
+    length = f"{config.longest_input or config.max_position_embeddings:,} tokens"
     rows = [
         ("class", found.model_class),
         ("parameters", f"{found.parameters:,}"),
@@ -78,6 +115,9 @@ def summary_rows(model: str) -> list[tuple[str, str]]:
         ("layers", f"{config.num_hidden_layers} of width {config.hidden_size}, {config.num_attention_heads} heads"),
         ("tokenizer", "none" if found.vocabulary is None else f"{found.vocabulary:,} tokens"),
     ]
+    if backbone := getattr(config, "backbone_config", None):
+        fields = backbone if isinstance(backbone, dict) else backbone.to_dict()
+        rows.insert(1, ("encoder", fields["encoder_class"].rpartition(".")[-1]))
     if found.config.is_encoder_decoder:
         decoder = found.config.decoder
         rows.insert(4, ("longest target", f"{decoder.max_position_embeddings:,} tokens"))
@@ -98,6 +138,8 @@ def _from_files(folder: Path) -> ModelSummary | None:
     """None wherever anything is unusual: then loading the model shows what it is, or what is wrong with it."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if fields["model_type"] == _LINEAR_ENCODER:
+            return _linear_encoder(folder, fields)
         (model_class,) = fields["architectures"]
         if fields["model_type"] not in _MODEL_TYPES or model_class not in torch_linformer.__all__:
             return None
@@ -109,6 +151,27 @@ def _from_files(folder: Path) -> ModelSummary | None:
         return ModelSummary(model_class, config, parameters, _vocabulary(folder))
     except Exception:  # loading the model meets it too, and describes it
         return None
+
+
+def _linear_encoder(folder: Path, fields: dict[str, Any]) -> ModelSummary:
+    """A linear encoder of transformers; an error where its files are not as they are saved."""
+    (model_class,), linformer = fields["architectures"], fields["linformer"]
+    family = fields["encoder_class"].rpartition(".")[2].removesuffix("Model")
+    labels = fields.get("id2label") or {}
+    if not model_class.startswith(f"Linear{family}") or ("Classification" in model_class and not labels):
+        raise ValueError(f"{folder}: look at the model")
+    config = SimpleNamespace(
+        **{name: next(fields[known] for known in names if known in fields) for name, names in _SIZES.items()},
+        is_encoder_decoder=False,
+        longest_input=linformer["options"]["max_length"],
+        linformer=linformer,
+        label_names=[labels[number] for number in sorted(labels, key=int)],
+        problem_type=fields.get("problem_type"),
+        projection=linformer["options"]["projection"],
+    )
+    attention_of(config)  # an error where an option is missing
+    parameters = _count_parameters(folder / "model.safetensors", [config])
+    return ModelSummary(model_class, config, parameters, _vocabulary(folder))
 
 
 def _config(fields: dict[str, Any]) -> SimpleNamespace:
@@ -130,7 +193,8 @@ def _count_parameters(file: Path, readers: list[Any]) -> int:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118 - no mapping
     layers = {match[0] for match in map(_LAYER.match, shapes) if match}
     configured = sum(reader.num_hidden_layers for reader in readers)
-    if len(layers) != configured or any(reader.projection == "random" for reader in readers):
+    by_layer = not any(getattr(reader, "backbone_config", None) for reader in readers)  # others name theirs otherwise
+    if (by_layer and len(layers) != configured) or any(reader.projection == "random" for reader in readers):
         raise ValueError(f"{file}: look at the model")
     return sum(prod(shape) for name, shape in shapes.items() if not name.startswith(_NOT_TRAINED))
 

@@ -7,6 +7,7 @@ from typing import cast
 from tokenizers.normalizers import Lowercase, Sequence
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from torch_linformer.encoders.heads import head_of
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerForMaskedLM
 from torch_linformer.opening.model_files import model_file
@@ -64,7 +65,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, f
     """
     tokenizer.save_pretrained(folder)
     fields = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    write_json(folder / _CONFIG, {**fields, "split_special_tokens": not isinstance(model, LinformerForMaskedLM)})
+    fills_masks = isinstance(model, LinformerForMaskedLM) or head_of(model) == "masked words"
+    write_json(folder / _CONFIG, {**fields, "split_special_tokens": not fills_masks})
 
 
 def _load(source: str) -> PreTrainedTokenizerBase:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.reading.documents import quiet
 from torch_linformer.data.reading.records import ASKED
 from torch_linformer.data.reading.streamed import Document
-from torch_linformer.models import LinformerForQuestionAnswering, LinformerPreTrainedModel
+from torch_linformer.models import LinformerForQuestionAnswering
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import answer_metrics
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task, each_window
@@ -97,7 +97,7 @@ class Answering(Task):
         assert None not in questions
         return {**super().documents(documents), "question": questions}
 
-    def finish(self, model: LinformerPreTrainedModel) -> None:
+    def finish(self, model: Any) -> None:
         model.config.max_answer_length = self.max_answer_length
 
     def describe(self, answer: dict[str, Any], document: Document) -> dict[str, Any]:

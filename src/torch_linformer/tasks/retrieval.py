@@ -116,7 +116,7 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         return logits
 
     def respond(self, model: nn.Module, batch: Batch) -> Tensor:
-        hidden = model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         rows = batch["input_ids"], batch["attention_mask"], batch.get("whole_ids")
         return cast(Tensor, self.vectors(hidden, *rows))
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.reading.records import LABELED, SCORED, SEVERAL
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
-from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
+from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.tasks import floors
 from torch_linformer.tasks.headlines import HEADLINES
@@ -122,7 +122,7 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
     def tune(self, answers: Any, documents: Dataset) -> None:
         self.threshold = best_threshold(np.asarray(self.known(documents)), np.asarray(answers))
 
-    def finish(self, model: LinformerPreTrainedModel) -> None:
+    def finish(self, model: Any) -> None:
         model.config.threshold = self.threshold
 
 
@@ -173,7 +173,7 @@ class Regression(WholeDocuments):
         return {"value": float(answer)}
 
     @torch.no_grad()
-    def finish(self, model: LinformerPreTrainedModel) -> None:
+    def finish(self, model: Any) -> None:
         last, lexical = cast(nn.Linear, model.classifier), cast(LexicalHead | None, model.lexical)
         multiply(last, self.scale)
         if lexical is not None:

@@ -2,7 +2,10 @@
 
 import numpy as np
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
+from torch_linformer.encoders.heads import AUTO_OF_HEAD, head_of
+from torch_linformer.models import LinformerConfig
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.retrieval import queries_of
@@ -47,12 +50,13 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
 
 
 def describe_model(
-    model: LinformerPreTrainedModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
+    model: AnyModel, settings: TrainSettings, device: str, precision: str, screen: TrainingScreen
 ) -> None:
     """What the training begins with, and what it computes on."""
     if settings.from_model:
         name = f"from {settings.from_model}"
-        first = "nothing of it new" if settings.task in ("embed", "seq2seq") else "only its head is new"
+        keeps_all = settings.task in ("embed", "seq2seq") or isinstance(model, LinearEncoder)
+        first = "nothing of it new" if keeps_all else "only its head is new"
         if settings.freeze_layers > 0:
             first += f"; the word embeddings stay, and of its layers the lowest {settings.freeze_layers}"
     else:
@@ -60,3 +64,17 @@ def describe_model(
         first = f"first word embeddings {'latent semantics of the documents' if settings.begins_with_lsa else 'random'}"
     size = f"{format_count(model.num_parameters())} parameters"
     screen.say(f"model {name}: {size}, {attention_of(model.config)}, {first}; {device}, {precision}")
+
+
+def own_fields(config: AnyConfig) -> LinformerConfig:
+    """The configuration of what reads documents; that of an encoder of transformers by the names of this package."""
+    reader = reader_config(config)
+    return LinformerConfig(backbone_config=reader) if isinstance(reader, LinearConfig) else reader
+
+
+def opener_of(model: AnyModel) -> str:
+    """The class that opens a model's folder, as it is written in Python."""
+    if not isinstance(model, LinearEncoder):
+        return f"torch_linformer.{type(model).__name__}"
+    head = head_of(model)
+    return f"transformers.{'AutoModel' if head == 'none' else AUTO_OF_HEAD[head].__name__}"

@@ -53,10 +53,14 @@ class DocumentTrainer(RunTrainer):
         if shared and processes.pieces() > 1:
             inputs = arguments_of_piece(cast(nn.Module, self.model), inputs, processes.of_row())
         try:
-            found = super().compute_loss(model, inputs, *args, **kwargs)
+            found = self.loss_of(model, inputs, *args, **kwargs)
         finally:
             self.label_smoother = smoother
         return found if items is None else processes.mean_over_all(cast(Tensor, found), items)
+
+    def loss_of(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of a batch in this process."""
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def scores_of(self, examples: Examples) -> dict[str, Any]:
         """Every score of the model on some documents; those of what it writes in the main process."""

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast, set_seed
 
+from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
@@ -19,9 +20,13 @@ from torch_linformer.models import (
     LinformerSeq2SeqConfig,
 )
 from torch_linformer.models.configuration import FIELDS, with_changes
-from torch_linformer.opening.model_folder import AnyConfig, load_model, reader_config
+from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, reader_config
+from torch_linformer.opening.tokenizers import check_vocabulary
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.first_model import Say, open_first, pooling_of_heads, refuse_options
+from torch_linformer.training.on_encoders import freeze_lowest, leave_out_dropout, on_encoder
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings
@@ -32,12 +37,18 @@ _MODEL_OPTIONS = ("attention", "activation_memory", "chunk_size")  # those of a 
 
 
 def build_model(
-    settings: TrainSettings, task: Task, tokenizer: PreTrainedTokenizerFast, splits: Splits
-) -> LinformerPreTrainedModel:
+    settings: TrainSettings,
+    task: Task,
+    tokenizer: PreTrainedTokenizerFast,
+    splits: Splits,
+    say: Say = lambda sentence: None,
+) -> AnyModel:
     """A model for the task: all of random weights that follow from the seed, or with those of another model.
 
+    ``say`` is told what becomes of the other model.
+
     Raises:
-        InputError: the other model cannot read this many tokens.
+        InputError: the other model cannot read this many tokens, or cannot be linear.
     """
     set_seed(settings.seed)
     if settings.task == "seq2seq":
@@ -51,19 +62,32 @@ def build_model(
     }
     if settings.from_model is None:
         return task.model_class(build_config(settings, tokenizer, labels))
-    source = load_model(settings.from_model)
-    _read_up_to(source, settings.length)
-    types = {"type_vocab_size": max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))}
-    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
-    changed = {"architectures": None, "attention_probs_dropout_prob": 0.0, **labels, **types}
-    config = LinformerConfig(**{**source.config.to_diff_dict(), **changed})
-    if has_new_head(source.config, task, config):
-        # It is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
-        config.hidden_dropout_prob = config.classifier_dropout = 0.0
-    model = task.model_class(config)
-    _carry_over(source, model)
+    source = open_first(settings, say)
+    if isinstance(source, LinformerPreTrainedModel):
+        _read_up_to(source, settings.length)
+        if issubclass(task.model_class, LinformerModel) and isinstance(source.base_model, EncoderBackbone):
+            source = cast(LinearEncoder, source.base_model.body)
+    if isinstance(source, LinearEncoder):
+        check_vocabulary(settings.from_model, tokenizer, source.config.vocab_size)
+        model = on_encoder(source, task, labels, pooling_of_heads(settings.from_model))
+    else:
+        model = _on_layers(source, task, labels)
     if settings.freeze_layers > 0:
         _freeze_lowest(model, settings.freeze_layers)
+    return model
+
+
+def _on_layers(source: LinformerPreTrainedModel, task: Task, labels: dict[str, Any]) -> LinformerPreTrainedModel:
+    """A model for the task with the weights of another one of this package."""
+    types = max(source.config.type_vocab_size, labels.pop("type_vocab_size", 0))
+    if source.config.backbone_config is None:
+        labels["type_vocab_size"] = types
+    config = LinformerConfig(**{**source.config.to_diff_dict(), "architectures": None, **labels})
+    leave_out_dropout(config, "attention")
+    if has_new_head(source.config, task, config):
+        leave_out_dropout(config, "states")
+    model = task.model_class(config)
+    _carry_over(source, model)
     return model
 
 
@@ -88,35 +112,40 @@ def _read_up_to(model: LinformerPreTrainedModel, length: int, option: str = "--m
         raise InputError(f"{option} {length}: {error}; shorter texts are not padded to it") from None
 
 
-def check_first_model(settings: TrainSettings, config: AnyConfig) -> None:
+def check_first_model(settings: TrainSettings, config: AnyConfig | PreTrainedConfig) -> None:
     """Raise ``InputError`` where a model cannot learn what is wanted because of what it is or what its tokens see."""
-    seq2seq = isinstance(config, LinformerSeq2SeqConfig)
+    refuse_options(settings, config)
+    seq2seq, causal = isinstance(config, LinformerSeq2SeqConfig), getattr(config, "causal", False)
     if settings.task == "seq2seq" and not seq2seq:
         wrong = "is no encoder-decoder; --task seq2seq begins with a model of --task seq2seq, or with a new one"
     elif settings.task != "seq2seq" and seq2seq:
         wrong = "is an encoder-decoder, which only learns --task seq2seq; begin with another model, or with a new one"
-    elif settings.task == "clm" and not config.causal:
+    elif settings.task == "clm" and not causal:
         wrong = "its tokens see those after them; --task clm begins with a model of --task clm, or with a new one"
-    elif settings.task == "embed" and config.causal:
+    elif settings.task == "embed" and causal:
         wrong = "its tokens do not see those after them; --task embed begins with another model, or with a new one"
-    elif settings.task == "mlm" and config.causal:
+    elif settings.task == "mlm" and causal:
         wrong = (
             "its tokens do not see those after them, as --task mlm needs; take --task clm, or begin with a new model"
         )
-    elif settings.freeze_layers > (layers := reader_config(config).num_hidden_layers):
+    elif settings.task == "mlm" and getattr(config, "backbone_config", None) is not None:
+        wrong = "has no head for masked words any more; --task mlm begins with the encoder that it was made of"
+    elif settings.freeze_layers > (layers := reader_config(cast(AnyConfig, config)).num_hidden_layers):
         wrong = f"--freeze-layers {settings.freeze_layers} is more than its {layers} layers"
     else:
         return
     raise InputError(f"--from {settings.from_model}: {wrong}")
 
 
-def has_new_head(first: AnyConfig, task: Task, config: LinformerConfig) -> bool:
+def has_new_head(first: AnyConfig | PreTrainedConfig, task: Task, config: AnyConfig) -> bool:
     """Whether the model of another configuration becomes a classifier whose head knows nothing yet."""
     is_classifier = issubclass(task.model_class, LinformerForSequenceClassification)
     return is_classifier and not _has_same_head(first, task.model_class, config)
 
 
-def _has_same_head(first: AnyConfig, model_class: type[LinformerPreTrainedModel], config: LinformerConfig) -> bool:
+def _has_same_head(
+    first: AnyConfig | PreTrainedConfig, model_class: type[LinformerPreTrainedModel], config: AnyConfig
+) -> bool:
     """Whether the head of a model, by its configuration, answers what that of another is to learn.
 
     A regression's head predicts in the unit of its own documents, so that is not what others want of it.
@@ -144,13 +173,17 @@ def _carry_over(source: LinformerPreTrainedModel, model: LinformerPreTrainedMode
                     weights[name][: len(weight)] = weight
 
 
-def _freeze_lowest(model: LinformerPreTrainedModel, number: int) -> None:
+def _freeze_lowest(model: AnyModel, number: int) -> None:
     """Keep the embeddings and the lowest layers, with what these share with others, as they are.
 
     No gradient goes below them, and so a step saves their backward pass too.
     """
-    backbone = cast(LinformerModel, model.base_model)
-    for kept in (backbone.embeddings, *backbone.encoder.layers[:number]):
+    backbone: Any = model.base_model
+    body = backbone.body if isinstance(backbone, EncoderBackbone) else backbone
+    if isinstance(body, LinearEncoder):
+        freeze_lowest(body, list(body.config.attentions), number)
+        return
+    for kept in (body.embeddings, *body.encoder.layers[:number]):
         kept.requires_grad_(False)
 
 

@@ -32,10 +32,10 @@ OF_TASKS = {  # options that only some tasks have
 }
 # Options that full attention does not have.
 OF_LINFORMER = ("window", *OF_SLOTS, "exact_first", "exact_last", "context_parallel")
+OF_ENCODERS = ("k", "window")  # also of an encoder of --from that is made linear here
 OF_NEW_MODELS = {
-    *OF_LINFORMER,
+    *(name for name in OF_LINFORMER if name not in OF_ENCODERS),
     "tokenizer",
-    "k",
     "attention",
     "activation_memory",
     "chunk_size",

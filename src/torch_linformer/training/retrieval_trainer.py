@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from torch_linformer.opening import processes
 from torch_linformer.tasks.retrieval import SCALE, Retrieval
-from torch_linformer.tasks.task import Task
 from torch_linformer.training.document_trainer import DocumentTrainer
 
 Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
@@ -77,11 +76,6 @@ def _again_for_gradients(embed: Embed) -> Embed:
     learning = torch.zeros((), requires_grad=True)
     as_in_training = torch.enable_grad()(lambda ids, mask, _: embed(ids, mask))
     return lambda ids, mask: cast(Tensor, checkpoint(as_in_training, ids, mask, learning, use_reentrant=True))
-
-
-def trainer_for(task: Task) -> type[DocumentTrainer]:
-    """The Trainer that learns a task."""
-    return RetrievalTrainer if isinstance(task, Retrieval) else DocumentTrainer
 
 
 class RetrievalTrainer(DocumentTrainer):

@@ -11,9 +11,8 @@ from transformers import PreTrainedTokenizerFast
 import torch_linformer
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts, package_versions
-from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening.checkpoints import Spent
-from torch_linformer.opening.model_folder import reader_config
+from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.run_folder import write_columns, write_model
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
 from torch_linformer.reporting.files import write_json, write_text
@@ -27,6 +26,7 @@ from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
+from torch_linformer.training.describing import opener_of, own_fields
 from torch_linformer.training.option_effects import OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
@@ -46,7 +46,7 @@ class Outcome:
     settings: TrainSettings
     command: str
     splits: Splits
-    model: LinformerPreTrainedModel
+    model: AnyModel
     tokenizer: PreTrainedTokenizerFast
     task: Task
     scores: dict[str, Any]
@@ -62,7 +62,7 @@ class Outcome:
     @property
     def full_attention(self) -> bool:
         """Whether the model is the twin; with ``--from`` it is the first model that says so."""
-        return reader_config(self.model.config).attention == "full"
+        return own_fields(self.model.config).attention == "full"
 
     @property
     def method(self) -> str:
@@ -261,7 +261,7 @@ def _labels(outcome: Outcome) -> list[Section]:
 
 def _settings(outcome: Outcome) -> dict[str, object]:
     given = {name: value for name, value in asdict(outcome.settings).items() if outcome.settings.applies(name)}
-    config = reader_config(outcome.model.config)
+    config = own_fields(outcome.model.config)
     found = {"K": str(config.k), "device": outcome.device, "precision": outcome.precision}
     if config.problem_type == "multi_label_classification":
         found["labels predicted above"] = f"{config.threshold:.3g}"
@@ -283,7 +283,7 @@ def _model_card(outcome: Outcome) -> str:
         version=torch_linformer.__version__,
         title=name_in_title(outcome.settings.data),
         task=outcome.task,
-        attention=reader_config(outcome.model.config).attention,
+        attention=own_fields(outcome.model.config).attention,
         parameters=format_count(outcome.model.num_parameters()),
         length=format_count(outcome.settings.length),
         command=outcome.command or "torch_linformer",
@@ -291,5 +291,5 @@ def _model_card(outcome: Outcome) -> str:
         scores=markdown_table(scores.columns, scores.rows),
         verdict=outcome.verdict,
         warnings=outcome.splits.warnings,
-        model_class=type(outcome.model).__name__,
+        opener=opener_of(outcome.model),
     )

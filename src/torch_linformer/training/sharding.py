@@ -11,14 +11,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
-from torch_linformer.models import LinformerPreTrainedModel
+from torch_linformer.encoders.encoder_context import EncoderContext
 
 
 @torch.no_grad()
-def shard(model: LinformerPreTrainedModel, device: torch.device) -> nn.Module:
+def shard(model: PreTrainedModel, device: torch.device) -> nn.Module:
     """A copy of the main process's ``model`` on ``device``, in pieces; the model itself is left whole on the CPU.
 
     A layer is a unit: its weights are whole only while it computes. What several layers share, embeddings and heads are
@@ -33,12 +33,33 @@ def shard(model: LinformerPreTrainedModel, device: torch.device) -> nn.Module:
         if isinstance(config := getattr(module, "config", None), PretrainedConfig):
             config.use_cache = False  # which a decoder fills before its layers run: their weights are in pieces then
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for layer in [module for module in pieces.modules() if type(module).__name__ in model._no_split_modules]:
+    for context in [module for module in pieces.modules() if isinstance(module, EncoderContext)]:
+        context.register_forward_hook(_use_all_weights)
+    for layer in layers_of(pieces):
         fully_shard(layer, mesh=mesh)
     fully_shard(pieces, mesh=mesh)
     # Which makes a class of its own, and by its class transformers knows what `output_hidden_states` records.
     dict.__setitem__(_CAN_RECORD_REGISTRY, str(type(pieces)), model._can_record_outputs)
     return pieces
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """The layers of a model: what its outermost lists of modules hold.
+
+    The names that transformers does not split have embeddings among them, whose weights a head may share.
+    """
+    if isinstance(model, nn.ModuleList):
+        return list(model)
+    return [layer for child in model.children() for layer in layers_of(child)]
+
+
+def _use_all_weights(context: nn.Module, inputs: Any, attended: Any) -> Any:
+    """Give a gradient, if only zeros, to slots that no row of this process needed: those of others may have.
+
+    Gradients are put together in one piece, which must be equally long in all processes.
+    """
+    output, weights = attended
+    return output + 0.0 * sum(weight.sum() for weight in context.parameters()), weights
 
 
 @torch.no_grad()

@@ -2,24 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from torch_linformer import models
+from torch_linformer.encoders.classes import linear_or_original
 from torch_linformer.measuring.workers import StepRequest, measure_in_turn
 from torch_linformer.models import LinformerConfig, LinformerSeq2SeqConfig
+from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.configuration import with_changes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import MISSING, format_comparison, format_count
 from torch_linformer.tasks.masking import MASK_SHARE
 from torch_linformer.tasks.task import IGNORED
 
+LINEAR = "linear encoder"
+
 
 @dataclass(frozen=True)
 class ModelStep:
-    """A step to measure: a model, a batch of full length, a device and a precision; without training a forward pass."""
+    """A step to measure: a model, a batch of full length, a device and a precision; without training a forward pass.
+
+    ``model_class`` is one of this package, or ``LINEAR`` for the encoder of transformers that ``config`` names.
+    """
 
     model_class: str
     config: dict[str, Any]
@@ -101,12 +108,21 @@ def build_step(**fields: Any) -> Callable[[], None]:
 
 def _with_full_attention(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with full attention, in both parts of an encoder-decoder."""
+    if "encoder_class" in config:
+        return {**config, "linformer": None}
+    if config.get("backbone_config"):
+        return with_ordinary_attention(config)
     if "encoder" in config:
         return {**config, **{side: _with_full_attention(config[side]) for side in ("encoder", "decoder")}}
     return with_changes(config, {"attention": "full"})
 
 
 def _build(step: ModelStep) -> tuple[nn.Module, dict[str, Any]]:
+    if step.model_class == LINEAR:
+        encoder = linear_or_original(step.config)
+        cast(nn.Module, encoder).to(step.device).train(step.training)
+        ids = torch.full((step.batch_size, step.length), encoder.config.vocab_size - 1, device=step.device)
+        return cast(nn.Module, encoder), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     seq2seq = "encoder" in step.config
     config: Any = (LinformerSeq2SeqConfig if seq2seq else LinformerConfig)(**step.config)
     reader = config.encoder if seq2seq else config

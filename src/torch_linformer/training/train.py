@@ -7,6 +7,7 @@ from typing import Any, cast
 import transformers
 
 from torch_linformer.data.reading.sources import find_source
+from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
     LinformerConfig,
@@ -14,10 +15,11 @@ from torch_linformer.models import (
     LinformerPreTrainedModel,
     LinformerSeq2SeqConfig,
 )
+from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
-from torch_linformer.opening.model_folder import load_config, reader_config
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count
 from torch_linformer.tasks.retrieval import Retrieval
@@ -26,6 +28,7 @@ from torch_linformer.tasks.whole_documents import MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
+from torch_linformer.training.first_model import first_config, length_read
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
 from torch_linformer.training.initial_model import (
@@ -36,12 +39,13 @@ from torch_linformer.training.initial_model import (
 )
 from torch_linformer.training.lexical import add_lexical_head, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
+from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
-from torch_linformer.training.retrieval_trainer import RetrievalTrainer, trainer_for
+from torch_linformer.training.retrieval_trainer import RetrievalTrainer
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
-from torch_linformer.training.step_costs import ModelStep, measure_beside_full_attention
+from torch_linformer.training.step_costs import LINEAR, ModelStep, measure_beside_full_attention
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
@@ -100,10 +104,10 @@ def _trained(
     if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
         settings = dataclasses.replace(settings, probe=False)
     data = processes.on_main(lambda: prepare(settings, _splits(settings, run, output, checkpoint), checkpoint, screen))
-    model = build_model(settings, data.task, data.tokenizer, data.splits)
+    model = build_model(settings, data.task, data.tokenizer, data.splits, screen.say)
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
-        add_latent_semantics(model, data.train.windows, settings)
+        add_latent_semantics(cast(LinformerPreTrainedModel, model), data.train.windows, settings)
     describe_model(model, settings, device, precision, screen)
     if settings.compile:
         screen.say(compile_backbone(model, device, training=True))
@@ -133,9 +137,9 @@ def _trained(
     measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
     if any(measured.values()):
         screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
-    step = ModelStep(
-        type(model).__name__, model.config.to_diff_dict(), settings.batch_size, settings.length, device, precision
-    )
+    kind = LINEAR if isinstance(model, LinearEncoder) else type(model).__name__
+    config = model.config.to_dict() if kind == LINEAR else model.config.to_diff_dict()
+    step = ModelStep(kind, config, settings.batch_size, settings.length, device, precision)
     return Outcome(
         settings=settings,
         command=command,
@@ -162,9 +166,11 @@ def _splits(settings: TrainSettings, run: dict[str, Any], output: Path, checkpoi
     return splits
 
 
-def _has_new_head(settings: TrainSettings, task: Task, model: LinformerPreTrainedModel) -> bool:
+def _has_new_head(settings: TrainSettings, task: Task, model: AnyModel) -> bool:
     """Whether another model has become a classifier whose head knows nothing yet."""
-    return settings.from_model is not None and has_new_head(load_config(settings.from_model), task, model.config)
+    return settings.from_model is not None and has_new_head(
+        first_config(settings.from_model), task, cast(LinformerConfig, model.config)
+    )
 
 
 def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:
@@ -199,21 +205,20 @@ def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
     """The settings completed by the model that the training begins with, if any."""
     if settings.from_model is None:
         return settings
-    first = load_config(settings.from_model)
+    first = first_config(settings.from_model)
     check_first_model(settings, first)
-    config = reader_config(first)
     if isinstance(first, LinformerSeq2SeqConfig) and settings.max_target_length is None:
         longest = cast(LinformerConfig, first.decoder).max_position_embeddings
         settings = dataclasses.replace(settings, max_target_length=longest)
-    settings = dataclasses.replace(settings, max_length=settings.max_length or config.max_position_embeddings)
+    settings = dataclasses.replace(settings, max_length=settings.max_length or length_read(first))
     if settings.learning_rate is not None or settings.freeze:
         return settings
-    peak_rate = FINE_TUNING * size_of_width(config.hidden_size).learning_rate
+    peak_rate = FINE_TUNING * size_of_width(reader_config(cast(AnyConfig, first)).hidden_size).learning_rate
     return dataclasses.replace(settings, learning_rate=peak_rate)
 
 
 def _trainer(
-    settings: TrainSettings, output: Path, data: Prepared, model: LinformerPreTrainedModel, device: str, precision: str
+    settings: TrainSettings, output: Path, data: Prepared, model: AnyModel, device: str, precision: str
 ) -> DocumentTrainer:
     task, rows = data.task, data.task.training_rows(data.train)
     arguments = run_arguments(
@@ -230,7 +235,10 @@ def _trainer(
         weight_decay=0.05,
         label_smoothing_factor=settings.label_smoothing,
     )
-    return trainer_for(task)(
+    # Slots of an encoder that reads all rows of a batch exactly, and the pooler of one that makes vectors.
+    of_encoder = isinstance(model, LinearEncoder) or isinstance(model.base_model, EncoderBackbone)
+    arguments.ddp_find_unused_parameters = of_encoder
+    return trainer_for(task, model)(
         model=model,
         args=arguments,
         task=task,

@@ -39,7 +39,10 @@ class TrainSettings(DataSettings):
     """Everything that decides how a run goes. The help texts are those of ``linformer train --help``."""
 
     task: str = option("classify", "what to learn", TASKS)
-    from_model: str | None = option(None, "folder of a trained model to begin with: its size, slots and tokenizer")
+    from_model: str | None = option(
+        None,
+        "folder of a model to begin with: its size, slots and tokenizer; or an encoder of transformers, made linear",
+    )
     freeze: bool = option(
         False, "keep the weights of --from, read each document once, and fit a head to that: much faster on a CPU"
     )
@@ -64,7 +67,9 @@ class TrainSettings(DataSettings):
         "[min(256, max-length/4); clm 64]",
     )
     window: int | None = option(
-        None, "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  [clm: 64]"
+        None,
+        "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  "
+        "[clm: 64; an encoder of --from: 128]",
     )
     exact_first: int = option(0, "first tokens of a document that all others see themselves")
     exact_last: int = option(0, "last tokens likewise")
@@ -138,6 +143,8 @@ class TrainSettings(DataSettings):
         for name, not_given in usual.items():
             if getattr(self, name) != not_given and (name, getattr(self, name)) != ("lexical", "none"):
                 self._check_effect(name)
+        if self.from_model and self.k is not None and not self.k.isdecimal():
+            raise InputError(f"--k must be one number for an encoder of --from, got {self.k!r}")
         if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
             # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
             object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
@@ -249,7 +256,7 @@ class TrainSettings(DataSettings):
         """K of the model: one number, or one a layer."""
         # A decoder reads what an encoder wrote through slots.
         layers, least = SIZES[self.size].layers, 0 if self.local_window and self.task != "seq2seq" else 1
-        if self.k is None or self.attention == "full":
+        if self.k is None or self.attention == "full" or self.from_model:
             return min(64 if self.task == "clm" else 256, self.length // 4)
         try:
             numbers = [int(part) for part in str(self.k).split(",")]

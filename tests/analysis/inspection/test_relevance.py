@@ -12,6 +12,11 @@ IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 
 
+def embeddings_of(model):
+    """What the first layer reads, and the part of it that is of words."""
+    return model.linformer.embeddings, model.get_input_embeddings()
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -24,9 +29,7 @@ OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])
 )
 def test_they_add_up(build, fields):
     model = build(**fields)
-    found = integrated_gradients(
-        lambda: model(IDS).logits[0, [3, 1]], model.linformer.embeddings, IDS, OF_TEXT, steps=64
-    )
+    found = integrated_gradients(lambda: model(IDS).logits[0, [3, 1]], *embeddings_of(model), OF_TEXT, steps=64)
     assert found.values.shape == (2, 7)
     torch.testing.assert_close(found.scores, model(IDS).logits[0, [3, 1]].detach())
     torch.testing.assert_close(found.values.sum(-1), found.scores - found.blank_scores, rtol=1e-4, atol=1e-4)
@@ -37,7 +40,7 @@ def test_blank_words_leave_positions_and_special_tokens(build):
     model = build()
     words = model.get_input_embeddings()(IDS).detach()
     words[0, 1:6] = 0
-    found = integrated_gradients(lambda: model(IDS).logits[0], model.linformer.embeddings, IDS, OF_TEXT, steps=2)
+    found = integrated_gradients(lambda: model(IDS).logits[0], *embeddings_of(model), OF_TEXT, steps=2)
     torch.testing.assert_close(found.blank_scores, model(inputs_embeds=words).logits[0].detach())
     assert not found.values[:, [0, 6]].any()
     assert found.values[:, 1:6].all()
@@ -47,7 +50,7 @@ def test_a_linear_score_needs_one_step(build):
     embeddings = build().linformer.embeddings
     weight = torch.randn(7, 12, dtype=torch.float64)
     score = lambda: (embeddings(IDS, None, None, None) * weight).sum()[None]  # noqa: E731
-    found = integrated_gradients(score, embeddings, IDS, OF_TEXT, steps=1)
+    found = integrated_gradients(score, embeddings, embeddings.word_embeddings, OF_TEXT, steps=1)
     with torch.no_grad():
         blank = embeddings.word_embeddings(IDS).masked_fill(OF_TEXT[..., None], 0.0)
         difference = embeddings(IDS, None, None, None) - embeddings(None, blank, None, None)
@@ -57,7 +60,7 @@ def test_a_linear_score_needs_one_step(build):
 def test_the_model_is_left_as_it_was(build):
     model = build()
     before = model(IDS).logits
-    integrated_gradients(lambda: model(IDS).logits[0], model.linformer.embeddings, IDS, OF_TEXT, steps=1)
+    integrated_gradients(lambda: model(IDS).logits[0], *embeddings_of(model), OF_TEXT, steps=1)
     assert torch.equal(model(IDS).logits, before)
     assert all(parameter.grad is None for parameter in model.parameters())
 

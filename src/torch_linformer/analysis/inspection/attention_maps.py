@@ -147,20 +147,44 @@ def _look(
     attention: Attention, x: Tensor, weights: Tensor, backbone: LinformerModel, made: dict[object, Tensor]
 ) -> LayerAttention:
     """What an attention did, that read ``x`` ``(1, N, C)`` and had these ``weights`` ``(H, N, S)``."""
-    context, proj_k, proj_v = attention.context, None, None
+    context = attention.context
     if not isinstance(context, SlotContext):
         none = torch.zeros(0, dtype=torch.long)
         return LayerAttention(weights=weights.cpu(), proj_k=None, proj_v=None, exact=none, reach=None, num_slots=0)
+    inputs = Pair(x, x)
+    heads = attention.head_maps.heads(inputs) if context.k else inputs
+    return layer_with_slots(context, x, (inputs, heads), weights, made, backbone.encoder.shared_projection)
+
+
+def layer_with_slots(
+    context: SlotContext,
+    like: Tensor,
+    read: tuple[Pair, Pair],
+    weights: Tensor,
+    made: dict[object, Tensor],
+    shared: SequenceMap | None = None,
+) -> LayerAttention:
+    """What a context did in one document.
+
+    Args:
+        context: of a layer.
+        like: a sequence ``(1, N, ·)`` of the document.
+        read: inputs and heads of its keys and values; a context without slots looks at neither.
+        weights: ``(H, N, S)``.
+        made: the matrices that no input changes, of the layers before; it is added to.
+        shared: the map of a context without its own.
+    """
+    proj_k, proj_v = None, None
     if context.k:
-        maps, inputs = context.maps(backbone.encoder.shared_projection), Pair(x, x)
-        scored = maps.scored(inputs, attention.head_maps.heads(inputs))
+        maps = context.maps(shared)
+        scored = maps.scored(*read)
         proj_k = _matrix_of_heads(maps.key, scored.key, weights, made)
         proj_v = proj_k if maps.is_one else _matrix_of_heads(maps.value, scored.value, weights, made)
     return LayerAttention(
         weights=weights.cpu(),
         proj_k=proj_k,
         proj_v=proj_v,
-        exact=find_exact_tokens(x, None, context.exact_first, context.exact_last).positions[0].cpu(),
+        exact=find_exact_tokens(like, None, context.exact_first, context.exact_last).positions[0].cpu(),
         reach=None if context.window is None else context.window // 2,
         num_slots=context.k,
     )

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
+from torch_linformer.analysis.inspection.encoder_maps import attention_of_encoder
 from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
-from torch_linformer.models import (
-    LinformerConfig,
-    LinformerForConditionalGeneration,
-    LinformerForSequenceClassification,
-    LinformerModel,
-    LinformerPreTrainedModel,
-)
+from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
+from torch_linformer.encoders.heads import head_of
+from torch_linformer.models import LinformerConfig, LinformerForConditionalGeneration, LinformerModel
+from torch_linformer.models.encoder_backbone import EncoderBackbone
+from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config
 
 MOST_ANSWERS = 3  # labels whose tokens are looked for, the likeliest first
 
@@ -49,20 +48,34 @@ class Inspection:
         layers: the attention of the chosen layers, by their number from 0.
         answer: of a model that classifies documents; None for others.
         lexical: whether the model has a lexical head, in whose features the tokens have shares too.
+        exact_below: tokens of the longest text that the model reads by ordinary attention, where this text has no more;
+            ``layers`` are those of slots all the same. 0 where the model reads it as the layers show.
     """
 
     text: str
     tokens: list[str]
     spans: list[tuple[int, int]]
     num_tokens: int
-    config: LinformerConfig
+    config: LinformerConfig | LinearConfig
     layers: dict[int, LayerAttention]
     answer: Answer | None
     lexical: bool
+    exact_below: int = 0
+
+    @property
+    def chosen_by_input(self) -> bool:
+        """Whether the slots of another text are others."""
+        config = self.config.linear_options if isinstance(self.config, LinearConfig) else self.config
+        return config.projection == "dynamic"
+
+    @property
+    def has_slot_bias(self) -> bool:
+        """Whether a slot adds something that comes from no token."""
+        return isinstance(self.config, LinformerConfig) and self.config.slot_bias
 
 
 def inspect_text(
-    model: LinformerPreTrainedModel,
+    model: AnyModel,
     tokenizer: PreTrainedTokenizerFast,
     text: str,
     *,
@@ -73,7 +86,7 @@ def inspect_text(
     """Run a model on a document and keep what its attention did.
 
     Any model of this package that reads whole documents will do, the full-attention twin and the encoder of an
-    encoder-decoder included.
+    encoder-decoder included, and any linear encoder of transformers, with or without a head.
 
     Args:
         model: a trained model.
@@ -88,21 +101,22 @@ def inspect_text(
             more tokens than the model reads.
     """
     backbone = _reader(model)
-    config = backbone.config
+    config = reader_config(model.config)
     chosen = _check_layers(layers, config.num_hidden_layers)
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # no tokenizer takes a lone surrogate
-    encoding = _encode(tokenizer, text, config.max_position_embeddings, cut)
+    encoding = _encode(tokenizer, text, read_length(config), cut)
     names = ("input_ids", "special_tokens_mask")
     input_ids, special = (torch.tensor([encoding[name]], device=backbone.device) for name in names)
     training = model.training
     cast(nn.Module, model).eval()
     try:
         on_progress("attention")
-        found = attention_of_layers(backbone, input_ids, chosen)
+        is_ours = isinstance(backbone, LinformerModel)
+        found = (attention_of_layers if is_ours else attention_of_encoder)(backbone, input_ids, chosen)
         answer = None
-        if isinstance(model, LinformerForSequenceClassification):
+        if head_of(model) == "rows":
             on_progress("which tokens the answer draws on")
-            answer = _answer(model, input_ids, special == 0)
+            answer = _answer(model, backbone, input_ids, special == 0)
     finally:
         model.train(training)
     return Inspection(
@@ -114,11 +128,24 @@ def inspect_text(
         layers=found,
         answer=answer,
         lexical=getattr(model, "lexical", None) is not None,
+        exact_below=_exact_below(config, len(encoding["input_ids"])),
     )
 
 
-def _reader(model: LinformerPreTrainedModel) -> LinformerModel:
-    backbone = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+def _exact_below(config: Any, length: int) -> int:
+    """Tokens that an encoder reads exactly, where ``length`` is not more; 0 for what reads all texts alike."""
+    config = getattr(config, "backbone_config", None) or config
+    exact = config.linear_options.longest_exact if isinstance(config, LinearConfig) else 0
+    return exact if length <= exact else 0
+
+
+def _reader(model: AnyModel) -> Any:
+    """The model below any head, one of ours or a linear encoder of transformers."""
+    backbone: Any = model.encoder if isinstance(model, LinformerForConditionalGeneration) else model.base_model
+    if isinstance(backbone, EncoderBackbone):
+        backbone = model = backbone.body
+    if isinstance(model, LinearEncoder):
+        return backbone
     if not isinstance(backbone, LinformerModel):
         raise ValueError(
             f"a {type(model).__name__} has no Linformer attention to look into; import or train a Linformer"
@@ -160,10 +187,10 @@ def _encode(tokenizer: PreTrainedTokenizerFast, text: str, max_len: int, cut: bo
     return {**encoding, "num_tokens": count}
 
 
-def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_text: Tensor) -> Answer:
-    config = model.config
+def _answer(model: Any, backbone: Any, input_ids: Tensor, of_text: Tensor) -> Answer:
+    config, lexical = model.config, getattr(model, "lexical", None)
     with torch.no_grad():
-        logits = model(input_ids).logits[0]
+        logits = model(input_ids=input_ids).logits[0]
     names = config.label_names
     if config.problem_type == "regression" or len(names) == 1:
         best, probabilities = torch.arange(len(names)), None
@@ -172,11 +199,13 @@ def _answer(model: LinformerForSequenceClassification, input_ids: Tensor, of_tex
         shares = logits.sigmoid() if several else logits.softmax(dim=-1)
         best = shares.argsort(descending=True)[:MOST_ANSWERS]
         probabilities = shares[best].tolist()
+    words = backbone.get_input_embeddings()
+    embeddings = getattr(backbone, "embeddings", words)  # with positions and a norm, where these are there
     relevance = integrated_gradients(
-        lambda: cast(Tensor, model(input_ids).logits[0, best]), model.linformer.embeddings, input_ids, of_text
+        lambda: cast(Tensor, model(input_ids=input_ids).logits[0, best]), embeddings, words, of_text
     )
-    if model.lexical is not None:  # which reads ids, not embeddings
-        shares = lexical_shares(model.lexical, input_ids)[best.cpu()].to(relevance.values)
+    if lexical is not None:  # which reads ids, not embeddings
+        shares = lexical_shares(lexical, input_ids)[best.cpu()].to(relevance.values)
         without = relevance.blank_scores - shares.sum(dim=-1)
         relevance = replace(relevance, values=relevance.values + shares, blank_scores=without)
     return Answer(labels=[names[number] for number in best.tolist()], probabilities=probabilities, relevance=relevance)

@@ -4,18 +4,19 @@ import base64
 import hashlib
 import importlib.util
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import resources
 from os import PathLike
 from typing import Any
 
 import torch_linformer
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention
 from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
 from torch_linformer.analysis.inspection.page_arrays import MOST_BYTES, pack_layers
 from torch_linformer.analysis.inspection.passages import cut_into_passages, ranked_passages, shown_passage
 from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
 from torch_linformer.analysis.inspection.relevance import STEPS
-from torch_linformer.models import LinformerConfig
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.html import POLICY, render_html
@@ -71,7 +72,7 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
         ordinary=all(layer.is_ordinary for layer in layers),
         slots=slots,
         all_slots=all_slots,
-        attended=_attended(inspection.config, slots > 0),
+        attended=_attended(layers),
         same=all(layer.proj_k is layer.proj_v for layer in layers),
         labels=[headline.name for headline in headlines],
         steps=STEPS,
@@ -129,11 +130,14 @@ def _figures(inspection: Inspection) -> dict[str, Any]:
     return figures
 
 
-def _attended(config: LinformerConfig, slots: bool) -> list[str]:
-    """What a token attends to, in the order of the weights."""
-    has_exact = bool(config.exact_first or config.exact_last)
-    parts = {"the slots": slots, "the exact tokens": has_exact, "the positions of the local window": config.window}
-    return [name for name, there in parts.items() if there]
+def _attended(layers: Iterable[LayerAttention]) -> list[str]:
+    """What a token attends to in some of the layers, in the order of the weights."""
+    parts = {
+        "the slots": any(layer.num_slots for layer in layers),
+        "the exact tokens": any(len(layer.exact) for layer in layers),
+        "the positions of the local window": any(layer.reach is not None for layer in layers),
+    }
+    return [name for name, is_attended in parts.items() if is_attended]
 
 
 def _lead(inspection: Inspection, source: str) -> str:
@@ -143,7 +147,17 @@ def _lead(inspection: Inspection, source: str) -> str:
     if inspection.num_tokens > length:
         read = f"The first {format_count(length)} of the {format_count(inspection.num_tokens)} tokens of {source}"
     depth = f"{config.num_hidden_layers} layer{'s' if config.num_hidden_layers > 1 else ''}"
-    return f"{read}, read by {depth} of {config.num_attention_heads} heads: {attention_of(config)}."
+    lead = f"{read}, read by {depth} of {config.num_attention_heads} heads: {attention_of(config)}."
+    return f"{lead} {_read_exactly(inspection)}" if inspection.exact_below else lead
+
+
+def _read_exactly(inspection: Inspection) -> str:
+    """What the maps show of a text for which the model needs no slots."""
+    shown = (
+        f"The model reads texts of at most {format_count(inspection.exact_below)} tokens by ordinary attention, and "
+        "this is one: the maps show how it would read the text by slots (exact_below=0)"
+    )
+    return f"{shown}; the answer is the model's own." if inspection.answer else f"{shown}."
 
 
 def _headlines(answer: Answer | None) -> list[Headline]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.lexical_features import NOTHING
 from torch_linformer.models.lexical_head import LexicalHead
 
@@ -32,7 +31,7 @@ class Relevance:
 
 
 def integrated_gradients(
-    score: Callable[[], Tensor], embeddings: LinformerEmbeddings, input_ids: Tensor, blank: Tensor, steps: int = STEPS
+    score: Callable[[], Tensor], embeddings: nn.Module, words: nn.Module, blank: Tensor, steps: int = STEPS
 ) -> Relevance:
     r"""Integrated gradients of A scores with respect to the embeddings of one document.
 
@@ -43,22 +42,17 @@ def integrated_gradients(
     the values of a smooth f sum to f(x) − f(x').
 
     Args:
-        score: runs the model on ``input_ids`` and returns scores ``(A,)``.
-        embeddings: those of the model, which must be in eval mode.
-        input_ids: ``(1, N)``.
+        score: runs the model, in eval mode, on the document and returns scores ``(A,)``.
+        embeddings: the module of the model that makes what its first layer reads, ``(1, N, C)``.
+        words: its word embeddings; they may be all of it.
         blank: bool ``(1, N)``, True at the tokens of the text.
         steps: points of the quadrature, each a forward pass and A backward passes.
 
     Source: Sundararajan, Taly and Yan, arXiv 1703.01365, with layer normalization kept out of the path.
     """
-    with torch.no_grad():
-        words = embeddings.word_embeddings(input_ids)
-        whole = embeddings(None, words, None, None)
-        empty = embeddings(None, words.masked_fill(blank.unsqueeze(-1), 0.0), None, None)
-        with _embedded_as(embeddings, whole):
-            scores = score()
-        with _embedded_as(embeddings, empty):
-            blank_scores = score()
+    whole, scores = _read(score, embeddings)
+    with words.register_forward_hook(lambda module, inputs, output: output.masked_fill(blank.unsqueeze(-1), 0.0)):
+        empty, blank_scores = _read(score, embeddings)
     difference = whole - empty
     values = whole.new_zeros(len(scores), whole.shape[1])
     places, shares = np.polynomial.legendre.leggauss(steps)
@@ -96,6 +90,15 @@ def lexical_shares(head: LexicalHead, input_ids: Tensor) -> Tensor:
     shares.index_add_(0, torch.cat([places, places])[occurring], added)
     shares.index_add_(0, second, added[pairs])
     return shares.mT.cpu()
+
+
+@torch.enable_grad()  # as below: without gradients a model may read a document in chunks
+def _read(score: Callable[[], Tensor], embeddings: nn.Module) -> tuple[Tensor, Tensor]:
+    """What the first layer reads, and the scores."""
+    outputs: list[Tensor] = []
+    with embeddings.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
+        scores = score()
+    return outputs[0].detach(), scores.detach()
 
 
 def _embedded_as(embeddings: nn.Module, point: Tensor) -> RemovableHandle:

@@ -31,8 +31,9 @@ def measure_spectrum(
     and all errors measured on the second.
 
     Args:
-        model: an encoder or decoder of transformers, a full-attention twin, or a model of this package whose slots the
-            input chooses (its P is what its queries and keys give); on its device and in evaluation mode.
+        model: an encoder or decoder of transformers, a full-attention twin, or a linear encoder or a model of this
+            package whose slots the input chooses (its P is what its queries and keys give); on its device and in
+            evaluation mode.
         documents: ``(N,)`` token ids each, all of one length, without padding.
         exact_up_to: the longest N for which all N values are computed; beyond it the first ``rank``.
         rank: see ``exact_up_to``.

@@ -2,7 +2,7 @@
 
 Models of transformers call their attention through its ``AttentionInterface``, where a function of ours computes what
 eager attention computes. In models of this package, full-attention twins and those whose slots the input chooses, the
-inputs of :class:`Attention` are observed.
+inputs of :class:`Attention` are observed, and in linear encoders of transformers those of its contexts.
 """
 
 import math
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from torch_linformer.encoders.classes import LinearConfig
+from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.functional.attention.scores import bias_at
 from torch_linformer.functional.attention.softmax_parts import repeat_heads
 from torch_linformer.models import LinformerConfig
 from torch_linformer.nn.attention import Attention
@@ -34,8 +37,8 @@ class ObservedHead:
     """One head of one layer on one document, both counted from 0.
 
     Queries and keys are ``(N, D)``, values ``(N, Dv)``; ``weights`` is P, ``(N, N)``: softmax(scaling · Q Kᵀ + mask).
-    The mask is broadcast to ``(N, N)``, and None where every position sees all. ``own`` is the output ``(N, Dv)`` of a
-    model that attends to slots instead; None where P is what it attends with.
+    The mask, or a bias of distances, is broadcast to ``(N, N)``, and None where there is neither. ``own`` is the output
+    ``(N, Dv)`` of a model that attends to slots instead; None where P is what it attends with.
     """
 
     layer: int
@@ -87,6 +90,8 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
         ValueError: the model's attention cannot be read, or is not softmax(scaling · Q Kᵀ + mask) V.
     """
     kind = model.config.model_type
+    if isinstance(model.config, LinearConfig):
+        return  # it is only observed, as the next one is
     if isinstance(model.config, LinformerConfig):
         if model.config.attention != "full" and (model.config.projection != "dynamic" or model.config.causal):
             raise ValueError(
@@ -115,7 +120,11 @@ def check_readable(model: PreTrainedModel, input_ids: Tensor) -> None:
 def _observed(model: PreTrainedModel, session: _Session) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(_SESSION.reset, _SESSION.set(session))
-        if not isinstance(model.config, LinformerConfig):
+        if isinstance(model.config, LinearConfig):
+            for module in cast(nn.Module, model).modules():
+                if isinstance(module, EncoderContext):
+                    stack.enter_context(module.register_forward_hook(_look_at_context, with_kwargs=True))
+        elif not isinstance(model.config, LinformerConfig):
             stack.enter_context(_attention_set_to(model, _NAME))
         else:
             for module in cast(nn.Module, model).modules():
@@ -185,6 +194,29 @@ def _look_at_ours(attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
     for number, (query, key, value) in enumerate(zip(queries[0], keys[0], values[0], strict=True)):
         own = None if own_HND is None else own_HND[number]
         _show(session, number, query, key, value, scaling, mask, own)
+    session.layers += 1
+
+
+def _look_at_context(
+    context: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: tuple[Tensor, Any]
+) -> None:
+    """Show the heads of a linear encoder's attention, that was given them and has attended."""
+    assert isinstance(context, EncoderContext)
+    session, (query, key, value) = _SESSION.get(), args[:3]
+    heads, length = query.shape[1], query.shape[2]
+    distances = torch.arange(length, device=query.device) - torch.arange(length, device=query.device).unsqueeze(-1)
+    mask = None
+    if context.is_local:
+        mask = query.new_zeros(length, length).masked_fill(distances.abs() > context.reach, float("-inf"))
+    bias = kwargs["call"].distance_bias
+    keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
+    own_HND = None if length <= context.exact_below else output[0][0]
+    for number in range(heads):
+        if bias is not None:
+            mask = bias_at(bias[number : number + 1], distances)[0]
+        own = None if own_HND is None else own_HND[number]
+        head = query[0, number], keys[0, number], values[0, number]
+        _show(session, number, *head, 1 / math.sqrt(query.shape[-1]), mask, own)
     session.layers += 1
 
 

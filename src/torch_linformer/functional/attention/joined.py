@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_linformer.functional.attention.scores import bias_at
 from torch_linformer.functional.attention.softmax_parts import Slots, Window
 from torch_linformer.functional.attention.spans import SpanLayout, blocks_of, visible_positions
 from torch_linformer.functional.kernels.torch_private import flash_attention
@@ -37,15 +38,15 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> 
         for x in (window.keys, window.values)
     ]
     allowed = derive(as_mask(window.padding), _window_scores, layout, accurate, hidden)
+    window_bias = None if window.bias is None else bias_at(window.bias, layout.distances).to(accurate)
 
     def in_blocks(x_HNX: Tensor) -> Tensor:
         return x_HNX.view(x_HNX.shape[0], number, BLOCK, *x_HNX.shape[2:]).transpose(0, 1)
 
     for row, mask in enumerate(allowed.expand(len(query), -1, -1, -1)):  # the blocks of one row are views
         span_keys, span_values = (x[row].transpose(0, 1) for x in spans)
-        seen, window_sums = flash_attention(
-            in_blocks(query[row]), span_keys, span_values, mask=mask.unsqueeze(1), scale=scale
-        )
+        scores = mask.unsqueeze(1) if window_bias is None else mask.unsqueeze(1) + window_bias
+        seen, window_sums = flash_attention(in_blocks(query[row]), span_keys, span_values, mask=scores, scale=scale)
         share = torch.sigmoid(window_sums - in_blocks(slot_sums[row]))
         in_blocks(output[row]).lerp_(seen, share.unsqueeze(-1).to(seen.dtype))
     return output[:, :, :length]

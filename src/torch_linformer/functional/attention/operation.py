@@ -25,7 +25,8 @@ def slot_attention(
 
     .. math::
         \mathrm{out}_i = \mathrm{softmax}\big([q_i \bar K^\top / \sqrt D + b;\; q_i K_T^\top / \sqrt D;\;
-                         q_i K_{W_i}^\top / \sqrt D]\big)\, [\bar V;\; V_T;\; V_{W_i}], \quad
+                         q_i K_{W_i}^\top / \sqrt D + a_{W_i - \mathrm{offset} - i}]\big)\,
+        [\bar V;\; V_T;\; V_{W_i}], \quad
         W_i = \{j : |j - \mathrm{offset} - i| \le \mathrm{reach}\}
 
     A token that is in two of the parts counts twice: hide exact tokens from the window by its ``padding``. Time and
@@ -36,7 +37,7 @@ def slot_attention(
         slots: as :func:`segment_slots` and :func:`dynamic_slots` make them, or keys and values that
             :func:`project_sequence` has made, or those of all positions; b is their ``bias``.
         exact: tokens that every query sees themselves.
-        window: the positions of which each query sees those near it.
+        window: the positions of which each query sees those near it; a, of the distance, is its ``bias``.
         dropout_p: probability of dropping an attention weight; as in SDPA it applies whenever it is above 0.
         scale: factor on the scores, ``1 / sqrt(D)`` by default.
         need_weights: also return the softmax before dropout.
@@ -64,6 +65,7 @@ def slot_attention(
         _check_part("window", query, window.keys, window.values, mask_of(window.padding))
         if window.reach < 0:
             raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
+        _check_window_bias(window, query.shape[1])
     elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
         raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
     if slots.bias is not None:
@@ -119,6 +121,14 @@ def _check_part(name: str, query: Tensor, keys: Tensor, values: Tensor, padding:
         raise ValueError(
             f"{name}.padding must be bool (B or 1, {keys.shape[2]}), True at what is hidden, got {padding.dtype} "
             f"{tuple(padding.shape)}"
+        )
+
+
+def _check_window_bias(window: Window, num_heads: int) -> None:
+    width = 2 * window.reach + 1
+    if window.bias is not None and window.bias.shape not in ((num_heads, width), (1, width)):
+        raise ValueError(
+            f"window.bias must be (H or 1, 2 reach + 1) = ({num_heads} or 1, {width}), got {tuple(window.bias.shape)}"
         )
 
 

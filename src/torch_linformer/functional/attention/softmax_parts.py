@@ -48,6 +48,7 @@ class Window(NamedTuple):
         reach: query i sees the positions at most so far from ``offset + i``.
         padding: bool ``(B or 1, M)``, True at positions that nobody sees, where keys and values are finite.
         offset: position of query 0.
+        bias: ``(H or 1, 2 reach + 1)``, added to the score of the position ``-reach`` … ``reach`` away from the query.
     """
 
     keys: Tensor
@@ -55,6 +56,7 @@ class Window(NamedTuple):
     reach: int
     padding: Mask | Tensor | None = None
     offset: int = 0
+    bias: Tensor | None = None
 
 
 def join(slots: Slots, exact: ExactTokens | None) -> Slots:

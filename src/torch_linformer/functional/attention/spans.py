@@ -108,6 +108,12 @@ class SpanLayout(NamedTuple):
         """Positions that the first query sees before key 0, and the last one after key M − 1."""
         return self.reach - self.offset, self.offset + self.queries + self.reach - self.keys
 
+    @property
+    def distances(self) -> Tensor:
+        """How far from each query of a block the positions of its span are, ``(c, s)``."""
+        positions = torch.arange(-self.reach, self.block + self.reach, device=self.device)
+        return positions - torch.arange(self.block, device=self.device).unsqueeze(-1)
+
 
 def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     """Which positions of its span each query of a block sees, bool ``(B or 1, n, c, s)``."""
@@ -115,6 +121,6 @@ def visible_positions(mask: Mask | None, layout: SpanLayout) -> Tensor:
     if not records_a_graph() and layout.queries == 0:
         return real.new_ones(1, 0, layout.block, layout.span)
     spans = F.pad(real, layout.sides).unfold(1, layout.span, layout.block)
-    if records_a_graph():  # of equal strides the longer dimension comes first, on which a graph must not depend
+    if records_a_graph():  # the layout of a view of overlapping spans depends on their number
         spans = spans.clone(memory_format=torch.contiguous_format)
     return spans.unsqueeze(2) & local_mask(layout.block, layout.reach, layout.reach, layout.device)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from torch_linformer.functional.attention.flex import attend_by_flex
 from torch_linformer.functional.attention.joined import attend_joined
-from torch_linformer.functional.attention.scores import additive_mask, bias_as_channel
+from torch_linformer.functional.attention.scores import additive_mask, bias_as_channel, bias_at
 from torch_linformer.functional.attention.softmax_parts import Slots, Window, for_heads, repeat_heads
 from torch_linformer.functional.attention.spans import (
     SpanLayout,
@@ -22,11 +22,8 @@ from torch_linformer.functional.attention.spans import (
 )
 from torch_linformer.functional.attention.window_implementations import WINDOWED_ATTENTION, Result
 from torch_linformer.functional.kernels.device_sizes import sizes_for
-from torch_linformer.functional.kernels.graph import records_a_graph
-from torch_linformer.functional.kernels.implementations import (
-    Name,
-    choose,
-)
+from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph
+from torch_linformer.functional.kernels.implementations import Name, choose
 from torch_linformer.functional.kernels.onednn import autocast_dtype
 from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
 
@@ -47,13 +44,10 @@ def attend_with_window(
     """
     num_heads, length, width = query.shape[1], query.shape[2], window.values.shape[-1]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    bias = slots.bias
-    result = Result(dropout_p, need_weights)
-    chosen = choose(
-        WINDOWED_ATTENTION, query, window.keys, window.values, slots.keys, slots.values, bias, result, impl=impl
-    )
+    tensors = window.keys, window.values, slots.keys, slots.values, slots.bias, window.bias
+    chosen = choose(WINDOWED_ATTENTION, query, *tensors, Result(dropout_p, need_weights), impl=impl)
     if chosen == "flex":
-        bias = None if bias is None else repeat_heads(bias, num_heads)
+        bias = None if slots.bias is None else repeat_heads(slots.bias, num_heads)
         return attend_by_flex(query, slots._replace(bias=bias), window, scale), None
     slots = for_heads(slots, num_heads)
     window = window._replace(keys=repeat_heads(window.keys, num_heads), values=repeat_heads(window.values, num_heads))
@@ -67,6 +61,8 @@ def attend_with_window(
         window = window._replace(keys=F.pad(window.keys, (0, 1)), values=F.pad(window.values, (0, 1)))
     blocks = _cut_into_blocks(query, window, slots)
     by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
+    if window.bias is not None and needs_graph(window.bias):
+        by_sdpa = False  # its mask would have a gradient, for which it keeps all scores beside copies of the slots
     outputs, weights = _attend_in_parts(blocks, slots, scale, dropout_p, by_sdpa, need_weights)
     output = first_positions(outputs.flatten(2, 3), length)[..., :width]
     weights = None if weights is None else first_positions(weights, length)
@@ -91,6 +87,7 @@ class _Blocks(NamedTuple):
         visible: bool ``(B or 1, n, c, s)``.
         window_mask: keeps what follows from it.
         layout: of the blocks.
+        bias: ``(H or 1, c, s)``, added to the scores of the spans, or None.
     """
 
     queries: Tensor
@@ -99,6 +96,7 @@ class _Blocks(NamedTuple):
     visible: Tensor
     window_mask: Mask | None
     layout: SpanLayout
+    bias: Tensor | None
 
 
 def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
@@ -113,7 +111,8 @@ def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
     keys, values = (local_pieces(x, block, layout.span, layout.sides) for x in (window.keys, window.values))
     mask, slot_mask = as_mask(window.padding), as_mask(slots.padding)
     visible = derive(mask, _visible_in_blocks, layout, slot_mask, slots.keys.shape[2] > 0)
-    return _Blocks(queries, keys, values, visible, mask, layout)
+    bias = None if window.bias is None else bias_at(window.bias, layout.distances)
+    return _Blocks(queries, keys, values, visible, mask, layout, bias)
 
 
 def _visible_in_blocks(mask: Mask | None, layout: SpanLayout, slot_mask: Mask | None, has_slots: bool) -> Tensor:
@@ -194,6 +193,8 @@ def _by_definition(blocks: _Blocks, slots: Slots, dropout_p: float, scale: float
         slot_scores_BHncK = slot_scores_BHncK + allowed
     scores_BHncs = queries_BHncD @ keys_BHnsD.transpose(-2, -1)
     scores_BHncs = scores_BHncs + additive_mask(blocks.visible.unsqueeze(1), scores_BHncs.dtype)
+    if blocks.bias is not None:
+        scores_BHncs = scores_BHncs + blocks.bias.unsqueeze(1).to(scores_BHncs.dtype)
     softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
     # Split, not sliced: the gradient of a slice is as long as the whole.
@@ -215,12 +216,14 @@ def _sdpa_arguments(blocks: _Blocks, slots: Slots) -> tuple[Tensor, Tensor, Tens
 
 
 def _added_to_scores(blocks: _Blocks, slots: Slots, is_whole: bool) -> Tensor:
-    """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, 1, c, K + s)``."""
+    """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, H or 1, c, K + s)``."""
     sizes = as_mask(slots.padding), slots.keys.shape[2], blocks.queries.shape[0], blocks.queries.dtype
     # Parts of it are made where they are needed: all at once they are larger than the caches.
     if is_whole and blocks.window_mask is not None:
-        return blocks.window_mask.derive(_allowed_in_blocks, blocks.layout, *sizes)
-    return _allowed(blocks.visible, *sizes)
+        mask = blocks.window_mask.derive(_allowed_in_blocks, blocks.layout, *sizes)
+    else:
+        mask = _allowed(blocks.visible, *sizes)
+    return mask if blocks.bias is None else mask + F.pad(blocks.bias.to(mask.dtype), (slots.keys.shape[2], 0))
 
 
 def _allowed(visible: Tensor, slot_mask: Mask | None, num_slots: int, rows: int, dtype: torch.dtype) -> Tensor:

@@ -22,8 +22,11 @@ class Result(NamedTuple):
 
 
 def _why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> str | None:
-    device, width, result = query.device.type, min(query.shape[-1], value.shape[-1]), call[-1]
+    device, width = query.device.type, min(query.shape[-1], value.shape[-1])
+    *_, window_bias, result = call
     assert isinstance(result, Result)
+    if window_bias is not None:
+        return "it adds no bias to the scores of a window"
     if result.need_weights:
         return "it returns no weights"
     if result.dropout_p > 0:
@@ -59,7 +62,8 @@ WINDOWED_ATTENTION = register(
         (
             Implementation(
                 "flex",
-                "cpu, cuda or xpu; no dropout, no weights, no trace, no torch.func; on a CPU no gradient",
+                "cpu, cuda or xpu; no bias of a window, no dropout, no weights, no trace, no torch.func; on a CPU no "
+                "gradient",
                 _why_not_flex,
                 lambda *call: False,  # nobody has measured it
                 measured=UNMEASURED,

@@ -20,9 +20,9 @@ def is_traced() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
-def serves_all_lengths() -> bool:
-    """Whether torch.export or torch.jit.trace records a graph: one for all lengths; torch.compile makes more."""
-    is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # since 2.7
+def serves_any_length() -> bool:
+    """Whether a graph is recorded that is not recorded again for other sizes: torch.export's, torch.jit.trace's."""
+    is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # since torch 2.7
     return is_traced() or bool(is_exporting())
 
 

@@ -49,12 +49,16 @@ class Call(NamedTuple):
         past: of a causal context: what it has read so far; the call brings it up to date.
         dropout_p: probability of dropping an attention weight.
         need_weights: also return the softmax before dropout.
+        distance_bias: ``(H or 1, 2 R + 1)``, added to the score of the token -R … R real tokens away from the query,
+            that of the ends to those farther away. Slots and exact tokens, which have no distance, get none: their own
+            share, the same for all of them, is to be subtracted from it, which no softmax notices.
     """
 
     start: int = 0
     past: Past | None = None
     dropout_p: float = 0.0
     need_weights: bool = False
+    distance_bias: Tensor | None = None
 
 
 CALL = Call()
@@ -78,6 +82,7 @@ class Context(nn.Module):
         causal: position t attends to nothing after t, calls can go on from a :class:`Past`, and there is nothing to
             compress.
         takes_pieces: rows may come in pieces, each in a process of its own (``torch_linformer.distributed``).
+        takes_distances: a call may have a ``distance_bias``.
         no_mask: why no mask of (query, key) pairs can be applied.
         window: tokens of the local window, None without one.
         rotary_dim: channels turned by position.
@@ -87,6 +92,7 @@ class Context(nn.Module):
     options: ClassVar[frozenset[str]]
     causal: ClassVar[bool] = False
     takes_pieces: ClassVar[bool] = False
+    takes_distances: ClassVar[bool] = False
     no_mask: ClassVar[str]
 
     def __init__(
@@ -161,16 +167,18 @@ class Context(nn.Module):
             query: ``(B, H, N, D)``.
             key: ``(B, Hkv, N, D)``; so is ``value``.
             key_padding_mask: bool ``(B, N)``, True at padding, on any side and between real tokens. What stands there
-                changes nothing. A :class:`Padding` keeps what several layers ask about the mask.
-            call: dropout, weights, and the past of a causal context.
+                changes nothing. A ``Padding`` keeps what several layers ask about the mask.
+            call: dropout, weights, a bias of distances, and the past of a causal context.
             shared_projection: the map to slots of a context without its own.
 
         Returns:
             Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` or None.
 
         Raises:
-            ValueError: for shapes that do not fit.
+            ValueError: for shapes that do not fit, or a bias of distances where none can be added.
         """
+        if call.distance_bias is not None and not self.takes_distances:
+            raise ValueError(f"{self.name} adds no distance_bias to its scores: leave it out of the call")
         if query.shape[2] != key.shape[2] or key.shape != value.shape or query.dim() != 4:
             shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
             raise ValueError(f"query, key and value must be (B, H, N, D) of one sequence, got {shapes}")

@@ -1,7 +1,8 @@
-"""The contexts of ordinary attention: every position, or every one up to the query's own."""
+"""The contexts of ordinary attention: every position, perhaps with a bias of distances, or those up to the query's."""
 
 from torch import Tensor
 
+from torch_linformer.functional.attention.distances import attend_by_distance
 from torch_linformer.functional.attention.operation import attend
 from torch_linformer.functional.attention.past import attend_to_past
 from torch_linformer.functional.attention.softmax_parts import Slots
@@ -25,6 +26,26 @@ class FullContext(Context):
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
         return attend(queries, read.slots, dropout_p=call.dropout_p, need_weights=call.need_weights)
+
+
+class FullContextOfDistances(FullContext):
+    """Every position of the keys, and a bias of their distance in real tokens: self-attention only."""
+
+    name = "full attention with a bias of distances"
+    takes_distances = True
+
+    @property
+    def is_ordered(self) -> bool:
+        return True
+
+    @property
+    def is_aligned(self) -> bool:
+        return True
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        if call.distance_bias is None:
+            return super().attend(queries, read, call)
+        return attend_by_distance(queries, read.slots, call.distance_bias, call.dropout_p, call.need_weights)
 
 
 class CausalFullContext(FullContext):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from torch_linformer.functional.attention.exact_tokens import ExactPlaces, check_exact_tokens, find_exact_tokens
 from torch_linformer.functional.attention.operation import attend
+from torch_linformer.functional.attention.scores import bias_at
 from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
 from torch_linformer.functional.masks import mask_of
 from torch_linformer.functional.padding import Padding, zero_padding
@@ -80,6 +81,7 @@ class SlotContext(Context):
 
     name = "slots of the whole sequence"
     takes_pieces = True
+    takes_distances = True
     options = frozenset(
         {"projection", "sharing", "length_scaling", "window", "slot_bias", "slot_mass", "exact_first", "exact_last"}
     )
@@ -208,6 +210,9 @@ class SlotContext(Context):
         window = read.window
         if window is not None and call.start > 0:
             window = _around(window, call.start, queries.shape[2])
+        if window is not None and call.distance_bias is not None:
+            distances = torch.arange(-window.reach, window.reach + 1, device=queries.device)
+            window = window._replace(bias=bias_at(call.distance_bias, distances.unsqueeze(0)).squeeze(1))
         output, weights = attend(
             queries,
             read.slots if self.slot_terms is None else self.slot_terms(read.slots),
@@ -257,10 +262,9 @@ def _around(window: Window, start: int, length: int) -> Window:
     position = window.offset + start
     first, last = max(0, position - window.reach), position + length + window.reach
     mask = mask_of(window.padding)
-    return Window(
-        window.keys[:, :, first:last],
-        window.values[:, :, first:last],
-        window.reach,
-        None if mask is None else mask[:, first:last],
-        position - first,
+    return window._replace(
+        keys=window.keys[:, :, first:last],
+        values=window.values[:, :, first:last],
+        padding=None if mask is None else mask[:, first:last],
+        offset=position - first,
     )

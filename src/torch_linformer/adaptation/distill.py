@@ -1,0 +1,130 @@
+"""A distillation from Python: a linear encoder learns from texts to do what its original does."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from datasets import Dataset
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.adaptation_report import show_adapted, write_adapted
+from torch_linformer.adaptation.adaptation_run import Adaptation
+from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, encoder_of, in_float32
+from torch_linformer.data.parts import parse_part, split_documents
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.heads import head_of
+from torch_linformer.errors import InputError, flag
+from torch_linformer.opening.devices import WEIGHTS
+from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.tasks.retrieval import POOLINGS
+from torch_linformer.training.training_screen import TrainingScreen
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+OF_LINEARIZE = ("k", "window", "max_length", "exact_first", "exact_last", "exact_below", "projection")
+OF_FILES = ("text_column", "label_column", "encoding", "delimiter", "quoting", "header", "text_folder")
+OF_THE_COMMAND = {
+    **dict.fromkeys(("data", *OF_FILES, "trust_remote_code"), "here the model and the texts are given"),
+    **dict.fromkeys(OF_LINEARIZE, "torch_linformer.linearize has decided it"),
+    "fsdp": "torchrun starts it in several processes",
+}
+SAME = ("hidden_size", "num_hidden_layers", "vocab_size")  # of teacher and student
+
+
+def distill(
+    model: Model,
+    teacher: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[str],
+    *,
+    pooling: str | None = None,
+    output: str | Path | None = None,
+    screen: TrainingScreen | None = None,
+    **options: Any,
+) -> Model:
+    r"""Train a linear encoder to do what its original does, as ``linformer adapt``.
+
+    .. math:: \frac{1}{L} \sum_l \frac{\overline{(h_l - t_l)^2}}{\mathrm{var}(t_l)} + 10\,(1 - \cos(e, e_t))
+
+    is minimized over the real tokens of the texts, with the hidden states h, t of every layer and the embeddings e of
+    the last one, and, where there is a head for masked words or labels, the divergence of its predictions. Texts longer
+    than the teacher reads are read by it as overlapping windows.
+
+    Args:
+        model: made by ``torch_linformer.linearize``; it is trained in place, in float32, and returned in
+            evaluation mode.
+        teacher: the original that it was made of; it is not changed.
+        tokenizer: its own.
+        texts: like those that it is to read, without labels.
+        pooling: what makes embeddings of hidden states: ``mean``, ``cls`` or ``max``; mean by default, and what a
+            classifier reads.
+        output: folder for the result, with ``adaptation.json`` and ``report.html``; None writes nothing.
+        screen: where progress is shown.
+        options: ``steps``, ``minutes``, ``batch_size``, ``learning_rate``, ``seed``, ``precision``, …, those of
+            ``linformer adapt`` with underscores; ``task`` is that of the head, ``test`` a fraction.
+
+    Raises:
+        InputError: for anything wrong with the models, the texts, the options or the folder.
+        TypeError: an unknown option.
+    """
+    if not isinstance(model, LinearEncoder):
+        raise InputError(f"{type(model).__name__} is not linear: torch_linformer.linearize makes it so")
+    for name, reason in OF_THE_COMMAND.items():
+        if name in options:
+            raise InputError(f"{flag(name)} has no place here: {reason}")
+    _check_teacher(model, teacher)
+    if pooling not in (None, *POOLINGS):
+        raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
+    linear = model.config.linear_options
+    settings = AdaptSettings(
+        data=f"{len(texts)} texts",
+        output=None if output is None else str(output),
+        **{name: getattr(linear, name) for name in OF_LINEARIZE if name != "window"},
+        window=linear.window or 0,
+        **options,
+    )
+    held_out = parse_part(str(settings.test))
+    if not isinstance(held_out, float):
+        raise InputError(f"test must be a fraction of the texts, got {settings.test!r}")
+    if output is not None:
+        check_free(Path(output))
+    name = teacher.name_or_path or type(teacher).__name__
+    original = encoder_of(in_float32(teacher), tokenizer, name, task=settings.task, pooling=pooling, seed=settings.seed)
+    _check_heads(model, original)
+    cast(nn.Module, model).to(WEIGHTS)
+    train, test = split_documents(Dataset.from_dict({"text": list(texts)}), held_out, settings.seed)
+    adaptation = Adaptation(original, train, test, settings, screen or TrainingScreen(), student=model)
+    with tempfile.TemporaryDirectory() as checkpoints:
+        spent = adaptation.distil(Path(checkpoints))
+    if output is not None:
+        outcome = adaptation.outcome(spent, "")
+        with new_folder(Path(output)) as folder:
+            write_adapted(outcome, folder)
+        show_adapted(outcome, Path(output), adaptation.screen)
+    cast(nn.Module, model).eval()
+    return model
+
+
+def _check_teacher(model: PreTrainedModel, teacher: PreTrainedModel) -> None:
+    """Raise ``InputError`` for a teacher whose hidden states are not those that the student is to have."""
+    if teacher is model:
+        raise InputError("the teacher is the student itself: take the model that torch_linformer.linearize was given")
+    for name in SAME:
+        own, wanted = (getattr(each.config, name, None) for each in (model, teacher))
+        if own != wanted:
+            raise InputError(
+                f"the teacher has {name} = {wanted} and the student {own}: the teacher is the model that "
+                "torch_linformer.linearize was given"
+            )
+
+
+def _check_heads(model: PreTrainedModel, original: PretrainedEncoder) -> None:
+    """Raise ``InputError`` where the student lacks the head whose predictions it is to learn."""
+    head, task = original.objective.head, original.objective.name
+    if head not in ("none", head_of(model)):
+        raise InputError(
+            f"the teacher has a head for {head} and {type(model).__name__} has none: linearize the teacher, or take "
+            f"task='embed' instead of {task!r}"
+        )

@@ -1,0 +1,100 @@
+"""What stands on an encoder of transformers: which head a model has, and its logits from given hidden states."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, cast
+
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from torch_linformer.encoders.classes import LinearEncoder, opened_by
+
+Head = Literal["masked words", "rows", "tokens", "answers", "choices", "none"]
+AUTO_OF_HEAD: dict[Head, Any] = {
+    "masked words": transformers.AutoModelForMaskedLM,
+    "rows": transformers.AutoModelForSequenceClassification,
+    "tokens": transformers.AutoModelForTokenClassification,
+    "answers": transformers.AutoModelForQuestionAnswering,
+    "choices": transformers.AutoModelForMultipleChoice,
+}
+
+
+def head_of(model: PreTrainedModel) -> Head:
+    """The head of a model of transformers, linear or not."""
+    original = type(model).__mro__[2] if isinstance(model, LinearEncoder) else type(model)
+    config_class = cast(Any, original).config_class
+    for head, auto in AUTO_OF_HEAD.items():
+        if opened_by(auto, config_class) is original:
+            return head
+    return "none"
+
+
+def has_token_types(model: PreTrainedModel) -> bool:
+    """Whether a model, of transformers or ours, tells tokens apart by their type."""
+    reads = inspect.signature(model.base_model.forward).parameters
+    return "token_type_ids" in reads and getattr(model.config, "type_vocab_size", 0) > 1
+
+
+def head_logits(model: PreTrainedModel, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """The logits that a model's head makes of last hidden states ``(B, N, C)``, or of single ones ``(n, C)``."""
+    rows = hidden if hidden.dim() == 3 else hidden.unsqueeze(0)
+    outputs = BaseModelOutputWithPooling(rows, _pooled(model.base_model, rows))
+    with _base_replaced(model, _Given(outputs)):
+        logits: Tensor = cast(Any, model)(inputs_embeds=rows, attention_mask=attention_mask).logits
+    return logits if hidden.dim() == 3 else logits.squeeze(0)
+
+
+def predicts_at(model: PreTrainedModel, chosen: Tensor) -> AbstractContextManager[None]:
+    """Meanwhile the head of a model reads only the positions ``chosen``, bool ``(B, N)``: its logits are ``(1, n, V)``.
+
+    Of a masked language model's step most of the work would be logits that its loss ignores.
+    """
+    return _base_replaced(model, _ChosenPositions(model.base_model, chosen))
+
+
+class _Given(nn.Module):
+    """A base model whose outputs are known."""
+
+    def __init__(self, outputs: BaseModelOutputWithPooling) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPooling:
+        return self.outputs
+
+
+class _ChosenPositions(nn.Module):
+    """A base model whose last hidden states are those of chosen positions."""
+
+    def __init__(self, base: nn.Module, chosen: Tensor) -> None:
+        super().__init__()
+        self.base, self.chosen = base, chosen
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self.base(*args, **kwargs)
+        outputs["last_hidden_state"] = outputs["last_hidden_state"][self.chosen].unsqueeze(0)
+        return outputs
+
+
+@contextmanager
+def _base_replaced(model: Any, other: nn.Module) -> Iterator[None]:
+    """Another module in the place of the base model: what is compiled, wrapped or in pieces stays as it is."""
+    name, base = model.base_model_prefix, model.base_model
+    setattr(model, name, other)
+    try:
+        yield
+    finally:
+        setattr(model, name, base)
+
+
+def _pooled(base: Any, hidden: Tensor) -> Tensor | None:
+    """What the pooler of a base model makes of its last hidden states, if it has one."""
+    pooler = getattr(base, "pooler", None)
+    if pooler is None:
+        return None
+    if isinstance(pooler, nn.Linear):  # ALBERT's, whose activation stands beside it
+        return cast(Tensor, base.pooler_activation(pooler(hidden[:, 0])))
+    return cast(Tensor, pooler(hidden))

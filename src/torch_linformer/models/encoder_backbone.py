@@ -1,0 +1,175 @@
+"""A linear encoder of transformers below a head of this package, and which of the two kinds of backbones a head has."""
+
+import copy
+import inspect
+from dataclasses import asdict, replace
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_or_original
+from torch_linformer.encoders.positions import Positions
+from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
+from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.slots.dense import check_length
+from torch_linformer.models.arguments import known_arguments, without_unread
+from torch_linformer.models.backbone import LinformerModel
+from torch_linformer.models.backbone_fields import inputs_of
+from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.packed import refuse_packed_rows
+from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
+from torch_linformer.models.typed import typed
+from torch_linformer.nn.options import check_new_length
+from torch_linformer.nn.projection import resize_rows
+
+RECORDED = ("output_hidden_states", "output_attentions")
+
+
+def backbone_of(config: LinformerConfig) -> "LinformerModel | EncoderBackbone":
+    """What a head with this configuration stands on."""
+    return LinformerModel(config) if config.backbone_config is None else EncoderBackbone(config)
+
+
+class EncoderBackbone(LinformerPreTrainedModel):
+    """Token ids in, hidden states out, as :class:`LinformerModel`, of a linear encoder of transformers.
+
+    Padding may stand on either side, or in the middle: real tokens are counted, as far as the encoder takes
+    ``position_ids``, and come out as if the row had none.
+
+    Args:
+        config: its ``backbone_config`` is that of the encoder; where ``linformer`` in it is None, the encoder has its
+            ordinary attention.
+
+    Attributes:
+        body: the encoder, without a pooler: those of the heads are their own.
+
+    Raises:
+        ValueError: there is no ``backbone_config``, or the encoder cannot compute its layers again, as
+            ``activation_memory="checkpoint"`` asks.
+    """
+
+    _can_record_outputs = None  # type: ignore[assignment]  # the encoder records its own
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config)
+        if config.backbone_config is None:
+            raise ValueError(
+                "an EncoderBackbone needs backbone_config; LinformerModel is for configurations without one"
+            )
+        backbone = cast(LinearConfig, config.backbone_config)
+        self.body = build_body(backbone)
+        self.takes = inputs_of(backbone)
+        self.positions = Positions.of(self.body)
+        if config.activation_memory == "checkpoint":
+            if not self.body.supports_gradient_checkpointing:
+                raise ValueError(f"activation_memory='checkpoint' is not for {type(self.body).__name__}: take 'none'")
+            cast(Any, self.body).activation_checkpointing_enable()
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return cast(nn.Module, self.body.get_input_embeddings())
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.body.set_input_embeddings(value)
+        self.body.config.vocab_size = cast(nn.Embedding, value).num_embeddings
+
+    @typed(can_return_tuple)
+    @known_arguments()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Run a batch.
+
+        Args:
+            input_ids: ``(B, N)`` token ids.
+            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are.
+            token_type_ids: ``(B, N)``; an encoder that has no types does not read them.
+            position_ids: ``(B, N)``, as the encoder counts them; by default each row's real tokens in turn.
+            inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
+            **kwargs: ``output_hidden_states``, ``output_attentions``, ``return_dict``, as usual.
+
+        Raises:
+            TypeError: for an argument of another name.
+            ValueError: if not exactly one of ``input_ids`` and ``inputs_embeds`` is given, there are more tokens than
+                ``config.max_position_embeddings``, rows are packed, or a past is given.
+        """
+        embedded_or_ids = input_ids if inputs_embeds is None else inputs_embeds
+        if embedded_or_ids is None or (input_ids is not None and inputs_embeds is not None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if kwargs.get("past_key_values") is not None:
+            raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
+        if self.config.attention != "full":
+            check_length(embedded_or_ids.shape[1], self.config.max_position_embeddings)
+        refuse_packed_rows(position_ids, attention_mask, "this encoder reads one document per row")
+        if attention_mask is not None:
+            padding = Padding(attention_mask == 0)
+            inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
+            position_ids = padding.ranks + self.positions.offset if position_ids is None else position_ids
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
+        without_unread(kwargs, position_ids)
+        outputs = self.body(
+            **{name: x for name, x in inputs.items() if x is not None and name in self.takes},
+            **{name: value for name, value in recorded.items() if value},
+            return_dict=True,
+        )
+        return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
+
+    @torch.no_grad()
+    def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take inputs up to ``max_len`` tokens; only learned positions change.
+
+        They are stretched, or kept: those beyond the last one repeat from the first.
+
+        Raises:
+            ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
+        """
+        check_new_length(max_len, mode, self.config.k, "k")
+        check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
+        known, positions = cast(Any, self.body), self.positions
+        config = copy.deepcopy(known.config)
+        for name, value in positions.fields(max_len).items():
+            setattr(config, name, value)
+        config.linformer["options"] = asdict(replace(config.linear_options, max_length=max_len))
+        body = build_body(config).to(device=known.device, dtype=known.dtype).train(known.training)
+        learned = {name: parameter.requires_grad for name, parameter in known.named_parameters()}
+        for name, weight in known.state_dict().items():
+            if positions.is_table(name):
+                weight = _resized(weight, positions, max_len, mode)
+            body.get_parameter_or_buffer(name).copy_(weight)
+        for name, parameter in body.named_parameters():
+            parameter.requires_grad_(learned[name])
+        self.body, self.positions = body, Positions.of(body)
+        self.config.backbone_config, self.config.max_position_embeddings = body.config, max_len
+
+
+def build_body(config: LinearConfig) -> Any:
+    """The encoder of a configuration, of random weights, without a pooler."""
+    if config.linformer is None:
+        return linear_or_original(config.to_dict())
+    optional = "add_pooling_layer" in inspect.signature(config.encoder_class.__init__).parameters
+    kind: Any = linear_class(config.encoder_class)
+    return kind(config, **({"add_pooling_layer": False} if optional else {}))
+
+
+def _resized(table: Tensor, positions: Positions, max_len: int, mode: str) -> Tensor:
+    """Learned positions of ``max_len`` tokens, after the rows that are kept for padding."""
+    if mode == "keep":
+        return positions.extended(table, max_len + positions.offset)
+    stretched = resize_rows(table[positions.offset :], max_len, mode, std=0.0)
+    return torch.cat([table[: positions.offset], stretched])

@@ -1,0 +1,163 @@
+"""The model of ``--from``: one of this package, a linear encoder, or an encoder of transformers that is made linear."""
+
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import transformers
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from torch_linformer.encoders import linearize
+from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by
+from torch_linformer.encoders.kinds import check_kind
+from torch_linformer.encoders.linearize import with_options
+from torch_linformer.encoders.positions import UNLIMITED, Positions
+from torch_linformer.errors import InputError, first_line, flag
+from torch_linformer.models import LinformerConfig
+from torch_linformer.models.convert.state import refusal
+from torch_linformer.opening.devices import WEIGHTS
+from torch_linformer.opening.model_checks import check_model
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, read_length
+from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.training.option_effects import OF_ENCODERS
+from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
+
+LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
+UNUSED = "pooler."  # in the names of weights that an encoder may lack
+Say = Callable[[str], None]
+
+
+def first_config(source: str) -> AnyConfig | PreTrainedConfig:
+    """The configuration of a model to begin with.
+
+    Raises:
+        InputError: it is no model of this package, and no encoder of texts that can be linear.
+    """
+    config = load_any_config(source)
+    if isinstance(config, AnyConfig):
+        return config
+    check_model(source, config)
+    try:
+        check_kind(source, config)
+    except ValueError as error:
+        raise InputError(f"--from {error}") from None
+    encoder = opened_by(transformers.AutoModel, type(config))
+    if encoder is None or encoder.main_input_name != "input_ids":
+        raise InputError(f"--from {source} ({config.model_type}): reads no texts; begin with an encoder that does")
+    return config
+
+
+def length_read(config: AnyConfig | PreTrainedConfig) -> int:
+    """Tokens that a model reads at once."""
+    if isinstance(config, AnyConfig):
+        return read_length(config)
+    with torch.device("meta"):
+        encoder: PreTrainedModel = transformers.AutoModel.from_config(config)
+    longest = Positions.of(encoder).longest
+    return longest if longest < UNLIMITED else MAX_LENGTH
+
+
+def pooling_of(source: str) -> str:
+    """What makes one vector of hidden states: as a folder of sentence-transformers says, or its configuration; mean."""
+    config = first_config(source)
+    config = cast(Any, config).encoder if config.is_encoder_decoder else config
+    return sentence_pooling(source) or str(getattr(config, "pooling", "mean"))
+
+
+def pooling_of_heads(source: str) -> str:
+    """The same for what a classifier reads, which has no use for other modules of such a folder."""
+    try:
+        return pooling_of(source)
+    except InputError:
+        return "mean"
+
+
+def token_types(config: AnyConfig | PreTrainedConfig) -> int:
+    """Token types that a model tells apart, 0 if it is given none."""
+    if isinstance(config, LinearConfig):
+        config = LinformerConfig(backbone_config=config)
+    elif not isinstance(config, AnyConfig):
+        encoder = cast(Any, opened_by(transformers.AutoModel, type(config)))
+        if "token_type_ids" not in inspect.signature(encoder.forward).parameters:
+            return 0
+    return getattr(config, "type_vocab_size", 0)
+
+
+def refuse_options(settings: TrainSettings, config: AnyConfig | PreTrainedConfig) -> None:
+    """Raise ``InputError`` for options of an encoder that is made linear, where none is."""
+    for name in OF_ENCODERS:
+        if isinstance(config, AnyConfig) and getattr(settings, name) is not None:
+            raise InputError(f"{flag(name)} is for a new model; --from {settings.from_model} has its own")
+
+
+def open_first(settings: TrainSettings, say: Say = lambda sentence: None) -> AnyModel:
+    """The model to begin with, in float32; a linear encoder reads ``settings.length`` tokens, others are as they are.
+
+    An encoder has the head for masked words where they are learned, and otherwise none. ``say`` is told what is new.
+
+    Raises:
+        InputError: it cannot be read or made linear, or has no head for masked words.
+    """
+    source = str(settings.from_model)
+    config = first_config(source)
+    if not isinstance(config, LinearConfig) and isinstance(config, AnyConfig):
+        return load_model(source)
+    auto = transformers.AutoModelForMaskedLM if settings.task == "mlm" else transformers.AutoModel
+    if opened_by(auto, type(config)) is None:
+        raise InputError(
+            f"--from {source}: {config.model_type} has no head for masked words in transformers; --task mlm begins "
+            "with an encoder that has one"
+        )
+    encoder = _opened(source, config, auto, say)
+    try:
+        if not isinstance(encoder, LinearEncoder):
+            return _linear(encoder, source, settings, say)
+        if encoder.config.longest_input != settings.length:
+            options = replace(encoder.config.linear_options, max_length=settings.length)
+            encoder = with_options(encoder, options)
+    except ValueError as error:
+        raise InputError(f"--from {source}: {first_line(error)}") from None
+    return cast(LinearEncoder, encoder)
+
+
+def _opened(source: str, config: AnyConfig | PreTrainedConfig, auto: Any, say: Say) -> PreTrainedModel:
+    """The model that an Auto class makes of a folder; ``say`` is told of a head that the folder does not have."""
+    check_model(source, config)
+    quiet_transformers()
+    try:
+        model, report = auto.from_pretrained(
+            source, config=config, dtype=WEIGHTS, trust_remote_code=False, output_loading_info=True
+        )
+    except pickle.UnpicklingError as error:
+        raise InputError(str(refusal(source, error))) from None
+    except Exception as error:  # transformers and safetensors share no base class of errors
+        raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
+    missing = sorted(name for name in report["missing_keys"] if UNUSED not in name)
+    has_head = model.base_model is not model
+    of_encoder = [name for name in missing if not has_head or name.startswith(f"{model.base_model_prefix}.")]
+    if of_encoder:
+        raise InputError(
+            f"{source}: the weights lack {of_encoder[0]}, which config.json asks for; copy the folder again"
+        )
+    if missing:
+        say(f"{source} has no weights for {missing[0]}: the head for masked words is new")
+    return cast(PreTrainedModel, model)
+
+
+def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say: Say) -> LinearEncoder:
+    """A linear encoder of one that is not, with the slots and the window of the settings."""
+    linear = linearize(
+        encoder,
+        k=None if settings.k is None else int(settings.k),
+        window=LINEAR_WINDOW if settings.window is None else settings.window or None,
+        max_length=settings.length,
+    )
+    saved = (encoder.config.architectures or [type(encoder).__name__])[0]
+    kept = "" if settings.task == "mlm" or saved == type(encoder).__name__ else f", without the head of {saved}"
+    what = f"{type(encoder).__name__}{kept}, made linear here"
+    say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
+    return cast(LinearEncoder, linear)
