@@ -1,9 +1,9 @@
 """Linear-time attention over long sequences: Linformer (Wang et al. 2020, arXiv 2006.04768) for PyTorch.
 
 ``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
-The names below are Hugging Face Transformers models, and :func:`linearize`, which makes an encoder of transformers
+The names below are Hugging Face Transformers models, and ``linearize``, which makes an encoder of transformers
 linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant;
-:func:`distill`, which trains such an encoder, needs the extra ``train``.
+``distill``, which trains such an encoder, needs the extra ``train``.
 Transformers' Auto classes know them, and ``attn_implementation="linformer"``, as soon as both packages are imported, in
 whichever order.
 """

@@ -35,7 +35,7 @@ def texts(rows, length, seed):
 
 @pytest.mark.parametrize("family", TEXTS, ids=repr)
 def test_onnxruntime_computes_the_same(family, tmp_path):
-    """Rows that are read exactly (of at most 8 tokens) and rows with slots. What onnxscript optimizes takes a minute."""
+    """Rows that are read exactly (of at most 8 tokens) and rows with slots. Optimizing takes onnxscript a minute."""
     encoder = linear(random_model(base_class(family), family.config, torch.float32), exact_below=8)
     model, example = Hidden(encoder).eval(), texts(3, 24, seed=1)
     sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("tokens", max=50)}

@@ -21,6 +21,7 @@ from encoders.families import (
     original,
     random_model,
 )
+from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
@@ -120,6 +121,19 @@ def test_an_encoder_without_weights_of_a_head_gets_new_ones(tmp_path):
     opened, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert report["missing_keys"] == {"classifier.weight", "classifier.bias"}
     assert_close(hidden(opened.bert.eval(), **inputs_of(TEXTS[0])), hidden(model, **inputs_of(TEXTS[0])), **SAME)
+
+
+def test_slots_that_a_folder_lacks_begin_as_means_of_segments(tmp_path):
+    linear(original(TEXTS[0])).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: x for name, x in weights.items() if ".linformer." not in name}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+    opened, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert report["missing_keys"] == weights.keys() - kept.keys()
+    for name, parameter in opened.named_parameters():
+        if name in report["missing_keys"]:
+            spread = 0.02 if name.endswith("proj_k.weight") else 0.0
+            assert parameter.std().item() == pytest.approx(spread, abs=0.005), name
 
 
 def test_what_is_not_changed(tmp_path):

@@ -53,7 +53,7 @@ def distill(
     than the teacher reads are read by it as overlapping windows.
 
     Args:
-        model: made by :func:`torch_linformer.linearize`; it is trained in place, in float32, and returned in
+        model: made by ``torch_linformer.linearize``; it is trained in place, in float32, and returned in
             evaluation mode.
         teacher: the original that it was made of; it is not changed.
         tokenizer: its own.

@@ -41,7 +41,7 @@ def linearize(
     with their mass, to the tokens near it, and to the first and last tokens of the text. Layers that were local keep
     their window. All other weights stay, under their names; what is new, ``….linformer.*``, is a little
     more than K × the width of the keys numbers a layer, which begin as means of segments and are to be trained: see
-    :func:`torch_linformer.distill`.
+    ``torch_linformer.distill``.
 
     The copy is of a class of its own, a subclass of the original's: ``LinearBertModel``. ``save_pretrained`` writes a
     folder that the Auto classes open once ``torch_linformer`` is imported.

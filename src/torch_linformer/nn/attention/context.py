@@ -167,7 +167,7 @@ class Context(nn.Module):
             query: ``(B, H, N, D)``.
             key: ``(B, Hkv, N, D)``; so is ``value``.
             key_padding_mask: bool ``(B, N)``, True at padding, on any side and between real tokens. What stands there
-                changes nothing. A :class:`Padding` keeps what several layers ask about the mask.
+                changes nothing. A ``Padding`` keeps what several layers ask about the mask.
             call: dropout, weights, a bias of distances, and the past of a causal context.
             shared_projection: the map to slots of a context without its own.
 
