@@ -141,9 +141,12 @@ def test_what_is_not_changed(tmp_path):
     family = TEXTS[0]
     whole = random_model(base_class(family), family.config)
     before = copy.deepcopy(whole.state_dict())
+    attention, expected = whole.config._attn_implementation, hidden(whole, **inputs_of(family))
     model = linearize(whole, k=7)
     assert whole.config.to_dict() == random_model(base_class(family), family.config).config.to_dict()
     assert_close(dict(whole.state_dict()), dict(before), **SAME)
+    assert whole.config._attn_implementation == attention != "linformer"
+    assert_close(hidden(whole, **inputs_of(family)), expected, **SAME)
     assert not any(".linformer." in name for name in before) and type(whole) is transformers.BertModel
     shared = {x.data_ptr() for x in whole.parameters()} & {x.data_ptr() for x in model.parameters()}
     assert not shared
