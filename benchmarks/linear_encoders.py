@@ -52,6 +52,7 @@ def seconds_of(model: Any, ids: torch.Tensor, precision: torch.dtype) -> float:
 def main(
     lengths: Annotated[str, typer.Option(help="tokens, comma between")] = "512,8192",
     encoders: Annotated[str, typer.Option(help="names, comma between")] = ",".join(ENCODERS),
+    precisions: Annotated[str, typer.Option(help="names of dtypes, comma between")] = "float32,bfloat16",
     k: int = 256,
     window: int = 128,
     exact_below: Annotated[int | None, typer.Option(help="[the default]")] = None,
@@ -67,20 +68,27 @@ def main(
         linear = linearize(full, min(k, max(sizes)), window, **chosen)
         for length in sizes:
             ids = torch.randint(5, SIZE["vocab_size"], (1, length))
-            for precision in (torch.float32, torch.bfloat16):
+            for precision in (getattr(torch, kind) for kind in precisions.split(",")):
                 for model in (full, linear):  # the first pass of each prepares
                     seconds_of(model, ids, precision)
                 times = [[seconds_of(model, ids, precision) for model in (full, linear)] for _ in range(pairs)]
                 ratio = statistics.median(one / other for one, other in times)
                 medians = [statistics.median(column) for column in zip(*times, strict=True)]
-                kind = str(precision).removeprefix("torch.")
-                rows.append((name, length, kind, *(f"{x:.3f}" for x in medians), f"{ratio:.2f}"))
+                rows.append(
+                    (
+                        name,
+                        length,
+                        str(precision).removeprefix("torch."),
+                        *(f"{x:.3f}" for x in medians),
+                        f"{ratio:.2f}",
+                    )
+                )
                 print(*rows[-1], flush=True)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         columns = ("encoder", "tokens", "dtype", "full, s", "linear, s", "times as fast")
         write_text(output / "results.md", markdown_table(columns, rows))
-        facts = {"machine": machine_facts("cpu"), "commit": git_commit(), "k": k, "window": window}
+        facts = {"machine": machine_facts("cpu"), "commit": git_commit(__file__), "k": k, "window": window}
         write_json(output / "results.json", {"rows": rows, "pairs": pairs, **facts})
 
 

@@ -100,7 +100,7 @@ def score(data: Data, output: Output) -> None:
     text = markdown_table(columns, table)
     print(text)
     write_text(output / "results.md", text)
-    facts = {"machine": machine_facts("cpu"), "commit": git_commit(), "words": len(losses["original"][SHORT])}
+    facts = {"machine": machine_facts("cpu"), "commit": git_commit(__file__), "words": len(losses["original"][SHORT])}
     write_json(output / "results.json", {"nats": {name: row for name, *row in table}, **facts})
 
 
