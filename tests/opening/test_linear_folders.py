@@ -51,7 +51,7 @@ DAMAGES = {
         "config.json: colour is no option of a linear encoder here: update torch-linformer",
     ),
     "k too large": (options(k=97), "config.json: k must be at most the 96 tokens read at once, got 97"),
-    "a word for a number": (options(window="wide"), NOTHING),
+    "a word for a number": (options(window="wide"), "config.json: window must be a whole number, got 'wide'"),
     "no options": (lambda config: config["linformer"].pop("options"), NOTHING),
     "no linformer": (lambda config: config.pop("linformer"), "config.json says nothing of linformer: make such"),
     "no attentions": (lambda config: config["linformer"].update(attentions={}), NOTHING),
