@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +13,15 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
 from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
-from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of
+from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
 from torch_linformer.encoders.kinds import check_kind
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.convert.state import refusal
+from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_tokenizer
-from torch_linformer.opening.pretrained import load_any_config, needs_code, quiet_transformers
+from torch_linformer.opening.pretrained import UNUSED, load_any_config, needs_code, open_by
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.opening.sentence_settings import (
     AS_THEY_ARE,
@@ -36,7 +34,6 @@ from torch_linformer.opening.sentence_settings import (
 from torch_linformer.opening.tokenizers import check_vocabulary
 
 LINEAR = ("linformer", "linear_encoder")  # types of models
-UNUSED = "pooler."  # in the names of tensors that an encoder may lack
 
 
 @dataclass(frozen=True)
@@ -150,19 +147,11 @@ def _open(path: str, config: PreTrainedConfig, task: str | None) -> PreTrainedMo
     if head not in (saved, "none"):
         raise _no_head(path, str(task))
     auto: Any = AUTO_OF_HEAD.get(head, transformers.AutoModel)
-    quiet_transformers()
-    try:
-        model, report = auto.from_pretrained(
-            path, config=config, dtype=WEIGHTS, trust_remote_code=False, output_loading_info=True
-        )
-    except pickle.UnpicklingError as error:
-        raise InputError(str(refusal(path, error))) from None
-    except Exception as error:  # transformers and safetensors share no base class of errors
-        raise InputError(f"{path}: the model cannot be read: {first_line(error)}") from None
+    model, report = open_by(auto, path, config)
     lacking = sorted(name for name in report["missing_keys"] if UNUSED not in name)
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which config.json asks for; copy the folder again")
-    return cast(PreTrainedModel, model)
+    return model
 
 
 def _saved_head(config: PreTrainedConfig) -> Head:
@@ -171,11 +160,8 @@ def _saved_head(config: PreTrainedConfig) -> Head:
     if name.endswith("ForPreTraining"):  # BERT's with next sentences: its masked words are kept
         return "masked words"
     kind = getattr(transformers, name, None)
-    for head, auto in AUTO_OF_HEAD.items():
-        mapping = cast(Any, auto)._model_mapping
-        if type(config) in mapping and mapping[type(config)] is kind:
-            return head if head in {objective.head for objective in OBJECTIVES.values()} else "none"
-    return "none"
+    head = head_of_class(kind) if getattr(kind, "config_class", None) is type(config) else "none"
+    return head if head in {objective.head for objective in OBJECTIVES.values()} else "none"
 
 
 def _no_head(path: str, task: str) -> InputError:

@@ -11,7 +11,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models.auto import OpenedByAutoClasses
-from torch_linformer.opening.pretrained import longest_input
+from torch_linformer.opening.pretrained import UNUSED, longest_input
 
 OF_OWN_CODE = ("model_type", "auto_map", "architectures")  # of a configuration
 KEPT_HEADS = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")  # ends of the names of their classes
@@ -69,7 +69,7 @@ def without_own_code(
     prefix = "" if part is model else f"{model.base_model_prefix}."
     lacking = sorted(name.removeprefix(prefix) for name in missing if name.startswith(prefix))
     if part.base_model is part:
-        lacking = [name for name in lacking if not name.startswith("pooler.")]  # which is not used here
+        lacking = [name for name in lacking if not name.startswith(UNUSED)]
     if lacking:
         raise InputError(f"{path}: the weights lack {lacking[0]}, which its own code wants; copy the folder again")
     fields = {name: value for name, value in part.config.to_dict().items() if name not in OF_OWN_CODE}

@@ -24,12 +24,12 @@ AUTO_OF_HEAD: dict[Head, Any] = {
 
 def head_of(model: PreTrainedModel) -> Head:
     """The head of a model of transformers, linear or not."""
-    original = type(model).__mro__[2] if isinstance(model, LinearEncoder) else type(model)
-    config_class = cast(Any, original).config_class
-    for head, auto in AUTO_OF_HEAD.items():
-        if opened_by(auto, config_class) is original:
-            return head
-    return "none"
+    return head_of_class(model.original if isinstance(model, LinearEncoder) else type(model))
+
+
+def head_of_class(kind: Any) -> Head:
+    """The head of a class of transformers: that of the Auto class that opens it."""
+    return next((head for head, auto in AUTO_OF_HEAD.items() if opened_by(auto, kind.config_class) is kind), "none")
 
 
 def has_token_types(model: PreTrainedModel) -> bool:

@@ -18,6 +18,8 @@ from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
 
+UNUSED = "pooler."  # in the names of weights that an encoder may lack
+
 
 def load_any_config(source: str, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The configuration of a model folder or of a model on the hub."""
@@ -58,24 +60,35 @@ def load_backbone(source: str, device: str = "cpu") -> PreTrainedModel:
     """The model below any head, in float32, on a device, for evaluation."""
     config: Any = load_any_config(source)
     check_model(source, config)
-    quiet_transformers()
     opener: Any = AutoModel
     if isinstance(config, LinformerConfig):
         config.chunk_size = None  # chunks would not give whole matrices to look at
         if config.backbone_config is not None:  # a head of ours, by which its encoder is opened
             opener = getattr(models, (config.architectures or [""])[0], LinformerForSequenceClassification)
-    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, report = open_by(opener, source, config, ignore_mismatched_sizes=True)
+    check_weights(source, report, unused=UNUSED)
+    model = model if opener is AutoModel else cast(Any, model.base_model).body
+    cast(nn.Module, model).to(device).eval()
+    return model
+
+
+def open_by(opener: Any, source: str, config: Any, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model that a class of transformers makes of a folder, in float32, and its report of the weights.
+
+    Nothing in the folder is run.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    quiet_transformers()
+    options |= {"dtype": WEIGHTS, "trust_remote_code": False, "output_loading_info": True}
     try:
-        loaded = opener.from_pretrained(source, config=config, dtype=WEIGHTS, trust_remote_code=False, **options)
-        model, report = cast(tuple[PreTrainedModel, dict[str, Any]], loaded)
+        model, report = opener.from_pretrained(source, config=config, **options)
     except pickle.UnpicklingError as error:
         raise InputError(str(refusal(source, error))) from None
     except Exception as error:  # transformers and safetensors share no base class of errors
         raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
-    check_weights(source, report, unused="pooler.")
-    model = model if opener is AutoModel else cast(Any, model.base_model).body
-    cast(nn.Module, model).to(device).eval()
-    return model
+    return cast(PreTrainedModel, model), report
 
 
 def check_weights(source: str, report: dict[str, Any], unused: str | None = None) -> None:

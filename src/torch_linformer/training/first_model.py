@@ -1,7 +1,6 @@
 """The model of ``--from``: one of this package, a linear encoder, or an encoder of transformers that is made linear."""
 
 import inspect
-import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -17,17 +16,14 @@ from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line, flag
 from torch_linformer.models import LinformerConfig
-from torch_linformer.models.convert.state import refusal
-from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, read_length
-from torch_linformer.opening.pretrained import load_any_config, quiet_transformers
+from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.training.option_effects import OF_ENCODERS
 from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
-UNUSED = "pooler."  # in the names of weights that an encoder may lack
 Say = Callable[[str], None]
 
 
@@ -127,15 +123,7 @@ def open_first(settings: TrainSettings, say: Say = lambda sentence: None) -> Any
 def _opened(source: str, config: AnyConfig | PreTrainedConfig, auto: Any, say: Say) -> PreTrainedModel:
     """The model that an Auto class makes of a folder; ``say`` is told of a head that the folder does not have."""
     check_model(source, config)
-    quiet_transformers()
-    try:
-        model, report = auto.from_pretrained(
-            source, config=config, dtype=WEIGHTS, trust_remote_code=False, output_loading_info=True
-        )
-    except pickle.UnpicklingError as error:
-        raise InputError(str(refusal(source, error))) from None
-    except Exception as error:  # transformers and safetensors share no base class of errors
-        raise InputError(f"{source}: the model cannot be read: {first_line(error)}") from None
+    model, report = open_by(auto, source, config)
     missing = sorted(name for name in report["missing_keys"] if UNUSED not in name)
     has_head = model.base_model is not model
     of_encoder = [name for name in missing if not has_head or name.startswith(f"{model.base_model_prefix}.")]
@@ -145,7 +133,7 @@ def _opened(source: str, config: AnyConfig | PreTrainedConfig, auto: Any, say: S
         )
     if missing:
         say(f"{source} has no weights for {missing[0]}: the head for masked words is new")
-    return cast(PreTrainedModel, model)
+    return model
 
 
 def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say: Say) -> LinearEncoder:

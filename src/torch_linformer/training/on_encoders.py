@@ -16,8 +16,8 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import AnyModel
+from torch_linformer.opening.pretrained import UNUSED
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.first_model import UNUSED
 
 FIELDS: dict[Place, tuple[str, ...]] = {
     # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
