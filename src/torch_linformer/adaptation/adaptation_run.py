@@ -1,6 +1,6 @@
 """An adaptation, from a pretrained encoder and texts to a linear encoder with its report."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -278,11 +278,7 @@ class Adaptation:
 
     def _forward_of(self, model: LinearEncoder, length: int) -> ModelStep:
         """A forward pass of an encoder with enough positions over one text."""
-        config = model.config.to_dict()
         options = model.config.linear_options
-        longer = {
-            **config["linformer"],
-            "options": asdict(replace(options, max_length=max(length, options.max_length))),
-        }
-        config |= {"linformer": longer, **self._positions.fields(max(length, options.max_length))}
+        longer = replace(options, max_length=max(length, options.max_length))
+        config = model.config.with_options(longer, self._positions).to_dict()
         return ModelStep(LINEAR, config, 1, length, self.device, self.precision, training=False)

@@ -7,8 +7,8 @@ A saved folder has one ``model_type``, ``linear_encoder``, whichever encoder it 
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, ClassVar, ParamSpec, TypeVar, cast
+from dataclasses import asdict, fields
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 
 import transformers
 from torch import nn
@@ -22,6 +22,7 @@ from torch_linformer.encoders.encoder_context import EncoderContext
 from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.encoders.positions import Positions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 
@@ -68,10 +69,6 @@ class LinearConfig(PreTrainedConfig):
         written: dict[str, Any] = super().to_dict()
         return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
 
-    def to_diff_dict(self) -> dict[str, Any]:
-        written: dict[str, Any] = super().to_diff_dict()
-        return {**written, "model_type": MODEL_TYPE, "encoder_class": _full_name(self.encoder_class)}
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled by the original's class, as this one is made when needed and no module holds it."""
         return _new_config, (self.encoder_class,), self.__getstate__()
@@ -100,6 +97,12 @@ class LinearConfig(PreTrainedConfig):
         if unknown:
             raise ValueError(f"config.json: {unknown[0]} is no option of a linear encoder here: update torch-linformer")
         return LinearOptions(**options)
+
+    def with_options(self, options: LinearOptions, positions: Positions) -> Self:
+        """A copy with other options, and with the ``positions`` of the encoder that these need."""
+        changed = {**self.to_dict(), **positions.fields(options.max_length)}
+        changed["linformer"] = {**self._linear, "options": asdict(options)}
+        return cast(Self, type(self).from_dict(changed))
 
     @property
     def attentions(self) -> dict[str, FoundAttention]:

@@ -1,7 +1,6 @@
 """A linear encoder of one that is loaded: the same class with another attention, the same weights under their names."""
 
 import logging
-from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 import torch
@@ -99,13 +98,11 @@ def with_options(model: Any, options: LinearOptions, positions: Positions | None
     """The linear model of a model, linear or not, with these options; slots that do not fit the old ones are new."""
     base = cast(PreTrainedModel, model.base_model)
     positions = positions or Positions.of(base)
-    is_linear = isinstance(model, LinearEncoder)
-    made = type(model) if is_linear else linear_class(type(model))
-    found = model.config.attentions if is_linear else find_attentions(base)
-    written = {**model.config.to_dict(), **positions.fields(options.max_length)}
-    config: Any = cast(Any, made.config_class).from_dict(written)
-    config.linformer = {"options": asdict(options), "attentions": {name: list(x) for name, x in found.items()}}
-    linear: Any = made(config)
+    made: Any = type(model) if isinstance(model, LinearEncoder) else linear_class(type(model))
+    config = made.config_class.from_dict(model.config.to_dict())
+    if not isinstance(model, LinearEncoder):
+        config.linformer = {"attentions": {name: list(sizes) for name, sizes in find_attentions(base).items()}}
+    linear: Any = made(config.with_options(options, positions))
     for name, _ in list(cast(nn.Module, linear).named_children()):
         if getattr(model, name, linear) is None:  # below a head some encoders have no pooler
             setattr(linear, name, None)

@@ -1,8 +1,7 @@
 """A linear encoder of transformers below a head of this package, and which of the two kinds of backbones a head has."""
 
-import copy
 import inspect
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -142,10 +141,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
         check_new_length(max_len, mode, self.config.k, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
         known, positions = cast(Any, self.body), self.positions
-        config = copy.deepcopy(known.config)
-        for name, value in positions.fields(max_len).items():
-            setattr(config, name, value)
-        config.linformer["options"] = asdict(replace(config.linear_options, max_length=max_len))
+        config = known.config.with_options(replace(known.config.linear_options, max_length=max_len), positions)
         body = build_body(config).to(device=known.device, dtype=known.dtype).train(known.training)
         learned = {name: parameter.requires_grad for name, parameter in known.named_parameters()}
         for name, weight in known.state_dict().items():
