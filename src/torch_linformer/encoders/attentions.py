@@ -14,7 +14,7 @@ from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes
 TOKENS = 8  # of the text that a model is run on
-SECONDS_OF_SOUND = 400  # samples; convolutions make a few positions of them
+SAMPLES = 3200  # of the sound; convolutions make a few positions of them
 
 
 class FoundAttention(NamedTuple):
@@ -90,7 +90,7 @@ def small_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
             frames = 2 * config.max_source_positions
             return {name: torch.zeros(1, config.num_mel_bins, frames, dtype=model.dtype, **factory)}
         case "input_values":
-            return {name: torch.zeros(1, 8 * SECONDS_OF_SOUND, dtype=model.dtype, **factory)}
+            return {name: torch.zeros(1, SAMPLES, dtype=model.dtype, **factory)}
     raise ValueError(f"{type(model).__name__} reads {name}: linear are encoders of text, images and sound")
 
 

@@ -5,8 +5,13 @@ from typing import Any, Literal
 Place = Literal["states", "attention"]
 NAMES: dict[Place, tuple[str, ...]] = {
     "states": (
-        *("hidden_dropout_prob", "hidden_dropout", "dropout", "embedding_dropout", "mlp_dropout", "activation_dropout"),
-        *("esm_input_dropout",),
+        "hidden_dropout_prob",
+        "hidden_dropout",
+        "dropout",
+        "embedding_dropout",
+        "mlp_dropout",
+        "activation_dropout",
+        "esm_input_dropout",
     ),
     "attention": ("attention_probs_dropout_prob", "attention_dropout"),
 }

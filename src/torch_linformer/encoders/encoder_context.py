@@ -34,11 +34,11 @@ class EncoderContext(SlotContext):
     def __init__(
         self, sizes: HeadSizes, options: LinearOptions, sliding_window: int | None = None, **factory: Any
     ) -> None:
-        local = sliding_window is not None
         if sliding_window is not None:
             options = options.local(sliding_window)
         super().__init__(sizes, options.of_attention(), options.max_length, options.k, **factory)
-        self.is_local, self.exact_below = local, 0 if local else options.longest_exact
+        self.is_local, self.exact_below = sliding_window is not None, options.longest_exact
+        self.every_position = FullContext(sizes)
 
     def forward(
         self,
@@ -94,7 +94,7 @@ class EncoderContext(SlotContext):
 
     def _every_position(self, call: Call) -> FullContext:
         """What short rows attend to."""
-        return (FullContext if call.distance_bias is None else FullContextOfDistances)(self.sizes)
+        return self.every_position if call.distance_bias is None else FullContextOfDistances(self.sizes)
 
     def _as_rows_are(self, heads: Heads, padding: Padding, call: Call) -> Attended:
         """Both kinds of attention for all rows, of which each gets its own: nothing depends on their lengths."""

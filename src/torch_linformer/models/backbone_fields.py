@@ -10,8 +10,17 @@ from torch_linformer.encoders.classes import MODEL_TYPE, LinearConfig
 from torch_linformer.encoders.dropouts import dropout_of
 
 OF_HEADS = (  # fields that a head reads, whatever is below it
-    *("backbone_config", "pooling", "classifier_hidden_act", "classifier_dropout", "class_weights", "lexical_buckets"),
-    *("threshold", "max_answer_length", "activation_memory", "tie_word_embeddings", "use_cache"),
+    "backbone_config",
+    "pooling",
+    "classifier_hidden_act",
+    "classifier_dropout",
+    "class_weights",
+    "lexical_buckets",
+    "threshold",
+    "max_answer_length",
+    "activation_memory",
+    "tie_word_embeddings",
+    "use_cache",
 )
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")  # whose owner is the tokenizer
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")

@@ -60,7 +60,7 @@ def task_of_rows(
     config: Any, tokenizer: PreTrainedTokenizerFast, *, lexical: bool = False, threshold: float = 0.5
 ) -> WholeDocuments:
     """What a classifier of whole rows says of them, by its configuration."""
-    problem, names = config.problem_type, [config.id2label[number] for number in sorted(config.id2label)]
+    problem, names = config.problem_type, _label_names(config)
     if problem == "regression" or (problem is None and len(names) == 1):  # as the loss takes it too
         return Regression(tokenizer, lexical=lexical)
     if problem == "multi_label_classification":
@@ -74,7 +74,7 @@ def _task_of_head(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, se
         case "rows":
             return task_of_rows(config, tokenizer, threshold=getattr(config, "threshold", 0.5))
         case "tokens":
-            return tagging_of(tokenizer, [config.id2label[number] for number in sorted(config.id2label)])
+            return tagging_of(tokenizer, _label_names(config))
         case "answers":
             longest = getattr(config, "max_answer_length", None)
             return Answering(tokenizer, typed=has_token_types(model), max_answer_length=longest)
@@ -83,3 +83,8 @@ def _task_of_head(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, se
         case "none" if getattr(config, "pooling", None) in POOLINGS:
             return Retrieval(tokenizer, config.pooling)
     raise InputError(f"a {type(model).__name__} answers nothing: train it on a --task, with --from")
+
+
+def _label_names(config: Any) -> list[str]:
+    """Names of the labels, in the order of the logits; of models of transformers too."""
+    return [config.id2label[number] for number in sorted(config.id2label)]
