@@ -38,7 +38,7 @@ from torch_linformer.tasks.floors import FLOORS
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.training.embedder_floors import CHUNK, embedder_floors
-from torch_linformer.training.retrieval_trainer import trainer_for
+from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 KINDS = {"product": "ES|IS|TS", "academic": "B", "committee": ""}  # how the names of their meetings begin
@@ -116,7 +116,7 @@ def read_and_score(
         task.vectors = document_vectors(folder, model.config).to(device)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = quiet_arguments(Path(scratch), batch_size=4, device=device, precision=precision)
-        trainer = trainer_for(task)(model=model, args=arguments, task=task)
+        trainer = trainer_for(task, model)(model=model, args=arguments, task=task)
         examples = task.examples(documents, task.encoder(length))
         begin = time.perf_counter()
         found = trainer.scores_of(examples)

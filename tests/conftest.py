@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 ANY_DEVICE = ("functional", "fuzz", "models", "nn")  # folders whose tests --device moves
 HERE = Path(__file__).parent
@@ -62,6 +63,28 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=f"about the CPU: {about_cpu.args[0]}"))
         elif not any(HERE / folder in item.path.parents for folder in ANY_DEVICE):
             item.add_marker(pytest.mark.skip(reason=elsewhere))
+
+
+@pytest.fixture(scope="session")
+def quiet_transformers():
+    """No progress bars and no load reports of transformers."""
+    from transformers.utils import logging  # the mathematics is tested without
+
+    verbosity = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    yield
+    logging.set_verbosity(verbosity)
+    logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """A group of this process alone: parameters are sharded and gathered in one as in many."""
+    store = tmp_path_factory.mktemp("group") / "store"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

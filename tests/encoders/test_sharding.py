@@ -13,16 +13,10 @@ from torch_linformer.distributed import context_parallel
 from torch_linformer.encoders.encoder_context import EncoderContext
 
 # FSDP2 warns of what linear maps return in float64.
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_process(tmp_path_factory):
-    """A group of this process alone: parameters are sharded and gathered in one as in many."""
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = [
+    pytest.mark.usefixtures("one_process"),
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"),
+]
 
 
 def step(model, batch):

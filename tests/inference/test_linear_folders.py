@@ -1,6 +1,5 @@
 """What the commands make of folders of linear encoders of transformers, of every family and with every head."""
 
-import asyncio
 import json
 import pickle
 import shutil
@@ -8,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from serving import requests
 from torch.nn import functional as F
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
@@ -216,25 +216,9 @@ def post(served, path, **content):
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
 
-    application, sent = Application(served, Limits(), print), []
-
-    async def run():
-        coming = [{"type": "http.request", "body": json.dumps(content).encode(), "more_body": False}]
-
-        async def receive():
-            return coming.pop() if coming else await asyncio.Event().wait()
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "root_path": ""}
-        computing = asyncio.ensure_future(application.batcher.run())
-        await application.asgi(scope, receive, send)
-        computing.cancel()
-
-    asyncio.run(run())
-    assert sent[0]["status"] == 200, sent
-    return json.loads(sent[1]["body"])
+    status, answer = requests.post(Application(served, Limits(), print), path, content)
+    assert status == 200, answer
+    return answer
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers.utils import logging
 
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 
@@ -20,14 +19,8 @@ TINY = {
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quiet_transformers():
-    """No progress bars and no load reports."""
-    verbosity = logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    yield
-    logging.set_verbosity(verbosity)
-    logging.enable_progress_bar()
+def silence(quiet_transformers):
+    """The models are saved and opened without a word."""
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def build(encoder):
 
 
 def ids_of(*shape):
-    return torch.randint(3, 37, shape, generator=torch.Generator().manual_seed(1))
+    return torch.randint(3, 37, shape, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
 
 
 def test_hidden_states_are_those_of_the_encoder(encoder, build):
@@ -92,7 +92,8 @@ def test_a_padded_row_is_the_row_alone(build, model_class, side, tokens):
     model = build(model_class)
     row, other = ids_of(1, tokens), ids_of(1, 25)
     columns = {"right": torch.arange(tokens), "left": torch.arange(25 - tokens, 25)}
-    columns["holes"] = torch.randperm(25, generator=torch.Generator().manual_seed(2))[:tokens].sort().values
+    random = torch.Generator(torch.get_default_device()).manual_seed(2)
+    columns["holes"] = torch.randperm(25, generator=random)[:tokens].sort().values
     mask = torch.zeros(1, 25, dtype=torch.long)
     mask[0, columns[side]] = 1
     # Ids at padding are those of ordinary tokens: only the mask counts.

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -14,17 +13,12 @@ from torch_linformer.nn import LinformerAttention, LinformerDecoder, LinformerEn
 from torch_linformer.nn.layer import TransformerLayer
 
 # FSDP2 warns of what linear maps return in float64.
-pytestmark = [pytest.mark.cpu("gloo"), pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")]
+pytestmark = [
+    pytest.mark.cpu("gloo"),
+    pytest.mark.usefixtures("one_process"),
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"),
+]
 DOUBLE = {"dtype": torch.float64}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_process(tmp_path_factory):
-    """A group of this process alone: parameters are sharded and gathered in one as in many."""
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def each(*kinds):

@@ -1,12 +1,10 @@
 """What no client can bring about over HTTP with a sound model: the model itself fails."""
 
-import asyncio
-import json
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from serving.requests import post
 from transformers import AutoConfig, AutoTokenizer
 
 from torch_linformer.inference import Predictor
@@ -14,28 +12,6 @@ from torch_linformer.models import LinformerForMaskedLM, LinformerForQuestionAns
 from torch_linformer.serving.application import Application
 from torch_linformer.serving.limits import Limits
 from torch_linformer.serving.served_model import load_served
-
-
-def post(application, path, content):
-    """Status and JSON of one request, as an HTTP server hands it to the application."""
-    sent = []
-
-    async def run():
-        coming = [{"type": "http.request", "body": json.dumps(content).encode(), "more_body": False}]
-
-        async def receive():
-            return coming.pop() if coming else await asyncio.Event().wait()
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "root_path": ""}
-        computing = asyncio.ensure_future(application.batcher.run())
-        await application.asgi(scope, receive, send)
-        computing.cancel()
-
-    asyncio.run(run())
-    return sent[0]["status"], json.loads(sent[1]["body"])
 
 
 def test_an_embedder_reads_texts_as_its_folder_says(prompted_embedder):

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 import transformers
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -14,16 +13,10 @@ from torch_linformer.encoders import linearize
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
 from torch_linformer.training.sharding import gather, shard, share_state, whole_state
 
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_process(tmp_path_factory):
-    """A group of this process alone: weights are cut and gathered in one as in many."""
-    store = tmp_path_factory.mktemp("group") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = [
+    pytest.mark.usefixtures("one_process"),
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"),
+]
 
 
 class Learner:
