@@ -25,6 +25,7 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.opening.devices import autocast, resolve_precision
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.markdown import markdown_table
@@ -56,13 +57,15 @@ def pretrain(data: Data, output: Output, minutes: float = 30.0, seed: int = 0) -
     tokens = torch.from_numpy(np.concatenate(ids)).long()
     model = ModernBertForMaskedLM(_config(tokenizer)).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, weight_decay=0.01)
+    precision = resolve_precision("auto", "cpu")
     begin, step = time.monotonic(), 0
     while (done := (time.monotonic() - begin) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
             group["lr"] = PEAK_RATE * min(1.0, (done + 1e-3) / WARM_UP) * (1 - done)
         starts = torch.randint(len(tokens) - SHORT, (ROWS,))
         rows = torch.stack([_with_ends(tokens[at : at + SHORT - 2], tokenizer) for at in starts.tolist()])
-        loss = _loss(model, *_masked(rows, tokenizer)).mean()
+        with autocast("cpu", precision):
+            loss = _loss(model, *_masked(rows, tokenizer)).mean()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
