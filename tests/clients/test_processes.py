@@ -19,7 +19,13 @@ from torch_linformer.tasks.registry import TASKS
 RUNS_OF = Path(__file__).with_name("runs_of.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes"]  # on a CPU, too
-ROWS_AND_PIECES = ["classify in pieces", "mlm in pieces", "tags in pieces", "mlm in pieces with fsdp"]  # of four
+ROWS_AND_PIECES = [
+    "classify in pieces",
+    "classify on ModernBERT in pieces",
+    "mlm in pieces",
+    "tags in pieces",
+    "mlm in pieces with fsdp",
+]  # of four
 
 
 def tagged(weather):
@@ -89,6 +95,10 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         # have a gradient of zeros then, which moves them by what the optimizer remembers; whole, they have none.
         **{"source": str(folder / "bert"), "k": 6, "window": 8, "steps": 10, "exact_below": 12},
     }
+    # Rows of at most 2 K + window = 20 tokens are read exactly. One process gives a new head its first weights, so the
+    # others begin with the head that it has trained.
+    pretrained = {name: x for name, x in common.items() if name not in ("projection", "tokenizer", "k")}
+    with_head = {**pretrained, "from_model": str(folder / "one" / "head"), "validation": "0.25"}
     runs = {
         "classify": {**common, "lexical": "auto", "class_weights": "balanced"},
         "regress": {**own, "task": "regress", "data": str(folder / "numbers.csv")},
@@ -99,6 +109,9 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
         "seq2seq": {**own, "task": "seq2seq", "data": str(folder / "targets.csv"), "label_smoothing": 0.1},
         "embed": {**own, "task": "embed", "data": str(folder / "pairs.csv")},
         "classify in pieces": {**common, "lexical": "auto", "window": 8, "context_parallel": 2},
+        "head": {**pretrained, "from_model": str(folder / "modern"), "k": "6", "window": 8},
+        "classify on ModernBERT": with_head,
+        "classify on ModernBERT in pieces": {**with_head, "context_parallel": 2},
         "mlm in pieces": {**common, "task": "mlm", "packing": False, "context_parallel": 2},
         "tags in pieces": {
             **{**own, "task": "token-classify", "data": str(folder / "tags.conll"), "probe": True},
@@ -126,7 +139,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     for name, command, named in (
         ("one", [sys.executable], []),
-        ("two", [*TORCHRUN, "2"], []),
+        ("two", [*TORCHRUN, "2"], [*NAMES]),
         ("four", [*TORCHRUN, "4"], ROWS_AND_PIECES),
     ):
         subprocess.run([*command, RUNS_OF, folder, name, *named], check=True, timeout=600, env=environment)
@@ -136,6 +149,8 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
 NAMES = {task: task for task in ("classify", "regress", "mlm", "clm", "token-classify", "qa", "seq2seq", "embed")}
 NAMES |= {
     "classify in pieces": "classify",
+    "classify on ModernBERT": "classify",
+    "classify on ModernBERT in pieces": "classify",
     "mlm in pieces": "mlm",
     "tags in pieces": "token-classify",
     "mlm in pieces with fsdp": "mlm",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -29,6 +30,7 @@ from torch_linformer import (
     LinformerForTokenClassification,
 )
 from torch_linformer.distributed import SequencePiece, context_parallel
+from torch_linformer.encoders import linearize
 from torch_linformer.nn import LinformerAttention, LinformerEncoder
 
 COUNTS = (1, 2, 3, 4)
@@ -85,6 +87,23 @@ MODELS = {
         {"sharing": "layerwise", "norm_first": True, "activation_memory": "reversible"},
     ),
     "tags": (LinformerForTokenClassification, {"type_vocab_size": 2}),
+    # Of the padded rows one has 18 tokens, the others 44 and 53.
+    "classes, on a BERT, some rows exactly": (LinformerForSequenceClassification, {"on": "Bert", "exact_below": 20}),
+    "classes, on a RoBERTa, all rows exactly": (
+        LinformerForSequenceClassification,
+        {"on": "Roberta", "exact_below": 53, "pad_token_id": 1},
+    ),
+    "classes, on a Nomic-BERT, no row exactly": (
+        LinformerForSequenceClassification,
+        {"on": "NomicBert", "exact_below": 0},
+    ),
+    "tags, on a ModernBERT": (LinformerForTokenClassification, {"on": "ModernBert", "exact_below": 20}),
+}
+OF_FAMILY = {
+    "ModernBert": {
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2),
+        **{"local_attention": 6, "global_attn_every_n_layers": 2},
+    }
 }
 
 
@@ -137,7 +156,28 @@ def of_encoder(options: dict, padded: bool, bounds: list[int] | None) -> float:
     return worst([*outputs, *zip(wanted, found, strict=True)])
 
 
+def on_encoder(family: str, options: dict) -> LinformerConfig:
+    """The configuration of a head on a linear encoder of transformers."""
+    sizes = {"hidden_size": WIDTH, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 32}
+    dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "embedding_dropout")
+    kind = getattr(transformers, f"{family}Config")
+    config = kind(
+        vocab_size=50,
+        max_position_embeddings=66,
+        pad_token_id=options.get("pad_token_id", 0),
+        **sizes,
+        **{name: 0.0 for name in (*dropouts, "mlp_dropout") if hasattr(kind(), name)},
+        **OF_FAMILY.get(family, {}),
+    )
+    encoder = linearize(
+        getattr(transformers, f"{family}Model")(config), k=5, window=6, exact_below=options["exact_below"]
+    )
+    return LinformerConfig(backbone_config=encoder.config, num_labels=3, pooling="mean", classifier_dropout=0.0)
+
+
 def config_of(options: dict) -> LinformerConfig:
+    if "on" in options:
+        return on_encoder(options["on"], options)
     return LinformerConfig(
         vocab_size=50,
         hidden_size=WIDTH,
@@ -182,7 +222,9 @@ def of_model(model_class: type, options: dict, padded: bool) -> float:
     batch = batch_of(model_class, padded)
     wanted = whole(**batch)
     wanted.loss.backward()
-    parallel = DistributedDataParallel(context_parallel(model, dist.group.WORLD))
+    slots_are_unused = options.get("exact_below") == LENGTH
+    pieces = context_parallel(model, dist.group.WORLD)
+    parallel = DistributedDataParallel(pieces, find_unused_parameters=slots_are_unused)
     found = parallel(**batch)
     found.loss.backward()
     of_rows = model_class is LinformerForSequenceClassification

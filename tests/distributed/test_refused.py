@@ -146,7 +146,10 @@ def test_a_piece_moves_with_its_model(piece):
     assert piece.to("cpu") is piece
 
 
-def test_a_head_on_an_encoder_of_transformers(linear_folder):
-    config = LinformerConfig(backbone_config=AutoConfig.from_pretrained(linear_folder("Bert")))
-    with pytest.raises(ValueError, match="LinformerForSequenceClassification cannot be computed in pieces: only"):
-        context_parallel(LinformerForSequenceClassification(config), dist.group.WORLD)
+def test_an_encoder_that_needs_whole_rows(linear_folder, piece):
+    config = LinformerConfig(backbone_config=AutoConfig.from_pretrained(linear_folder("MPNet")))
+    model = LinformerForSequenceClassification(config)
+    with pytest.raises(ValueError, match="cannot be computed in pieces: its encoder counts positions itself, or has"):
+        context_parallel(model, dist.group.WORLD)
+    with pytest.raises(ValueError, match="EncoderBackbone needs whole rows"):
+        model(torch.zeros(1, 10, dtype=torch.long), piece)

@@ -2,7 +2,7 @@
 
 import inspect
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from torch import nn
@@ -27,7 +27,8 @@ def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) 
     by its number.
 
     Args:
-        model: ``LinformerModel``, or one with a head for masked words, tokens, or whole rows.
+        model: ``LinformerModel``, or a head for masked words, tokens, or whole rows, on it or on a linear encoder of
+            transformers.
         mesh: the ranks: a mesh of one dimension (``mesh["cp"]``) or a process group.
 
     Returns:
@@ -48,9 +49,18 @@ def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) 
         >>> model(ids, labels=ids).loss.backward()
         >>> dist.destroy_process_group()
     """
+    check_takes_pieces(model)
     name = type(model).__name__
-    config: Any = model.config
-    if not hasattr(config, "attention") or getattr(config, "backbone_config", None) is not None:  # of transformers
+    if any(getattr(hook, "func", None) is _cut for hook in model._forward_pre_hooks.values()):
+        raise ValueError(f"{name} is computed in pieces already")
+    model.register_forward_pre_hook(partial(_cut, group=group_of(mesh)), with_kwargs=True)
+    return model
+
+
+def check_takes_pieces(model: nn.Module) -> None:
+    """Raise ``ValueError`` for a model that cannot compute a piece of the rows."""
+    name, config = type(model).__name__, cast(Any, model.config)
+    if not hasattr(config, "attention"):  # a class of transformers
         raise ValueError(
             f"{name} cannot be computed in pieces: only LinformerModel and models with its heads can; give each "
             "process rows of its own, and spread the weights by torch.distributed.fsdp.fully_shard"
@@ -59,10 +69,10 @@ def context_parallel(model: Model, mesh: DeviceMesh | dist.ProcessGroup | None) 
         raise ValueError(f"{name} cannot be computed in pieces: its head, or its decoder, needs whole rows")
     if config.attention == "full":
         raise ValueError(f"{name} with full attention cannot be computed in pieces: take attention='linformer'")
-    if any(getattr(hook, "func", None) is _cut for hook in model._forward_pre_hooks.values()):
-        raise ValueError(f"{name} is computed in pieces already")
-    model.register_forward_pre_hook(partial(_cut, group=group_of(mesh)), with_kwargs=True)
-    return model
+    if not getattr(cast(Any, model).base_model, "takes_pieces", False):
+        raise ValueError(
+            f"{name} cannot be computed in pieces: its encoder counts positions itself, or has an attention of its own"
+        )
 
 
 def arguments_of_piece(

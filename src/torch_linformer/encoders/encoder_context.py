@@ -7,10 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.encoders.options import LinearOptions
+from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
-from torch_linformer.functional.padding import Padding
+from torch_linformer.functional.padding import Padding, length_of
 from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
 from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.maps import SequenceMap
 
@@ -58,9 +60,10 @@ class EncoderContext(SlotContext):
         """
         padding = Padding(key_padding_mask) if isinstance(key_padding_mask, Tensor) else key_padding_mask
         heads = query, key, value
-        if not records_a_graph() and key.shape[2] > self.max_len:
+        length = length_of(key, padding)
+        if not records_a_graph() and length > self.max_len:
             raise ValueError(
-                f"the input has {key.shape[2]:,} positions and this encoder reads {self.max_len:,}: cut it, or make "
+                f"the input has {length:,} positions and this encoder reads {self.max_len:,}: cut it, or make "
                 "the encoder linear with a larger max_length"
             )
         if self.exact_below == 0:
@@ -68,7 +71,7 @@ class EncoderContext(SlotContext):
         if serves_any_length():  # comparing a size would tie the graph to it
             no_padding = torch.zeros_like(key[:, 0, :, 0], dtype=torch.bool)
             return self._as_rows_are(heads, padding or Padding(no_padding, in_order=True), call)
-        if key.shape[2] <= self.exact_below:
+        if key.shape[2] <= self.exact_below and not (padding is not None and padding.is_piece):
             attended: Attended = self._every_position(call)(*heads, padding, call=call)
             return attended
         if padding is None:
@@ -78,6 +81,8 @@ class EncoderContext(SlotContext):
                 f"weights are asked for where some rows have at most exact_below = {self.exact_below} tokens, and "
                 "attend to all of them, and others attend to slots: give both in batches of their own"
             )
+        if padding.is_piece:
+            return self._read_piece(heads, padding, call), None
         if records_a_graph() or query.device.type != "cpu":  # no device is asked which rows are short
             return self._as_rows_are(heads, padding, call)
         rows = padding.derive(_split, self.exact_below)
@@ -96,6 +101,10 @@ class EncoderContext(SlotContext):
         """What short rows attend to."""
         return self.every_position if call.distance_bias is None else FullContextOfDistances(self.sizes)
 
+    def _of_short(self, padding: Padding) -> Padding:
+        """The padding of the first ``exact_below`` positions, real tokens first."""
+        return Padding(torch.arange(self.exact_below, device=padding.mask.device) >= padding.tokens, in_order=True)
+
     def _as_rows_are(self, heads: Heads, padding: Padding, call: Call) -> Attended:
         """Both kinds of attention for all rows, of which each gets its own: nothing depends on their lengths."""
         if call.need_weights and serves_any_length():
@@ -107,14 +116,32 @@ class EncoderContext(SlotContext):
         long, weights = super().forward(*heads, padding, call=call)
         return torch.where(is_short[:, None, None], self._read_exactly(heads, padding, call), long), weights
 
+    def _read_piece(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
+        """Both kinds of attention of a piece of each row, where there are rows for them: all processes agree on that.
+
+        What short rows attend to, the first ``exact_below`` positions, is put together from all pieces.
+        """
+        is_short = padding.tokens <= self.exact_below
+        if not bool(is_short.any()):
+            return super().forward(*heads, padding, call=call)[0]
+        query, *others = heads
+        before = min(padding.start, self.exact_below)
+        own = [padding.clean(x)[:, :, : self.exact_below - before] for x in others]
+        placed = [F.pad(x, (0, 0, before, self.exact_below - before - x.shape[2])) for x in own]
+        key, value = (padding.total(x) for x in placed)
+        read = KeysAndValues(Slots(key, value, self._of_short(padding)))
+        exact = self.every_position.attend(query, read, call)[0]
+        if bool(is_short.all()):
+            return exact
+        return torch.where(is_short[:, None, None], exact, super().forward(*heads, padding, call=call)[0])
+
     def _read_exactly(self, heads: Heads, padding: Padding, call: Call) -> Tensor:
         """Ordinary attention of the first ``exact_below`` real tokens of each row; zeros at the others."""
         length, first = heads[0].shape[2], [padding.justify(x) for x in heads]
         if serves_any_length():  # so that there are as many, whatever the length is
             first = [F.pad(x, (0, 0, 0, self.exact_below)) for x in first]
         first = [x[:, :, : self.exact_below] for x in first]
-        cut = Padding(torch.arange(self.exact_below, device=padding.mask.device) >= padding.tokens, in_order=True)
-        output: Tensor = self._every_position(call)(*first, cut, call=call)[0]
+        output: Tensor = self._every_position(call)(*first, self._of_short(padding), call=call)[0]
         return padding.restore(F.pad(output, (0, 0, 0, length))[:, :, :length])
 
 

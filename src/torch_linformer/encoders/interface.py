@@ -1,5 +1,8 @@
 """The attention that transformers knows as ``attn_implementation="linformer"``, and what a mask becomes under it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from torch_linformer.nn.attention.context import Call, HeadSizes
 from torch_linformer.nn.options import DEFAULT_K
 
 ATTENTION = "linformer"  # the name of the implementation, and of what a linear model's attentions own
+_piece: ContextVar[Padding | None] = ContextVar("_piece", default=None)
 REFUSED = ("position_bias", "head_mask", "s_aux", "softcap", "cu_seq_lens_q", "past_key_values")
 
 
@@ -57,6 +61,16 @@ def attention(
     return output.transpose(1, 2), weights
 
 
+@contextmanager
+def reads_piece(padding: Padding) -> Iterator[None]:
+    """Let an encoder that is called within read a piece of rows: transformers hands on no mask but a tensor."""
+    before = _piece.set(padding)
+    try:
+        yield
+    finally:
+        _piece.reset(before)
+
+
 def padding_mask(
     *args: Any, attention_mask: Tensor | None = None, use_vmap: bool = False, **kwargs: Any
 ) -> Padding | None:
@@ -73,8 +87,9 @@ def padding_mask(
         )
     if use_vmap:
         raise ValueError("linformer attention takes no function of pairs of positions: only padding is masked")
-    if attention_mask is None:
-        return None
+    piece = None if records_a_graph() else _piece.get()  # torch.compile cannot read the variable
+    if piece is not None or attention_mask is None:
+        return piece
     mask = attention_mask == 0
     if records_a_graph() or mask.device.type != "cpu":  # no device is asked
         return Padding(mask)

@@ -1,6 +1,7 @@
 """A linear encoder of transformers below a head of this package, and which of the two kinds of backbones a head has."""
 
 import inspect
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -10,6 +11,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_or_original
+from torch_linformer.encoders.interface import reads_piece
+from torch_linformer.encoders.kinds import OWN_ATTENTION
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
 from torch_linformer.functional.padding import Padding
@@ -62,6 +65,11 @@ class EncoderBackbone(LinformerPreTrainedModel):
         self.body = build_body(backbone)
         self.takes = inputs_of(backbone)
         self.positions = Positions.of(self.body)
+        self.takes_pieces = (
+            backbone.linformer is not None
+            and "position_ids" in self.takes
+            and cast(Any, backbone.encoder_class).config_class.model_type not in OWN_ATTENTION
+        )
         if config.activation_memory == "checkpoint":
             if not self.body.supports_gradient_checkpointing:
                 raise ValueError(f"activation_memory='checkpoint' is not for {type(self.body).__name__}: take 'none'")
@@ -80,7 +88,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Padding | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -90,7 +98,8 @@ class EncoderBackbone(LinformerPreTrainedModel):
 
         Args:
             input_ids: ``(B, N)`` token ids.
-            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are.
+            attention_mask: ``(B, N)``, nonzero at real tokens; None means all are. Or a piece of the rows, as in
+                :class:`LinformerModel`, for an encoder that takes ``position_ids`` and has no attention of its own.
             token_type_ids: ``(B, N)``; an encoder that has no types does not read them.
             position_ids: ``(B, N)``, as the encoder counts them; by default each row's real tokens in turn.
             inputs_embeds: ``(B, N, C)`` instead of ``input_ids``.
@@ -106,27 +115,34 @@ class EncoderBackbone(LinformerPreTrainedModel):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if kwargs.get("past_key_values") is not None:
             raise ValueError("past_key_values needs a causal model: here every token sees those after it too")
+        padding, mask, length = None, None, embedded_or_ids.shape[1]
+        reading: AbstractContextManager[None] = nullcontext()
+        if isinstance(attention_mask, Padding):
+            padding, mask, length = attention_mask, attention_mask.real.long(), attention_mask.length
+            reading = reads_piece(attention_mask)
+        elif attention_mask is not None:
+            padding, mask = Padding(attention_mask == 0), attention_mask
         if self.config.attention != "full":
-            check_length(embedded_or_ids.shape[1], self.config.max_position_embeddings)
+            check_length(length, self.config.max_position_embeddings)
         refuse_packed_rows(position_ids, attention_mask, "this encoder reads one document per row")
-        if attention_mask is not None:
-            padding = Padding(attention_mask == 0)
+        if padding is not None:
             inputs_embeds = None if inputs_embeds is None else padding.clean(inputs_embeds)
             position_ids = padding.ranks + self.positions.offset if position_ids is None else position_ids
         inputs = {
             "input_ids": input_ids,
-            "attention_mask": attention_mask,
+            "attention_mask": mask,
             "token_type_ids": token_type_ids,
             "position_ids": position_ids,
             "inputs_embeds": inputs_embeds,
         }
         recorded = {name: kwargs.get(name, getattr(self.config, name)) for name in RECORDED}
         without_unread(kwargs, position_ids)
-        outputs = self.body(
-            **{name: x for name, x in inputs.items() if x is not None and name in self.takes},
-            **{name: value for name, value in recorded.items() if value},
-            return_dict=True,
-        )
+        with reading:
+            outputs = self.body(
+                **{name: x for name, x in inputs.items() if x is not None and name in self.takes},
+                **{name: value for name, value in recorded.items() if value},
+                return_dict=True,
+            )
         return BaseModelOutput(outputs.last_hidden_state, outputs.hidden_states, outputs.attentions)
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ OF_TASKS = {  # options that only some tasks have
 OF_LINFORMER = ("window", *OF_SLOTS, "exact_first", "exact_last", "context_parallel")
 OF_ENCODERS = ("k", "window")  # also of an encoder of --from that is made linear here
 OF_NEW_MODELS = {
-    *(name for name in OF_LINFORMER if name not in OF_ENCODERS),
+    *(name for name in OF_LINFORMER if name not in (*OF_ENCODERS, "context_parallel")),
     "tokenizer",
     "attention",
     "activation_memory",

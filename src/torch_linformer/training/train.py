@@ -7,6 +7,7 @@ from typing import Any, cast
 import transformers
 
 from torch_linformer.data.reading.sources import find_source
+from torch_linformer.distributed.context_parallel import check_takes_pieces
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import (
@@ -105,6 +106,11 @@ def _trained(
         settings = dataclasses.replace(settings, probe=False)
     data = processes.on_main(lambda: prepare(settings, _splits(settings, run, output, checkpoint), checkpoint, screen))
     model = build_model(settings, data.task, data.tokenizer, data.splits, screen.say)
+    if settings.context_parallel > 1:
+        try:
+            check_takes_pieces(model)
+        except ValueError as error:
+            raise InputError(f"--context-parallel {settings.context_parallel}: {error}") from None
     # A checkpoint has its embeddings, and other processes get theirs from the main one's when the training begins.
     if settings.begins_with_lsa and checkpoint is None and processes.is_main():
         add_latent_semantics(cast(LinformerPreTrainedModel, model), data.train.windows, settings)
