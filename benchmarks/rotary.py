@@ -1,7 +1,8 @@
 """A rotary encoder, from its pretraining to one that is linear and reads eight times as much.
 
     python benchmarks/rotary.py pretrain --data novels.parquet --output rotary --minutes 30
-    linformer adapt rotary/original --data rotary/passages.parquet --max-length 4096 --minutes 30 --output rotary/linear
+    linformer adapt rotary/original --data rotary/passages.parquet --task mlm --max-length 4096 --k 256 --window 128 \\
+        --batch-size 4 --minutes 24 --output rotary/linear
     python benchmarks/rotary.py score --data novels.parquet --output rotary
 
 A small ModernBERT (4 layers, width 256, the first and the last attend to all positions) learns masked words of novels

@@ -22,7 +22,7 @@ from torch_linformer.functional.attention.spans import (
 )
 from torch_linformer.functional.attention.window_implementations import WINDOWED_ATTENTION, Result
 from torch_linformer.functional.kernels.device_sizes import sizes_for
-from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph
+from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph, serves_any_length
 from torch_linformer.functional.kernels.implementations import Name, choose
 from torch_linformer.functional.kernels.onednn import autocast_dtype
 from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
@@ -104,7 +104,8 @@ def _cut_into_blocks(query: Tensor, window: Window, slots: Slots) -> _Blocks:
     # Sizes may be symbolic while compiling: one graph for every length has blocks of one size.
     largest = sizes_for(query.device).window_block
     block = largest if records_a_graph() else max(1, min(largest, length))
-    number = blocks_of(length, block)
+    # OpenVINO knows no maximum of sizes, and a sum of blocks would be no divisor of positions.
+    number = (length + 2 * block - 1) // block if serves_any_length() else blocks_of(length, block)
     fill = number * block - length
     queries = put_around(query, 0, fill).reshape(*query.shape[:2], number, block, query.shape[-1])
     layout = SpanLayout(block, length + fill, window.keys.shape[2], window.reach, window.offset, query.device)
