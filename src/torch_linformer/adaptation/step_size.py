@@ -17,7 +17,7 @@ from torch_linformer.reporting.tables import format_bytes, format_duration
 from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
 
 MEASURED = 1024  # tokens of each of the two texts: more than are read exactly, so that memory grows in proportion
-PASSING = 1.5  # bytes that a backward pass holds at most, of each that the forward pass has kept for it
+PASSING = 1.7  # bytes that a backward pass holds at most, of each that the forward pass has kept for it
 SHARE = 0.8  # of the free memory
 STATE = 3  # numbers beside each parameter: its gradient and the two of AdamW
 
