@@ -67,7 +67,8 @@ def test_a_number_that_was_chosen_is_saved_as_it_is():
     """Also where it is the default of the longest input that a configuration has by default."""
     config = LinformerConfig(max_position_embeddings=512, k=DEFAULT_K)
     assert LinformerConfig(**config.to_diff_dict()).k == DEFAULT_K
-    sides = {"encoder": config.to_dict(), "decoder": config.to_dict()}
+    fields = {"max_position_embeddings": 512, "k": DEFAULT_K}
+    sides = {"encoder": fields, "decoder": {**fields, "causal": True}}
     both = LinformerSeq2SeqConfig(**sides, bos_token_id=1)
     again = LinformerSeq2SeqConfig(**both.to_diff_dict())
     assert (again.encoder.k, again.decoder.k) == (DEFAULT_K, DEFAULT_K)

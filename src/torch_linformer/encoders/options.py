@@ -14,7 +14,7 @@ class LinearOptions:
     """What the attentions of a linear encoder attend to, in one softmax.
 
     Attributes:
-        k: slots K; 0 for only the window and the exact tokens.
+        k: slots K, min(256, max_length / 4) by default; 0 for only the window and the exact tokens.
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
         exact_first: the first tokens of a text, which every token sees themselves (``[CLS]``), and
         exact_last: the last ones (``[SEP]``).
@@ -40,7 +40,7 @@ class LinearOptions:
     def __post_init__(self) -> None:
         if self.k is None and type(self.max_length) is int:
             object.__setattr__(self, "k", default_k(self.max_length))  # the record is frozen
-        for name in ("k", "window", "exact_first", "exact_last", "exact_below", "max_length"):
+        for name in ("max_length", "k", "window", "exact_first", "exact_last", "exact_below"):
             value = getattr(self, name)
             if type(value) is not int and not (value is None and name in ("window", "exact_below")):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
