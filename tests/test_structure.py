@@ -44,6 +44,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
         {"errors", "functional", "nn", "encoders", "models", "reporting", "measuring", "data", "opening"},
         "inspect",
     ),
+    "api": ({"errors", "reporting", "data", "tasks", "opening", "training", "adaptation", "inference"}, "train"),
     "bench": ({"functional", "nn", "encoders", "models", "distributed", "reporting", "measuring"}, "bench"),
     "cli": (
         {
@@ -59,6 +60,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
             "inference",
             "serving",
             "analysis",
+            "api",
             "bench",
         },
         "train",
@@ -67,6 +69,7 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
 
 PUBLIC_NAMES = {
     "torch_linformer": [
+        "Embedder",
         "LinformerCache",
         "LinformerConfig",
         "LinformerForCausalLM",
@@ -78,9 +81,16 @@ PUBLIC_NAMES = {
         "LinformerForTokenClassification",
         "LinformerModel",
         "LinformerSeq2SeqConfig",
+        "Predictor",
+        "Run",
         "__version__",
+        "adapt",
         "distill",
+        "evaluate",
+        "export",
+        "inspect_text",
         "linearize",
+        "train",
     ],
     "torch_linformer.adaptation": ["distill"],
     "torch_linformer.analysis": [
@@ -92,6 +102,7 @@ PUBLIC_NAMES = {
         "plot_spectrum",
         "suggest_k",
     ],
+    "torch_linformer.api": ["Run", "adapt", "evaluate", "export", "train"],
     "torch_linformer.distributed": ["SequencePiece", "context_parallel"],
     "torch_linformer.encoders": ["LinearOptions", "linearize"],
     "torch_linformer.functional": [
@@ -110,7 +121,7 @@ PUBLIC_NAMES = {
         "slot_attention",
         "use_implementation",
     ],
-    "torch_linformer.inference": ["Predictor"],
+    "torch_linformer.inference": ["Embedder", "Predictor"],
     "torch_linformer.models": [
         "LinformerCache",
         "LinformerConfig",

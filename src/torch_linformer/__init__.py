@@ -2,8 +2,9 @@
 
 ``torch_linformer.functional`` holds the mathematics, ``torch_linformer.nn`` the modules; both need only torch.
 The names below are Hugging Face Transformers models, and ``linearize``, which makes an encoder of transformers
-linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant;
-``distill``, which trains such an encoder, needs the extra ``train``.
+linear. They need the extra ``hf`` and are imported when first touched, so that importing this package stays instant.
+``train``, ``adapt``, ``evaluate``, ``export``, ``inspect_text``, ``distill``, ``Predictor`` and ``Embedder`` do what
+the commands do, and need the extra ``train``.
 Transformers' Auto classes know them, and ``attn_implementation="linformer"``, as soon as both packages are imported, in
 whichever order.
 """
@@ -15,7 +16,10 @@ from torch_linformer.registration import register_models
 
 if TYPE_CHECKING:
     from torch_linformer.adaptation import distill
+    from torch_linformer.analysis import inspect_text
+    from torch_linformer.api import Run, adapt, evaluate, export, train
     from torch_linformer.encoders import linearize
+    from torch_linformer.inference import Embedder, Predictor
     from torch_linformer.models import (
         LinformerCache,
         LinformerConfig,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Embedder",
     "LinformerCache",
     "LinformerConfig",
     "LinformerForCausalLM",
@@ -44,13 +49,26 @@ __all__ = [
     "LinformerForTokenClassification",
     "LinformerModel",
     "LinformerSeq2SeqConfig",
+    "Predictor",
+    "Run",
     "__version__",
+    "adapt",
     "distill",
+    "evaluate",
+    "export",
+    "inspect_text",
     "linearize",
+    "train",
 ]
 
 # Of names that are not in torch_linformer.models.
-_ROOMS = {"distill": "torch_linformer.adaptation", "linearize": "torch_linformer.encoders"}
+_ROOMS = {
+    "linearize": "torch_linformer.encoders",
+    "distill": "torch_linformer.adaptation",
+    "inspect_text": "torch_linformer.analysis",
+    **dict.fromkeys(("Embedder", "Predictor"), "torch_linformer.inference"),
+    **dict.fromkeys(("Run", "adapt", "evaluate", "export", "train"), "torch_linformer.api"),
+}
 
 _HF_EXTRA = {"safetensors", "tokenizers", "transformers"}
 
@@ -62,7 +80,8 @@ def __getattr__(name: str) -> Any:
         room = importlib.import_module(_ROOMS.get(name, "torch_linformer.models"))
         value = globals()[name] = getattr(room, name)
     except ModuleNotFoundError as error:
-        library, extra = (error.name or "").partition(".")[0], "train" if name == "distill" else "hf"
+        library = (error.name or "").partition(".")[0]
+        extra = "hf" if _ROOMS.get(name, "torch_linformer.encoders") == "torch_linformer.encoders" else "train"
         if library in ("", __name__) or (extra == "hf" and library not in _HF_EXTRA):
             raise
         raise ImportError(

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pyarrow
 import pytest
@@ -279,6 +280,30 @@ def test_a_precision_that_does_not_exist(refused, classifier_run, command):
 # Folders and models
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "runs/one", "good.csv"], "runs/one: no such folder, and no model of that name could be fetched"),
+        (["embed", "/no/model", "good.csv", "--output", "o.npy"], "/no/model: no such folder, and no model of that na"),
+        (["predict", "runs", "gone.csv"], "gone.csv: no such file or folder"),
+        (["evaluate", "runs", "--data", "gone.csv"], "gone.csv: no such file or folder"),
+        (["train", "--data", "gone.csv"], "gone.csv: no such file or folder"),
+        (["train", "--data", "good.csv", "--test", "runs/t"], "runs/t: no such file or folder"),
+        (["train", "--data", "good.csv", "--from", "./gone"], "./gone: no such folder, and no model of that name"),
+        (["adapt", "runs/gone", "--data", "good.csv"], "runs/gone: no such folder, and no model of that name"),
+        (["adapt", "runs", "--data", "gone.jsonl"], "gone.jsonl: no such file or folder"),
+    ],
+)
+def test_what_is_not_there_is_found_before_libraries_are_imported(workplace, arguments, message):
+    """Torch takes seconds to import, and others more."""
+    (workplace / "runs").mkdir()
+    (workplace / "good.csv").touch()
+    code = "import sys; from torch_linformer.cli.app import run\ntry: run()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=workplace)
+    assert done.stderr.startswith(f"linformer: {message}") and done.stderr.count("\n") == 1
+    assert not {"torch", "transformers", "datasets"} & set(done.stdout.split())
+
+
 def test_an_output_folder_with_something_else(refused, workplace, classifier_run):
     (workplace / "taken").mkdir()
     (workplace / "taken" / "thesis.doc").touch()
@@ -292,7 +317,7 @@ def test_an_output_folder_with_something_else(refused, workplace, classifier_run
 @pytest.mark.parametrize("command", ["train", "adapt"])
 def test_an_output_folder_that_cannot_be_made_is_found_before_the_data_is_read(refused, command, output):
     arguments = ["adapt", "nowhere"] if command == "adapt" else ["train"]
-    message = refused(*arguments, "--data", "nowhere.csv", "--output", output)
+    message = refused(*arguments, "--data", "nowhere", "--output", output)
     assert message.startswith(f"--output {output}: cannot be written to (")
     assert message.endswith("); name another folder")
 

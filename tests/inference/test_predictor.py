@@ -80,6 +80,34 @@ def test_options_of_something_else_are_refused(folder):
         Predictor(folder, question_column="question", **SAME)
 
 
+def test_labels_are_predicted_where_the_model_is_sure_of_them(folder, file, tmp_path):
+    """Below --threshold there is none; --top-k tells the highest probabilities."""
+    usual = Predictor(folder, **SAME)(TEXTS)
+    highest = [max(record["probabilities"].values()) for record in usual]
+    between = sorted(highest)[1] - 1e-6
+    settings = PredictSettings(model=folder, files=(file,), precision="fp32", threshold=between, top_k=2)
+    predict_files(settings, tmp_path / "o.jsonl", device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    for line, record, best in zip(lines, usual, highest, strict=True):
+        assert line["label"] == (record["label"] if best > between else None)
+        told = sorted(record["probabilities"].items(), key=lambda item: -item[1])[:2]
+        assert list(line["probabilities"].items()) == told
+    assert [line["label"] for line in lines].count(None) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 1.0}, "--threshold must lie between 0 and 1, got 1"),
+        ({"top_k": 0}, "--top-k must be at least 1, got 0"),
+        ({"top_k": 2, "vectors": True}, "threshold and top_k are for predictions of labels: leave out vectors=True"),
+    ],
+)
+def test_what_no_choice_of_labels_is(folder, options, message):
+    with pytest.raises(InputError, match=f"^{message}$"):
+        Predictor(folder, **options, **SAME)
+
+
 def test_an_empty_batch_stays_empty(folder):
     assert Predictor(folder, **SAME)({"id": [], "text": []}) == {"id": []}
 

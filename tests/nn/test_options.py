@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from torch_linformer import LinformerConfig
+from torch_linformer import LinformerConfig, LinformerSeq2SeqConfig
+from torch_linformer.encoders import LinearOptions
 from torch_linformer.models.configuration import FIELDS
 from torch_linformer.nn import (
     LinformerAttention,
@@ -13,6 +14,7 @@ from torch_linformer.nn import (
     LinformerDecoderLayer,
     LinformerEncoder,
     LinformerEncoderLayer,
+    SequenceProjection,
 )
 from torch_linformer.nn.attention import CONTEXTS, FullAttention
 from torch_linformer.nn.encoder import Encoder
@@ -36,7 +38,7 @@ def test_every_declared_option_has_a_default_and_an_attention_that_reads_it():
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_constructors_name_k_alike_and_take_the_rest_as_options(module):
     parameters = inspect.signature(module).parameters
-    assert parameters["k"].default == DEFAULT_K
+    assert parameters["k"].default is None
     assert parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
     assert not DEFAULTS.keys() & parameters.keys()
 
@@ -45,6 +47,31 @@ def test_a_configuration_has_the_same_defaults():
     config = LinformerConfig()
     assert config.k == DEFAULT_K
     assert {name: getattr(config, name) for name in FIELDS} == {name: DEFAULTS[name] for name in FIELDS}
+
+
+@pytest.mark.parametrize(("max_len", "k"), [(3, 1), (13, 3), (128, 32), (1023, 255), (4096, DEFAULT_K)])
+def test_k_follows_from_the_length_where_nobody_chose_it(max_len, k):
+    options = {"d_model": 12, "nhead": 4, "max_len": max_len, "device": "meta"}
+    layers = [LinformerEncoderLayer(**options).self_attn, LinformerDecoderLayer(**options).self_attn]
+    layers += [layer.self_attn for layer in LinformerEncoder(**options, num_layers=2).layers]
+    layers += [layer.self_attn for layer in LinformerDecoder(**options, num_layers=2).layers]
+    assert {attention.context.k for attention in [*layers, LinformerAttention(12, 4, max_len, device="meta")]} == {k}
+    assert SequenceProjection(max_len).k == LinearOptions(max_length=max_len).k == k
+    config = LinformerConfig(max_position_embeddings=max_len)
+    assert config.k == k and LinformerConfig(**config.to_diff_dict()).k == k
+    with pytest.raises(ValueError, match=rf"k must .* max_len .*{max_len}"):
+        LinformerAttention(12, 4, max_len, max_len + 1)
+
+
+def test_a_number_that_was_chosen_is_saved_as_it_is():
+    """Also where it is the default of the longest input that a configuration has by default."""
+    config = LinformerConfig(max_position_embeddings=512, k=DEFAULT_K)
+    assert LinformerConfig(**config.to_diff_dict()).k == DEFAULT_K
+    fields = {"max_position_embeddings": 512, "k": DEFAULT_K}
+    sides = {"encoder": fields, "decoder": {**fields, "causal": True}}
+    both = LinformerSeq2SeqConfig(**sides, bos_token_id=1)
+    again = LinformerSeq2SeqConfig(**both.to_diff_dict())
+    assert (again.encoder.k, again.decoder.k) == (DEFAULT_K, DEFAULT_K)
 
 
 def attention(**options):

@@ -17,6 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.opening.checkpoints import read_spent, seal
 from torch_linformer.opening.run_folder import identity, open_run
 from torch_linformer.training import prepared
+from torch_linformer.training.dry_run import try_training
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
@@ -474,3 +475,25 @@ def test_pretraining_is_scored_on_some_rows_and_trained_on_all(quick, monkeypatc
     assert len(data.train.windows) > 60
     monkeypatch.setattr(prepared, "EVALUATED_TOKENS", 1)
     assert len(prepared.prepare(settings, splits, None, screen).test.windows) == 1
+
+
+# A training that is only tried
+
+
+def test_a_check_says_what_a_training_would_take_and_leaves_nothing(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=io.StringIO(), width=200)
+    settings = TrainSettings(**{**quick, "max_length": 8, "output": "run"})
+    try_training(settings, screen=TrainingScreen(console))
+    assert os.listdir(tmp_path) == []
+    shown = console.file.getvalue()
+    assert "128 documents to train on, 32 for validation, 50 held out\n" in shown
+    assert re.search(
+        r"warning: most documents are cut: --max-length (16|32|64) reads (9\d\.\d|100\.0) % of them whole", shown
+    )
+    assert re.search(
+        r"a step of 8 documents takes [\d.]+ m?s and [\d.]+ [kM]B beside the model where all have 8 t", shown
+    )
+    assert re.search(r"\n40 steps: about [\d.]+ m?s, before it is scored; nothing was trained or written", shown)
+    with pytest.raises(InputError, match=r"^--check tries a new training: leave out --resume$"):
+        try_training(settings, resume=True)

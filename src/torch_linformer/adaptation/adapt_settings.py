@@ -50,6 +50,7 @@ class AdaptSettings:
         False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
     )
     precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
+    probe: bool = option(True, "also measure a forward pass, compared with full attention")
     device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.adaptation.forward_costs import Pair
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
 from torch_linformer.adaptation.similarity import chance_of_neighbours
+from torch_linformer.adaptation.slots_verdict import WithoutSlots, verdict_on_slots
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
@@ -29,7 +31,6 @@ from torch_linformer.training.step_costs import StepCost, compare_costs, cost_ce
 from torch_linformer.training.training_screen import TrainingScreen
 
 RESULT = "adaptation.json"
-WORTHWHILE = 1.1  # times the distance from the original without slots, from which these earn their cost
 
 
 @dataclass(frozen=True)
@@ -39,22 +40,6 @@ class Tradeoff:
     k: int
     scores: dict[str, float]
     cost: StepCost | None
-
-
-@dataclass(frozen=True)
-class WithoutSlots:
-    """The trained model with its slots taken out: what it is worth, and what a text of full length costs both."""
-
-    scores: dict[str, float]
-    cost: StepCost | None
-    cost_with_slots: StepCost | None
-
-    @property
-    def share_of_time(self) -> float | None:
-        """Share of a forward pass that the slots take."""
-        if self.cost is None or self.cost_with_slots is None:
-            return None
-        return max(0.0, 1 - self.cost_with_slots.tokens_per_second / self.cost.tokens_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +56,7 @@ class Adapted:
     alone: WithoutSlots | None
     tradeoff: list[Tradeoff]
     history: list[dict[str, Any]]
-    costs: dict[int, tuple[StepCost | None, StepCost | None]]
+    costs: Mapping[int, Pair]
     texts: tuple[int, int]
     warnings: list[str]
     spent: Spent
@@ -118,13 +103,14 @@ class Adapted:
     def report(self) -> Report:
         """What the terminal and ``report.html`` show."""
         objective, name = self.source.objective, name_in_title(self.source.path)
-        slots = verdict_on_slots(self.model.config.linear_options.k, self.end, self.alone)
+        k, titles = self.model.config.linear_options.k, objective.titles
+        verdicts = [_verdict(self), verdict_on_slots(k, titles, objective.lower_is_better, self.alone)]
         curve = learning_curve(
             "Distillation", self.history, f"eval_{objective.best}", larger_is_better=objective.larger_is_better
         )
         return Report(
             title=f"{name}, adapted",
-            verdict="\n".join(filter(None, [slots, *self.warnings])),
+            verdict="\n".join(filter(None, [*verdicts, *self.warnings])),
             lead=f"{name} with {attention_of(self.model.config)}, for {self.longest:,} tokens; distilled "
             f"in {format_duration(self.spent.seconds)} on {format_count(self.texts[0])} texts without labels.",
             headlines=[
@@ -132,20 +118,24 @@ class Adapted:
                 for score, title in objective.titles.items()
                 if score in self.start
             ],
-            sections=[_scores(self), curve, *_tradeoff(self), _costs(self.costs)],
+            sections=[_scores(self), curve, *_tradeoff(self), *_costs(self.costs)],
             settings={flag(name): str(value) for name, value in asdict(self.settings).items() if value is not None},
             machine=machine_and_versions(self.device),
             command=self.command,
         )
 
 
-def write_adapted(adapted: Adapted, output: Path) -> None:
-    """Fill the folder; every file appears whole, and ``adaptation.json`` last: it says that the run is done."""
-    tokenizer = adapted.source.tokenizer
-    tokenizer.model_max_length = adapted.longest
-    write_model(adapted.model, tokenizer, output)
-    if adapted.source.sentences:
-        copy_sentence_modules(adapted.source.path, output, adapted.longest)
+def write_student(source: PretrainedEncoder, student: LinearEncoder, output: Path) -> None:
+    """Put the trained model into the folder, which is of use from then on; every file appears whole."""
+    longest: int = student.config.longest_input
+    source.tokenizer.model_max_length = longest
+    write_model(student, source.tokenizer, output)
+    if source.sentences:
+        copy_sentence_modules(source.path, output, longest)
+
+
+def write_report(adapted: Adapted, output: Path) -> None:
+    """Put what was measured beside the model, and ``adaptation.json`` last: it says that the run is done."""
     write_text(output / "README.md", _model_card(adapted))
     write_text(output / "report.html", render_html(adapted.report))
     write_json(output / RESULT, adapted.result)
@@ -200,10 +190,12 @@ def _scores(adapted: Adapted) -> Section:
     )
     if adapted.alone:
         names.insert(4, "slots add")
-        without = adapted.alone.scores
-        gains = [f"{adapted.end[name] - without[name]:+.3f}" for name in objective.titles if name in adapted.end]
+        gains = [str(adapted.alone.gains[name]) for name in objective.titles if name in adapted.end]
         rows = [(*row[:4], gain, *row[4:]) for row, gain in zip(rows, gains, strict=True)]
-        text += " Window alone is the distilled model with its slots taken out, not distilled again."
+        text += (
+            " Window alone is the distilled model with its slots taken out, not distilled again; what slots add has "
+            "its standard error."
+        )
     return Section(
         f"{adapted.texts[1]} texts held out, beside the original",
         text=text,
@@ -212,25 +204,20 @@ def _scores(adapted: Adapted) -> Section:
     )
 
 
-def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | None) -> str:
-    """Whether slots earn what they cost, in a sentence or two."""
-    if k == 0:
-        return "There are no slots: all that is kept is the work of the window and of the tokens seen exactly."
-    if alone is None:
-        return ""
-    with_slots, without = 1 - end["cosine"], 1 - alone.scores["cosine"]
-    share = alone.share_of_time
-    taken = f"{share:.0%}" if share else "no measurable part"
-    cost = "" if share is None else f" They take {taken} of a forward pass."
-    if without < WORTHWHILE * with_slots:
-        return (
-            f"The slots do not earn their cost: taken out of this model, its distance from the original (1 − cosine) "
-            f"is {without:.4f} instead of {with_slots:.4f}.{cost} --k 0 distills a model without them."
-        )
-    return (
-        f"The slots earn their cost: taken out of this model, its distance from the original (1 − cosine) is "
-        f"{without / with_slots:.1f} times as large, {without:.4f} instead of {with_slots:.4f}.{cost}"
-    )
+def _verdict(adapted: Adapted) -> str:
+    """How much faster the model is at which lengths, and how close to the original: what a buyer asks."""
+    titles = adapted.source.objective.titles
+    close = {name: adapted.end[name] for name in (next(iter(titles)), "neighbours")}
+    likeness = score_line(titles, close, adapted.texts[1])
+    if not adapted.costs:
+        return f"On texts held out: {likeness}. Its speed was not measured."
+    speeds = [
+        f"{compare_costs(*pair)[0]} with a text of {format_count(length)} tokens"
+        for length, pair in adapted.costs.items()
+        if None not in pair
+    ]
+    speed = " and ".join(speeds) or "not measured: it ran out of memory or of time"
+    return f"On texts held out: {likeness}. A forward pass, compared with full attention: {speed}."
 
 
 def _tradeoff(adapted: Adapted) -> list[Section]:
@@ -249,17 +236,19 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     return [Section("The same weights with other K", text=text, columns=columns, rows=rows)]
 
 
-def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Section:
+def _costs(costs: Mapping[int, Pair]) -> list[Section]:
+    if not costs:
+        return []
     rows = []
     for length, (ours, full) in costs.items():
         (speed, memory), (full_speed, full_memory) = cost_cells(ours), cost_cells(full)
         faster, more = compare_costs(ours, full)
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
-    return Section(
+    section = Section(
         "Cost of a forward pass",
-        text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
-        "process of its own; one that takes minutes has failed. Peak memory is what the pass takes beyond parameters "
-        "and text.",
+        text="One text of as many tokens as the model reads, and one of the median of the texts held out; ours and the "
+        "same model with full attention (SDPA) in turn, each in a process of its own. One that ran out of memory, or "
+        "of the time for measuring, has failed. Peak memory is what the pass takes beyond parameters and text.",
         columns=(
             "tokens",
             "ours, tokens/s",
@@ -271,6 +260,7 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
         ),
         rows=rows,
     )
+    return [section]
 
 
 def _model_card(adapted: Adapted) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
@@ -14,6 +15,19 @@ from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
+from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
+
+GROUPS = 20  # of texts, each left out once, for the error of a difference
+
+
+class Gain(NamedTuple):
+    """How much higher one score is than another on the same texts, and the standard error of that."""
+
+    difference: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.3f} ± {self.error:.3f}"
 
 
 class TeacherComparison:
@@ -43,11 +57,46 @@ class TeacherComparison:
 
     def scores(self, student: PreTrainedModel) -> dict[str, float]:
         """Scores of the student, by the names that ``objective.titles`` explains."""
+        return self.scores_of(self.read(student))
+
+    def read(self, student: PreTrainedModel) -> Outputs:
+        """What the student makes of the texts."""
         was_training = student.training
         cast(nn.Module, student).eval()
-        given = self._outputs(student, _last_hidden_states(student))
+        outputs = self._outputs(student, _last_hidden_states(student))
         student.train(was_training)
-        return {**self.objective.likeness(given, self.wanted), **self.objective.quality(given, self.documents)}
+        return outputs
+
+    def scores_of(self, outputs: Outputs) -> dict[str, float]:
+        """Scores of what :meth:`read` gave."""
+        return {**self.objective.likeness(outputs, self.wanted), **self.objective.quality(outputs, self.documents)}
+
+    def gains(self, outputs: Outputs, others: Outputs) -> dict[str, Gain]:
+        r"""How much higher each score of ``outputs`` is than that of ``others``.
+
+        .. math:: \mathrm{se}^2 = \frac{G-1}{G} \sum_g (d_g - \bar d)^2
+
+        is the jackknife's error, with the differences d_g of the scores without group g of the G groups of texts: it
+        holds for scores that are no means over texts, such as correlations (Efron and Stein 1981).
+        """
+        numbers = np.random.default_rng(0).permutation(len(self.documents))
+        groups = np.array_split(numbers, min(GROUPS, len(numbers)))
+        without = [self._differences(outputs, others, np.setdiff1d(numbers, group)) for group in groups]
+        whole = self._differences(outputs, others, np.sort(numbers))
+        return {
+            name: Gain(whole[name], float(np.sqrt((len(groups) - 1) * np.var([each[name] for each in without]))))
+            for name in whole
+        }
+
+    def _differences(self, outputs: Outputs, others: Outputs, kept: np.ndarray) -> dict[str, float]:
+        """How much higher the scores of ``outputs`` are on some of the texts."""
+        rows, documents = torch.from_numpy(kept), self.documents.select(kept)
+        wanted, ours, theirs = ({name: x[rows] for name, x in each.items()} for each in (self.wanted, outputs, others))
+        first, second = (
+            {**self.objective.likeness(each, wanted), **self.objective.quality(each, documents)}
+            for each in (ours, theirs)
+        )
+        return {name: first[name] - second[name] for name in first}
 
     def of_the_original(self) -> dict[str, float]:
         """Scores that the original has by itself."""
@@ -64,7 +113,8 @@ class TeacherComparison:
         # Texts of similar length together, longest first.
         order = torch.argsort(torch.tensor(self.windows["length"][:]), descending=True, stable=True)
         with autocast(device.type, self.precision):
-            batches = torch.split(order, self.batch_size)
+            longest = max(self.windows["length"][:])
+            batches = torch.split(order, max(1, min(self.batch_size, TOKENS_AT_ONCE // longest)))
             for numbers in batches[processes.rank() :: processes.count()]:
                 batch = self.collate([self.windows[number] for number in numbers.tolist()])
                 batch = {name: x.to(device) for name, x in batch.items()}

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.adaptation_report import show_adapted, write_adapted
-from torch_linformer.adaptation.adaptation_run import Adaptation
+from torch_linformer.adaptation.adaptation import Adaptation
+from torch_linformer.adaptation.adaptation_report import show_adapted, write_report, write_student
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, encoder_of, in_float32
 from torch_linformer.data.parts import parse_part, split_documents
 from torch_linformer.encoders.classes import LinearEncoder
@@ -101,7 +101,8 @@ def distill(
     if output is not None:
         outcome = adaptation.outcome(spent, "")
         with new_folder(Path(output)) as folder:
-            write_adapted(outcome, folder)
+            write_student(original, model, folder)
+            write_report(outcome, folder)
         show_adapted(outcome, Path(output), adaptation.screen)
     cast(nn.Module, model).eval()
     return model

@@ -30,6 +30,7 @@ class Embeddings:
         head: what the model has for it.
         auto_class: what opens it.
         best: the score that selects the checkpoint, the highest if ``larger_is_better``.
+        lower_is_better: the scores of which the lower is the better.
         several: whether a text has several labels.
         titles: of the scores, in the order in which they are shown.
 
@@ -44,6 +45,7 @@ class Embeddings:
     head: Head = "none"
     auto_class = "AutoModel"
     best, larger_is_better = "cosine", True
+    lower_is_better = frozenset({"masked_loss", "divergence"})  # of all scores that there are
     several = False
 
     def __init__(

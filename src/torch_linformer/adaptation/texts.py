@@ -31,6 +31,11 @@ class Part(NamedTuple):
     windows: Dataset
     documents: Dataset
 
+    def sample(self, texts: int) -> "Part":
+        """At most so many of the texts, drawn, in their order."""
+        numbers = np.sort(np.random.default_rng(0).permutation(len(self.documents))[:texts])
+        return Part(self.windows.select(numbers), self.documents.select(numbers))
+
 
 @dataclass(frozen=True)
 class Texts:

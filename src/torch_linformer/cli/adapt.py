@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.cli.missing_paths import check_model
 from torch_linformer.cli.resumable import options_of, run_resumable
 
 
@@ -16,9 +17,14 @@ def adapt(source: str, **options: Any) -> None:
     SOURCE is an encoder of transformers for text (BERT, RoBERTa, XLM-R, ModernBERT, Nomic-BERT, GTE, …), with or
     without a head, or a folder of sentence-transformers with one.
     """
+    check_model(source)
+    run_resumable(partial(_run, source), AdaptSettings, options)
+
+
+def _run(source: str, *arguments: Any, **options: Any) -> None:
     from torch_linformer.adaptation.adaptation_run import run_adaptation
 
-    run_resumable(partial(run_adaptation, source), AdaptSettings, options)
+    run_adaptation(source, *arguments, **options)
 
 
 _SOURCE = inspect.Parameter(

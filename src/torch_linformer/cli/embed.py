@@ -7,6 +7,7 @@ import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.document_count import counting_documents
+from torch_linformer.cli.missing_paths import check_files, check_model
 from torch_linformer.cli.resumable import saying_how_to_go_on
 
 
@@ -39,6 +40,8 @@ def embed(
     debug: options.Debug = False,
 ) -> None:
     """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
+    check_files(files)
+    check_model(model)
     from rich.console import Console
 
     from torch_linformer.inference.embed import EmbedSettings, embed_files

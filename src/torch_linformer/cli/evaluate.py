@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from torch_linformer.cli import options
+from torch_linformer.cli.missing_paths import check_data, check_model
 
 
 def evaluate(
@@ -35,6 +36,8 @@ def evaluate(
     debug: options.Debug = False,
 ) -> None:
     """Score a trained model on documents of its task."""
+    check_model(model)
+    check_data(data, documents)
     from torch_linformer.data.reading.data_options import DataOptions
     from torch_linformer.inference.evaluate import evaluate as score
     from torch_linformer.opening.new_folder import check_writable

@@ -18,10 +18,8 @@ def export(
 
     The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
     """
-    from torch_linformer.inference.export import FILES, export_model
+    from torch_linformer.api.commands import export as write
     from torch_linformer.reporting.screen import printable
 
-    folder = output or Path(f"{model.rstrip('/')}-{format}")
-    difference = export_model(model, folder, format)
-    path = printable(str(folder / FILES[format]))
-    print(f"{path}: its scores differ from the model's by at most {difference:.0e} of the largest")
+    file, difference = write(model, output, format=format)
+    print(f"{printable(str(file))}: its scores differ from the model's by at most {difference:.0e} of the largest")

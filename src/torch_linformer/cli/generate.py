@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from torch_linformer.cli.missing_paths import check_model
 from torch_linformer.cli.options import Debug, Device, Model
 from torch_linformer.cli.streams import check_standard_output
 
@@ -29,6 +30,7 @@ def generate(
 
     The new text is shown while it is generated. An empty prompt begins a text.
     """
+    check_model(model)
     from torch_linformer.inference.generate import Choice, load_causal_model
     from torch_linformer.inference.generate import generate as continue_text
     from torch_linformer.opening.devices import resolve_device

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from torch_linformer.cli.missing_paths import check_model
 from torch_linformer.cli.options import Debug, Device, Model
 
 
@@ -23,6 +24,7 @@ def inspect_(
     Writes one page, which opens without a network: what the slots of each layer and head read, how much each token
     attends to each other one, and the document with the tokens that the answer draws on.
     """
+    check_model(model)
     from rich.console import Console
 
     from torch_linformer.analysis.inspection.inspect_folder import inspect_folder

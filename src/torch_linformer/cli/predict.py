@@ -8,6 +8,7 @@ import typer
 
 from torch_linformer.cli import options
 from torch_linformer.cli.document_count import counting_documents
+from torch_linformer.cli.missing_paths import check_files, check_model
 from torch_linformer.cli.resumable import saying_how_to_go_on
 from torch_linformer.cli.streams import check_standard_output
 
@@ -27,6 +28,11 @@ def predict(
     question: Annotated[str | None, typer.Option(help="asked of every document")] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="one label: none below this probability; several: those above it  [as trained]"),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="probabilities of so many labels, the highest first  [all]")] = None,
     output: Annotated[
         Path | None, typer.Option(help="file for the lines, or folder of parts  [standard output]")
     ] = None,
@@ -45,6 +51,8 @@ def predict(
 
     One JSON line a document: the answer, the number of the document's tokens, and whether it was cut.
     """
+    check_files(files)
+    check_model(model)
     from rich.console import Console
 
     from torch_linformer.inference.engine import Engine
@@ -66,6 +74,8 @@ def predict(
         question_column=question_column,
         source_column=source_column,
         question=question,
+        threshold=threshold,
+        top_k=top_k,
         overflow=overflow,
         stride=stride,
         precision=precision,

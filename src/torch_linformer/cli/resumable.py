@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from torch_linformer.cli.missing_paths import check_data, check_model
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
 from torch_linformer.errors import Stopped, flag
@@ -22,15 +23,17 @@ from torch_linformer.training.option_fields import read_config
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
     """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
-    from torch_linformer.opening import processes
-    from torch_linformer.training.fitting import Interrupted
-
     options.pop("debug")
     config = options.pop("config")
     given = {name: value for name, value in options.items() if value is not None}
     options = {**(read_config(config, settings) if config else {}), **given}
     resume = options.pop("resume", False)
     chosen = settings(**options)
+    check_data(*(getattr(chosen, name, None) for name in ("data", "documents", "validation", "test")))
+    check_model(getattr(chosen, "from_model", None))
+    from torch_linformer.opening import processes
+    from torch_linformer.training.fitting import Interrupted
+
     with saying_how_to_go_on(resume) as command:
         try:
             run(chosen, resume=resume, command=command)

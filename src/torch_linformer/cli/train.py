@@ -1,9 +1,13 @@
 """``linformer train``."""
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from torch_linformer.cli.resumable import options_of, run_resumable
+from torch_linformer.cli.started_by import processes_started
+from torch_linformer.errors import InputError
 from torch_linformer.training.train_settings import TrainSettings
 
 
@@ -12,9 +16,31 @@ def train(**options: Any) -> None:
 
     Without arguments it learns to predict the package of Python's standard library that a source file belongs to.
     """
+    check = options.pop("check")
+    if check and processes_started() > 1:
+        raise InputError("--check tries a training in a single process: start it without torchrun")
+    run_resumable(_try if check else _train, TrainSettings, options)
+
+
+def _train(*arguments: Any, **options: Any) -> None:
     from torch_linformer.training.train import train as run
 
-    run_resumable(run, TrainSettings, options)
+    run(*arguments, **options)
 
 
-train.__signature__ = inspect.Signature(options_of(TrainSettings))  # type: ignore[attr-defined]
+def _try(*arguments: Any, **options: Any) -> None:
+    from torch_linformer.training.dry_run import try_training
+
+    try_training(*arguments, **options)
+
+
+_CHECK = inspect.Parameter(
+    "check",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--check", help="read the data, build the model, say what a step takes, and write nothing"),
+    ],
+)
+train.__signature__ = inspect.Signature([*options_of(TrainSettings), _CHECK])  # type: ignore[attr-defined]

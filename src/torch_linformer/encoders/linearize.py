@@ -13,7 +13,6 @@ from torch_linformer.encoders.interface import ATTENTION
 from torch_linformer.encoders.kinds import check_kind
 from torch_linformer.encoders.options import LinearOptions, Projection
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.nn.options import default_k
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def linearize(
     length = positions.longest if max_length is None else max_length
     first, last = special_tokens(base)
     options = LinearOptions(
-        k=default_k(length) if k is None else k,
+        k=cast(int, k),
         window=window,
         exact_first=first if exact_first is None else exact_first,
         exact_last=last if exact_last is None else exact_last,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from torch_linformer.functional.causal.attention import check_window
-from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions, check_choice
+from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_choice, default_k
 
 Projection = Literal["dynamic", "mean"]
 
@@ -14,7 +14,7 @@ class LinearOptions:
     """What the attentions of a linear encoder attend to, in one softmax.
 
     Attributes:
-        k: slots K; 0 for only the window and the exact tokens.
+        k: slots K, min(256, max_length / 4) by default; 0 for only the window and the exact tokens.
         window: also the tokens at most ``window // 2`` positions away; None for only slots.
         exact_first: the first tokens of a text, which every token sees themselves (``[CLS]``), and
         exact_last: the last ones (``[SEP]``).
@@ -29,7 +29,7 @@ class LinearOptions:
         ValueError: for a number out of range.
     """
 
-    k: int = DEFAULT_K
+    k: int = None  # type: ignore[assignment]  # a number once it is made
     window: int | None = 128
     exact_first: int = 1
     exact_last: int = 1
@@ -38,12 +38,14 @@ class LinearOptions:
     max_length: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("k", "window", "exact_first", "exact_last", "exact_below", "max_length"):
+        if self.k is None and type(self.max_length) is int:
+            object.__setattr__(self, "k", default_k(self.max_length))  # the record is frozen
+        for name in ("max_length", "k", "window", "exact_first", "exact_last", "exact_below"):
             value = getattr(self, name)
             if type(value) is not int and not (value is None and name in ("window", "exact_below")):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.exact_below is None:
-            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))  # the record is frozen
+            object.__setattr__(self, "exact_below", 2 * self.k + (self.window or 0))
         check_choice("projection", self.projection, Projection)
         check_window(self.window)
         if self.max_length < 1:

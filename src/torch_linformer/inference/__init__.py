@@ -1,6 +1,6 @@
 """A trained model at work: predictions, vectors, scores, text that goes on, export.
 
-``Predictor`` needs the extra ``train`` and is imported when first used.
+The names below need the extra ``train`` and are imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from torch_linformer.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_linformer.inference.predictor import Predictor
+    from torch_linformer.inference.text_embedder import Embedder
 
-__all__ = ["Predictor"]
+__all__ = ["Embedder", "Predictor"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"Predictor": ".predictor"})
+__getattr__, __dir__ = lazy_names(__name__, {"Embedder": ".text_embedder", "Predictor": ".predictor"})

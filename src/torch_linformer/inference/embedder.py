@@ -30,7 +30,7 @@ class Embedded(NamedTuple):
     cut: bool
 
 
-class Embedder:
+class DocumentEmbedder:
     """A trained model as a function of documents.
 
     The vector is what the encoder's last hidden states pool to, as the folder of sentence-transformers or the
@@ -128,7 +128,7 @@ class Embedder:
         return pool(hidden.float(), batch["attention_mask"], self.vectors.pooling)
 
 
-def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> Embedder:
-    """What makes the vectors of a model folder; ``options`` are those of :class:`Embedder`."""
+def embedder_of(folder: str, model: AnyModel, tokenizer: PreTrainedTokenizerFast, **options: Any) -> DocumentEmbedder:
+    """What makes the vectors of a model folder; ``options`` are those of :class:`DocumentEmbedder`."""
     vectors = document_vectors(folder, reader_config(model.config))
-    return Embedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)
+    return DocumentEmbedder(model, tokenizer, vectors=vectors, settings=sentence_settings(folder), **options)

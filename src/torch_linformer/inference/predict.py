@@ -30,6 +30,8 @@ class PredictSettings(FilesSettings):
     question_column: str | None = None
     source_column: str | None = None
     question: str | None = None
+    threshold: float | None = None
+    top_k: int | None = None
 
 
 def predict_files(
@@ -81,6 +83,8 @@ def predict_files(
         settings.model,
         overflow=settings.overflow,
         stride=settings.stride,
+        threshold=settings.threshold,
+        top_k=settings.top_k,
         device=device,
         precision=settings.precision,
         batch_size=batch_size,

@@ -13,12 +13,14 @@ from torch_linformer.inference.window_reader import WindowReader, Windows, in_gr
 from torch_linformer.opening.model_folder import AnyModel, read_length
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import Task
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel
 
 
 class TaskPredictor:
     """A trained model with its tokenizer and task, which must be one that predicts something about a document.
 
-    ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows.
+    ``overflow`` and ``stride`` are those of `DocumentEncoder`; ``batch_size`` counts windows. ``threshold`` and
+    ``top_k`` are for models that predict labels: see :class:`torch_linformer.inference.Predictor`.
     """
 
     def __init__(
@@ -28,11 +30,14 @@ class TaskPredictor:
         *,
         overflow: str = "cut",
         stride: int | None = None,
+        threshold: float | None = None,
+        top_k: int | None = None,
         device: str,
         precision: str,
         batch_size: int,
     ) -> None:
         self.task = predicting_task(model, tokenizer)
+        _choose_labels(self.task, threshold, top_k)
         self.model = cast(nn.Module, model).to(device).eval()
         self.encode = self.task.encoder(read_length(model.config), overflow=overflow, stride=stride)
         self.windows = WindowReader(
@@ -75,6 +80,20 @@ class TaskPredictor:
             answer = self.task.describe(answers[number], document)
             cut = self.encode.overflow == "cut" and tokens > read
             yield {"document": document.where, **question, **answer, "tokens": tokens, "cut": cut}
+
+
+def _choose_labels(task: Task, threshold: float | None, top_k: int | None) -> None:
+    """Let a task predict labels above a probability, and tell the highest probabilities."""
+    if threshold is None and top_k is None:
+        return
+    if not isinstance(task, Classification | MultiLabel):
+        raise InputError("--threshold and --top-k are for models that predict labels, and this one does not")
+    if threshold is not None and not 0 < threshold < 1:
+        raise InputError(f"--threshold must lie between 0 and 1, got {threshold:g}")
+    if top_k is not None and top_k < 1:
+        raise InputError(f"--top-k must be at least 1, got {top_k}")
+    task.threshold = task.threshold if threshold is None else threshold
+    task.top_k = top_k
 
 
 def predicting_task(model: AnyModel, tokenizer: PreTrainedTokenizerFast) -> Task:

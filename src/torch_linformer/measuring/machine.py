@@ -37,6 +37,13 @@ def available_bytes() -> int:
     return memory_bytes() if available is None else available
 
 
+def device_bytes(device: str) -> int:
+    """The memory that new work can have on a device; that of the machine where torch does not report it."""
+    import torch
+
+    return torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()
+
+
 def package_versions(names: Iterable[str]) -> dict[str, str]:
     """Versions of the named packages, by their names on PyPI; those that are not installed are left out."""
     found = {}

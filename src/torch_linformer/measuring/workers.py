@@ -9,10 +9,12 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
@@ -51,11 +53,14 @@ class MeasuredStep:
     peak_bytes: int
 
 
-def measure_in_turn(requests: Sequence[StepRequest], patience: float = PATIENCE) -> list[MeasuredStep | None]:
+def measure_in_turn(
+    requests: Sequence[StepRequest], patience: float = PATIENCE, seconds: float = math.inf
+) -> list[MeasuredStep | None]:
     """Each step's time and memory; None for one that failed, for lack of memory for instance, or took too long.
 
     Each runs in a process that has run nothing before; they take turns of at most ``patience`` seconds, so that a noisy
-    machine slows all of them alike.
+    machine slows all of them alike. All turns together take about ``seconds`` at most: a first one is stopped then, and
+    no other begins that would not be over. A step of which one turn was timed has its cost, any other one has failed.
     """
     # Others are forked from nobody: CUDA does not go on in a fork of a process that has asked for it, nor do the
     # frameworks of macOS.
@@ -63,9 +68,14 @@ def measure_in_turn(requests: Sequence[StepRequest], patience: float = PATIENCE)
     groups = [requests] if forked else [[each] for each in requests]
     with contextlib.ExitStack() as processes:
         workers = [worker for group in groups for worker in processes.enter_context(_started(group))]
-        for _ in range(1 + TURNS):
+        ends = time.monotonic() + seconds
+        for turn in range(1 + TURNS):
             for worker in workers:
-                worker.turn(patience)
+                left = ends - time.monotonic()
+                if turn == 0:
+                    worker.turn(min(patience, max(left, 0.0)))
+                elif worker.took < left:
+                    worker.turn(patience)
         return [worker.finish() for worker in workers]
 
 
@@ -92,17 +102,20 @@ class _Worker:
     def __init__(self, connection: Connection, request: StepRequest) -> None:
         self.connection = connection
         self.seconds: list[float] = []
+        self.took = 0.0  # seconds of the last turn, of which a step may be a part
         self.process: float | None = None  # its number, once it is there
         self.process = self._ask(asdict(request))
 
     def turn(self, patience: float) -> None:
+        began = time.monotonic()
         answer = self._ask("turn", patience)
+        self.took = time.monotonic() - began
         if answer is not None:
             self.seconds.append(answer)
 
     def finish(self) -> MeasuredStep | None:
         peak = self._ask("finish")
-        if peak is None or len(self.seconds) <= TURNS:
+        if peak is None or len(self.seconds) < 2:
             return None
         return MeasuredStep(median(self.seconds[1:]), int(peak))
 

@@ -147,7 +147,7 @@ class LinformerBackbone(LinformerPreTrainedModel):
 
     def check_resize(self, max_len: int, mode: str) -> None:
         """Raise ``ValueError`` where the model cannot be made to take inputs up to ``max_len``, before it changes."""
-        check_new_length(max_len, mode, self.config.k, "k")
+        check_new_length(max_len, mode, self.config.slots, "k")
         if not self.config.causal:
             check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
         if self.config.longest_input is None:

@@ -17,13 +17,13 @@ from torch_linformer.models.overrides import OverriddenByText
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
-    DEFAULT_K,
     DEFAULTS,
     AttentionOptions,
     check_activation_memory,
     check_choice,
     check_k,
     check_values,
+    default_k,
 )
 
 CHOICES: dict[str, Any] = {
@@ -57,7 +57,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
             input unless its positions are ``learned``; its slots begin with time scales up to this one.
         num_key_value_heads: heads of keys and values, ``num_attention_heads`` by default.
         head_dim: width of one head, ``hidden_size / num_attention_heads`` by default.
-        k: slots K, one number or one a layer.
+        k: slots K, one number, min(256, max_position_embeddings / 4) by default, or one a layer.
         sharing, projection, length_scaling, causal, window, slot_bias, slot_mass, exact_first, exact_last: options of
             the attention: see :class:`torch_linformer.nn.options.AttentionOptions`.
         attention: ``linformer``, or ``full`` for the same model with ordinary attention.
@@ -127,7 +127,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     use_cache: bool = True
     classifier_dropout: float | int | None = None
 
-    k: int | list[int] = DEFAULT_K
+    k: int | list[int] | None = None
     sharing: str = DEFAULTS["sharing"]
     projection: str | None = DEFAULTS["projection"]
     length_scaling: bool = DEFAULTS["length_scaling"]
@@ -170,6 +170,8 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
             check_choice(name, getattr(self, name), choices)
         if self.backbone_config is not None:
             fill_from_backbone(self)
+        if self.k is None:
+            self.k = default_k(self.max_position_embeddings)
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
@@ -207,7 +209,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
         if self.attention == "full":
             return
         longest, limit = self.max_position_embeddings, "max_position_embeddings"
-        for k in [self.k] if isinstance(self.k, int) else self.k:
+        for k in self.slots:
             check_k(k, longest, causal=self.causal, window=self.window, limit=limit)
         if not self.causal:
             check_exact_tokens(self.exact_first, self.exact_last, longest, limit=limit)
@@ -215,6 +217,15 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
     def _dependent(self, changes: dict[str, Any]) -> dict[str, Any]:
         one_each = self.num_key_value_heads == self.num_attention_heads and "num_attention_heads" in changes
         return {"num_key_value_heads": None} if one_each and "num_key_value_heads" not in changes else {}
+
+    @property
+    def slots(self) -> list[int]:
+        """K: one number, or one a layer."""
+        return [self.k] if isinstance(self.k, int) else list(self.k or ())
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What ``config.json`` holds; K too where it is the default: a model may come to read other lengths."""
+        return {**super().to_diff_dict(), "k": self.k}
 
     @property
     def rotary_dim(self) -> int:

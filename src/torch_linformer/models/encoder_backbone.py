@@ -154,7 +154,7 @@ class EncoderBackbone(LinformerPreTrainedModel):
         Raises:
             ValueError: for an unknown ``mode``, or ``max_len`` below ``k``; the model is then as before.
         """
-        check_new_length(max_len, mode, self.config.k, "k")
+        check_new_length(max_len, mode, self.config.slots, "k")
         check_exact_tokens(self.config.exact_first, self.config.exact_last, max_len)
         known, positions = cast(Any, self.body), self.positions
         config = known.config.with_options(replace(known.config.linear_options, max_length=max_len), positions)

@@ -55,8 +55,9 @@ def _pool_pieces(hidden: Tensor, piece: Padding, pooling: str) -> Tensor:
 
 
 def embed(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Embeddings ``(B, C)`` of length 1, in float32, of ``(B, N, C)``; see :func:`pool`."""
-    return F.normalize(pool(hidden.float(), attention_mask, pooling), dim=-1)
+    """Embeddings ``(B, C)`` of length 1, in float32 at least, of ``(B, N, C)``; see :func:`pool`."""
+    accurate = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+    return F.normalize(pool(accurate, attention_mask, pooling), dim=-1)
 
 
 class Pooler(nn.Module):

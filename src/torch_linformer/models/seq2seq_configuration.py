@@ -101,7 +101,7 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
             raise ValueError("decoder must be causal: give LinformerConfig(causal=True, ...), or a dict of its fields")
         check_activation_memory(decoder.activation_memory, decoder.norm_first, decoder=True)
         if self.memory_k is None:
-            self.memory_k = encoder.k if isinstance(encoder.k, int) else max(encoder.k)
+            self.memory_k = max(encoder.slots)
         self.memory_projection = encoder.projection if self.memory_projection is None else self.memory_projection
         if self.memory_sharing is None:
             unshared = self.memory_projection in PARAMETERLESS
@@ -115,6 +115,13 @@ class LinformerSeq2SeqConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByT
         if self.decoder_start_token_id is None:
             raise ValueError("a target must begin with something: give decoder_start_token_id")
         super().__post_init__(**kwargs)
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What ``config.json`` holds, with K of both parts, as theirs."""
+        fields = super().to_diff_dict()
+        for part in self.sub_configs:
+            fields[part]["k"] = getattr(self, part).k
+        return fields
 
     @property
     def vocab_size(self) -> int:

@@ -10,7 +10,7 @@ from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import KeysAndValues, Past
 from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
 from torch_linformer.nn.maps import resize_maps
-from torch_linformer.nn.options import DEFAULT_K, StackOptions, check_activation_memory, split_stack_options
+from torch_linformer.nn.options import StackOptions, check_activation_memory, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.stack import Stack, plan_layers
 
@@ -61,7 +61,7 @@ class LinformerDecoder(Decoder):
 
     Args:
         num_layers: layers.
-        k: slots of the target, one number or one a layer.
+        k: slots of the target, one number, min(256, max_len / 4) by default, or one a layer.
         memory_k: slots of the memory, one number or one a layer.
         options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
             ``layerwise`` (one E = F for the memory in the whole stack, owned here as ``shared_projection``), and
@@ -85,7 +85,7 @@ class LinformerDecoder(Decoder):
         bias: bool = True,
         *,
         max_len: int,
-        k: int | Sequence[int] = DEFAULT_K,
+        k: int | Sequence[int] | None = None,
         memory_len: int | None = None,
         memory_k: int | Sequence[int] | None = None,
         memory_dim: int | None = None,

@@ -14,7 +14,7 @@ from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.chunks import Chunks, must_be_called
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap, resize_maps
-from torch_linformer.nn.options import DEFAULT_K, LayerOptions, check_k, split_options
+from torch_linformer.nn.options import LayerOptions, check_k, default_k, split_options
 from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 
 
@@ -160,7 +160,7 @@ class LinformerDecoderLayer(DecoderLayer):
         norm_first: norms before the branches (pre-norm) instead of after.
         bias: on linear maps and norms.
         max_len: longest time scale that the slots of the target begin with; a target may be longer.
-        k: slots of the target; 0 with a ``window``.
+        k: slots of the target, min(256, max_len / 4) by default; 0 with a ``window``.
         memory_len: longest memory, in tokens; ``max_len`` by default.
         memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
         memory_dim: width of the memory, C by default.
@@ -187,7 +187,7 @@ class LinformerDecoderLayer(DecoderLayer):
         bias: bool = True,
         *,
         max_len: int,
-        k: int = DEFAULT_K,
+        k: int | None = None,
         memory_len: int | None = None,
         memory_k: int | None = None,
         memory_dim: int | None = None,
@@ -196,6 +196,7 @@ class LinformerDecoderLayer(DecoderLayer):
         **options: Unpack[LayerOptions],
     ) -> None:
         memory_len = max_len if memory_len is None else memory_len
+        k = default_k(max_len) if k is None else k
         parts = split_options(options, dropout, self)
         target_options, memory_options = split_attentions(parts.attention)
         attention: dict[str, Any] = {"bias": bias, "batch_first": batch_first, "device": device, "dtype": dtype}

@@ -15,7 +15,7 @@ from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.chunks import is_watched
 from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
 from torch_linformer.nn.maps import resize_maps
-from torch_linformer.nn.options import DEFAULT_K, StackOptions, split_stack_options
+from torch_linformer.nn.options import StackOptions, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 from torch_linformer.nn.reversible import Reversal
 from torch_linformer.nn.stack import Stack, plan_layers
@@ -112,7 +112,7 @@ class LinformerEncoder(Encoder):
 
     Args:
         num_layers: layers.
-        k: one number, or one a layer (nonuniform K).
+        k: one number, min(256, max_len / 4) by default, or one a layer (nonuniform K).
         options: :class:`~torch_linformer.nn.options.StackOptions`: those of the layer, with ``sharing`` also
             ``layerwise`` (one E = F for the whole stack, owned here as ``shared_projection``), and ``final_norm``,
             ``activation_memory``.
@@ -149,7 +149,7 @@ class LinformerEncoder(Encoder):
         bias: bool = True,
         *,
         max_len: int,
-        k: int | Sequence[int] = DEFAULT_K,
+        k: int | Sequence[int] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **options: Unpack[StackOptions],

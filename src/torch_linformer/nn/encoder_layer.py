@@ -14,7 +14,7 @@ from torch_linformer.nn.attention import Attention, LinformerAttention, Past
 from torch_linformer.nn.chunks import Chunks, Gathered, map_chunks, must_be_called
 from torch_linformer.nn.layer import Attend, TransformerLayer
 from torch_linformer.nn.maps import SequenceMap
-from torch_linformer.nn.options import DEFAULT_K, LayerOptions, split_options
+from torch_linformer.nn.options import LayerOptions, split_options
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.reversible import Reversal, stream_of
 
@@ -217,7 +217,7 @@ class LinformerEncoderLayer(EncoderLayer):
         norm_first: norms before attention and feed-forward (pre-norm) instead of after.
         bias: on linear maps and norms.
         max_len: longest sequence, in tokens.
-        k: slots K, 1 to ``max_len``; 0 with a ``window``, for no slots.
+        k: slots K, 1 to ``max_len``, min(256, max_len / 4) by default; 0 with a ``window``, for no slots.
         options: :class:`~torch_linformer.nn.options.LayerOptions`: those of :class:`LinformerAttention`, and
             ``attention_dropout``, ``gated``, ``chunk_size``.
 
@@ -239,7 +239,7 @@ class LinformerEncoderLayer(EncoderLayer):
         bias: bool = True,
         *,
         max_len: int,
-        k: int = DEFAULT_K,
+        k: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **options: Unpack[LayerOptions],

@@ -21,13 +21,13 @@ from torch_linformer.functional.slots.segments import (
     tokens_per_window,
 )
 from torch_linformer.nn.options import (
-    DEFAULT_K,
     DENSE,
     PARAMETERLESS,
     FixedProjection,
     check_choice,
     check_k,
     check_new_length,
+    default_k,
 )
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
@@ -51,7 +51,7 @@ class SequenceProjection(nn.Module):
 
     Args:
         max_len: longest sequence, in tokens.
-        k: number of slots K, 1 to ``max_len``.
+        k: number of slots K, 1 to ``max_len``; min(256, max_len / 4) by default.
         projection: a row of the table.
         num_heads: one matrix (or kernel) a head, for sequences ``(B, H, M, D)``; None shares one among all heads.
         length_scaling: False leaves s out (``linear`` and ``random``), as imported weights need.
@@ -75,7 +75,7 @@ class SequenceProjection(nn.Module):
     def __init__(
         self,
         max_len: int,
-        k: int = DEFAULT_K,
+        k: int | None = None,
         *,
         projection: FixedProjection = "linear",
         num_heads: int | None = None,
@@ -85,6 +85,7 @@ class SequenceProjection(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("projection", projection, FixedProjection)
+        k = default_k(max_len) if k is None else k
         check_k(k, max_len)
         self.max_len, self.k, self.projection = max_len, k, projection
         self.num_heads = None if projection in PARAMETERLESS else num_heads

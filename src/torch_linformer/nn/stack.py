@@ -18,6 +18,7 @@ from torch_linformer.nn.options import (
     AttentionOptions,
     check_activation_memory,
     complete,
+    default_k,
 )
 from torch_linformer.nn.recomputing import computed_again
 
@@ -96,7 +97,7 @@ class LayerPlan(NamedTuple):
 
 
 def plan_layers(
-    k: int | Sequence[int],
+    k: int | Sequence[int] | None,
     num_layers: int,
     max_len: int,
     width: int,
@@ -109,7 +110,7 @@ def plan_layers(
     """Share the slots of ``max_len`` positions of ``width`` channels among layers.
 
     Args:
-        k: slots, one number or one a layer; called ``name`` in messages.
+        k: slots, one number, or one a layer; called ``name`` in messages; the default for ``max_len`` if None.
         options: of the attentions; ``sharing="layerwise"`` takes the map out of them.
 
     Raises:
@@ -117,6 +118,7 @@ def plan_layers(
     """
     chosen = complete({option: value for option, value in options.items() if option in DEFAULTS}, None)
     is_shared = chosen["sharing"] == "layerwise" and not chosen["causal"]  # which a causal attention refuses
+    k = default_k(max_len) if k is None else k
     if isinstance(k, int):
         k = [k] * num_layers
     elif is_shared and len(set(k)) > 1:

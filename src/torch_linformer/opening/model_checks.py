@@ -119,5 +119,5 @@ def _least_weights(config: PreTrainedConfig) -> int:
     positions = sizes["max_position_embeddings"]
     least += sizes["vocab_size"] * width + (positions * width if config.position_embedding == "learned" else 0)
     maps = config.attention == "linformer" and config.projection == "linear" and not config.causal
-    slots = config.k if isinstance(config.k, int) else min(config.k)
+    slots = min(config.slots)
     return least + (positions * slots if maps else 0)

@@ -133,7 +133,7 @@ def gathered(value: T) -> list[T]:
     return found
 
 
-def mean_over_all(mean: Tensor, items: Tensor) -> Tensor:
+def mean_over_all(mean: Tensor, items: Tensor, of: Tensor | None = None) -> Tensor:
     r"""A loss whose mean over the processes is that over all their items, and so are its gradients.
 
     .. math:: \frac{1}{R} \sum_r \ell_r' = \frac{\sum_r n_r \ell_r}{\sum_r n_r}
@@ -142,11 +142,13 @@ def mean_over_all(mean: Tensor, items: Tensor) -> Tensor:
     Args:
         mean: over the items of this process.
         items: how many there are, or their total weight.
+        of: those of the whole batch of this process, of which these are a part; the losses of the parts add up to the
+            batch's. These if None.
     """
-    if count() == 1:
+    if count() == 1 and of is None:
         return mean
     # A mean over nothing is NaN.
-    return torch.where(items > 0, mean, 0.0) * items * count() / total(items).clamp(min=1e-30)
+    return torch.where(items > 0, mean, 0.0) * items * count() / total(items if of is None else of).clamp(min=1e-30)
 
 
 def rows_of_all(rows: Tensor) -> Tensor:

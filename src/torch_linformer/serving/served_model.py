@@ -7,13 +7,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
-from torch_linformer.inference.embedder import Embedder, embedder_of
+from torch_linformer.inference.embedder import DocumentEmbedder, embedder_of
 from torch_linformer.inference.task_predictor import TaskPredictor, predicting_task
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.serving.request_forms import CLASSIFY, EMBED, EMBEDDINGS, PREDICT
 
-Ability = Embedder | TaskPredictor
+Ability = DocumentEmbedder | TaskPredictor
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ServedModel:
 
     name: str
     tokenizer: PreTrainedTokenizerFast
-    embedder: Embedder
+    embedder: DocumentEmbedder
     predictor: TaskPredictor | None
     no_prediction: str
 

@@ -50,6 +50,8 @@ class Classification(WholeDocuments):
     # Accuracy tells little of the rare labels, and on a few hundred documents it hardly moves.
     best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2
+    threshold: float | None = None  # below which no label is predicted
+    top_k: int | None = None  # probabilities told, the highest; all if None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -72,7 +74,9 @@ class Classification(WholeDocuments):
         return {"tfidf": self.with_tally(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
-        return {"label": self.names[int(np.argmax(answer))], "probabilities": _rounded(self.names, answer)}
+        best = int(np.argmax(answer))
+        sure = self.threshold is None or answer[best] >= self.threshold
+        return {"label": self.names[best] if sure else None, "probabilities": _told(self.names, answer, self.top_k)}
 
 
 class MultiLabel(WholeDocuments):
@@ -81,6 +85,7 @@ class MultiLabel(WholeDocuments):
     record = SEVERAL
     best_metric, headline = "micro_f1", HEADLINES["multilabel"]
     least_labels = 1
+    top_k: int | None = None  # as of Classification
     usage = """\
 inputs = tokenizer("a document", truncation=True, return_tensors="pt")
 probabilities = model(**inputs).logits[0].sigmoid().tolist()
@@ -117,7 +122,7 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
-        return {"labels": labels, "probabilities": _rounded(self.names, answer)}
+        return {"labels": labels, "probabilities": _told(self.names, answer, self.top_k)}
 
     def tune(self, answers: Any, documents: Dataset) -> None:
         self.threshold = best_threshold(np.asarray(self.known(documents)), np.asarray(answers))
@@ -189,5 +194,7 @@ def multiply(head: nn.Linear | LexicalHead, factor: float) -> None:
     head.bias.mul_(factor)
 
 
-def _rounded(names: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
-    return {name: round(float(p), 6) for name, p in zip(names, probabilities, strict=True)}
+def _told(names: Sequence[str], probabilities: np.ndarray, top_k: int | None) -> dict[str, float]:
+    """Probabilities by label in the order of the labels; or so many, the highest first."""
+    order = range(len(names)) if top_k is None else np.argsort(-probabilities, kind="stable")[:top_k].tolist()
+    return {names[number]: round(float(probabilities[number]), 6) for number in order}

@@ -10,10 +10,14 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.retrieval import queries_of
 from torch_linformer.tasks.task import Examples
-from torch_linformer.training.option_effects import OF_TEXT
+from torch_linformer.training.option_effects import NO_WINDOWS, OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
+
+MOST = 0.5  # a share of the documents
+READ_WHOLE = 0.9  # a share of them that a length should do for
+LENGTHS = [2**power for power in range(4, 18)]  # up to 131,072 tokens
 
 
 def describe_data(splits: Splits, train: Examples, settings: TrainSettings, screen: TrainingScreen) -> None:
@@ -35,11 +39,14 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
     low, middle, high = (format_count(value) for value in np.quantile(tokens, (0.05, 0.5, 0.95)))
     lost = format_percent(float((tokens - np.minimum(tokens, settings.length)).sum() / tokens.sum()))
     fate = f"are cut at --max-length {settings.length}, which leaves out {lost} of all tokens"
-    if settings.overflow == "windows" or settings.task in OF_TEXT:
+    in_windows = settings.overflow == "windows" or settings.task in OF_TEXT
+    if in_windows:
         fate = f"are longer than --max-length {settings.length}; {format_count(len(train.windows))} windows in all"
     screen.say(
         f"tokens a document: median {middle}, 5 % below {low}, 5 % above {high}; {format_percent(long.mean())} {fate}"
     )
+    if not in_windows and long.mean() > MOST:
+        screen.say(_longer(tokens, settings))
     if settings.task == "seq2seq":
         tokens = np.asarray(train.windows["target_tokens"][:])
         long = tokens > settings.target_length
@@ -47,6 +54,18 @@ def describe_data(splits: Splits, train: Examples, settings: TrainSettings, scre
             f"tokens a target: median {format_count(np.median(tokens))}; {format_percent(long.mean())} are cut at "
             f"--max-target-length {settings.target_length}"
         )
+
+
+def _longer(tokens: np.ndarray, settings: TrainSettings) -> str:
+    """What reads most of the documents whole, where most are cut, and what that costs."""
+    enough = float(np.quantile(tokens, READ_WHOLE))
+    longer = next((length for length in LENGTHS if length >= enough), LENGTHS[-1])
+    whole, slower = format_percent(float((tokens <= longer).mean())), longer / settings.length
+    windows = "" if settings.task in NO_WINDOWS else "; --overflow windows reads all of them"
+    return (
+        f"warning: most documents are cut: --max-length {longer} reads {whole} of them whole, with steps of up to "
+        f"{slower:.2g} times the time (--check measures it){windows}"
+    )
 
 
 def describe_model(

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -32,7 +33,9 @@ class Interrupted(Exception):
     """
 
     def __init__(self, signum: int) -> None:
-        super().__init__()
+        super().__init__(
+            f"stopped by {signal.Signals(signum).name}; resume=True goes on from the checkpoint that is left"
+        )
         self.signum = signum
 
 
@@ -112,6 +115,8 @@ class RunCallback(TrainerCallback):
         self.saved = self.trainer.seconds
         self.screen.start(state.global_step, state.max_steps)
         heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+        if threading.current_thread() is not threading.main_thread():  # where Python takes no signals
+            heeded = []
         self.former_handlers = {number: signal.signal(number, self._interrupt) for number in heeded}
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -2,16 +2,19 @@
 
 import dataclasses
 import math
+import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
 from torch_linformer.reporting.tables import format_bytes
+
+Settings = TypeVar("Settings")
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
@@ -46,6 +49,35 @@ def check_fsdp(settings: Any) -> None:
         raise InputError("--fsdp does not go with --precision fp16, whose scale differs by process: take bf16")
     if settings.fsdp and settings.compile:
         raise InputError("--compile is for a single process: leave out --fsdp")
+
+
+def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str) -> Settings:
+    """Settings from options as they are given in Python: paths may be such, K a number or a list of them.
+
+    Raises:
+        TypeError: an option that ``function`` does not have.
+        InputError: a value of another type, or out of its range.
+    """
+    kinds = {item.name: str(item.type) for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    check_names(options, kinds, function)
+    values = {}
+    for name, value in options.items():
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if name == "k" and isinstance(value, list | tuple):
+            value = ",".join(map(str, value))
+        values[name] = None if value is None and "None" in kinds[name] else _convert(value, kinds[name], name)
+    return kind(**values)
+
+
+def check_names(options: Iterable[str], known: Iterable[str], function: str) -> None:
+    """Raise ``TypeError`` for an option that a function does not have, with the one that was probably meant."""
+    known = list(known)
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            there = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise TypeError(f"{function}() has no option {name!r}; {there}")
 
 
 def read_config(path: str, settings: type) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.opening import processes
 from torch_linformer.tasks.retrieval import SCALE, Retrieval
 from torch_linformer.training.document_trainer import DocumentTrainer
+from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
 
 Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
-
-TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn, each part a second time for its gradients
 
 
 def contrastive_loss(queries: Tensor, documents: Tensor, query_of: Tensor, query_group: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Speed and memory of a model's step, of training or inference, and of the same model with full attention."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
@@ -50,15 +51,20 @@ class StepCost:
 
 def measure_beside_full_attention(step: ModelStep) -> tuple[StepCost | None, StepCost | None]:
     """The model as it is, and the same with full attention; None for one that failed (out of memory, for example)."""
-    ours, full = measure_steps([step, replace(step, config=_with_full_attention(step.config))])
+    ours, full = measure_steps([step, with_full_attention(step)])
     return ours, full
 
 
-def measure_steps(steps: Sequence[ModelStep]) -> list[StepCost | None]:
-    """What each costs, each in a fresh process, all in turn; None for one that failed."""
+def with_full_attention(step: ModelStep) -> ModelStep:
+    """The step of the same model with full attention."""
+    return replace(step, config=_with_full_attention(step.config))
+
+
+def measure_steps(steps: Sequence[ModelStep], seconds: float = math.inf) -> list[StepCost | None]:
+    """What each costs, each in a fresh process, all in turn for so many seconds; None for one that failed."""
     requests = [StepRequest(f"{__name__}:build_step", asdict(step), step.device) for step in steps]
     costs: list[StepCost | None] = []
-    for step, measured in zip(steps, measure_in_turn(requests), strict=True):
+    for step, measured in zip(steps, measure_in_turn(requests, seconds=seconds), strict=True):
         tokens = step.batch_size * step.length
         costs.append(None if measured is None else StepCost(tokens / measured.seconds, measured.peak_bytes / 1e6))
     return costs

@@ -101,7 +101,7 @@ def _trained(
     device = resolve_device(settings.device)
     precision = resolve_precision(settings.precision, device)
     run = identity(settings)
-    settings = _with_the_first_model(settings)
+    settings = with_the_first_model(settings)
     if settings.context_parallel > 1 or settings.freeze:  # nobody makes a step alone, of whole rows
         settings = dataclasses.replace(settings, probe=False)
     data = processes.on_main(lambda: prepare(settings, _splits(settings, run, output, checkpoint), checkpoint, screen))
@@ -143,9 +143,7 @@ def _trained(
     measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
     if any(measured.values()):
         screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
-    kind = LINEAR if isinstance(model, LinearEncoder) else type(model).__name__
-    config = model.config.to_dict() if kind == LINEAR else model.config.to_diff_dict()
-    step = ModelStep(kind, config, settings.batch_size, settings.length, device, precision)
+    step = step_of(model, settings, device, precision)
     return Outcome(
         settings=settings,
         command=command,
@@ -162,6 +160,15 @@ def _trained(
         spent=spent,
         device=device,
         precision=precision,
+    )
+
+
+def step_of(model: AnyModel, settings: TrainSettings, device: str, precision: str) -> ModelStep:
+    """A step of the training, with documents of full length; with ``--freeze``, where there is none, reading them."""
+    kind = LINEAR if isinstance(model, LinearEncoder) else type(model).__name__
+    config = model.config.to_dict() if kind == LINEAR else model.config.to_diff_dict()
+    return ModelStep(
+        kind, config, settings.batch_size, settings.length, device, precision, training=not settings.freeze
     )
 
 
@@ -207,7 +214,7 @@ def _weigh_lexical_part(
     return found
 
 
-def _with_the_first_model(settings: TrainSettings) -> TrainSettings:
+def with_the_first_model(settings: TrainSettings) -> TrainSettings:
     """The settings completed by the model that the training begins with, if any."""
     if settings.from_model is None:
         return settings

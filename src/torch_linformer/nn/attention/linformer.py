@@ -9,7 +9,7 @@ from torch_linformer.nn.attention.causal_slot_context import CausalSlotContext
 from torch_linformer.nn.attention.context import Context, head_sizes
 from torch_linformer.nn.attention.full_context import CausalFullContext, FullContext
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.options import DEFAULT_K, AttentionOptions, complete
+from torch_linformer.nn.options import AttentionOptions, complete, default_k
 
 CONTEXTS: dict[str, dict[bool, type[Context]]] = {
     "linformer": {False: SlotContext, True: CausalSlotContext},
@@ -38,7 +38,7 @@ class LinformerAttention(Attention):
         embed_dim: model width C.
         num_heads: heads H.
         max_len: longest key sequence M, in tokens.
-        k: slots K, 1 to ``max_len``; 0 with a ``window``, for no slots.
+        k: slots K, 1 to ``max_len``, min(256, max_len / 4) by default; 0 with a ``window``, for no slots.
         dropout: on the attention weights, in training.
         bias: on the four linear maps.
         kdim: width of ``key``, C by default.
@@ -71,7 +71,7 @@ class LinformerAttention(Attention):
         embed_dim: int,
         num_heads: int,
         max_len: int,
-        k: int = DEFAULT_K,
+        k: int | None = None,
         *,
         dropout: float = 0.0,
         bias: bool = True,
@@ -83,6 +83,7 @@ class LinformerAttention(Attention):
         **options: Unpack[AttentionOptions],
     ) -> None:
         chosen = complete(options, self)
+        k = default_k(max_len) if k is None else k
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         sizes = head_sizes(embed_dim, num_heads, chosen, kdim, vdim)
         context = CONTEXTS["linformer"][chosen["causal"]](sizes, chosen, max_len, k, **factory)
