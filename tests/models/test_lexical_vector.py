@@ -62,7 +62,7 @@ def test_a_vector_has_both_parts_by_their_shares(lexical):
     assert vectors.shape == (2, CHANNELS + WIDTH) and made.width(CHANNELS) == CHANNELS + WIDTH
     assert_close(vectors[:, :CHANNELS], pooled * (1 - SHARE) ** 0.5)
     assert_close(vectors[0, CHANNELS:].double(), by_hand(lexical, ROWS[0]) * SHARE**0.5, rtol=1e-6, atol=1e-6)
-    assert_close(vectors.norm(dim=1), torch.ones(2))
+    assert_close(vectors.norm(dim=1), torch.ones(2, dtype=vectors.dtype))
     assert_close(DocumentVectors("mean")(hidden, ids, mask), pooled)
     assert DocumentVectors("mean_max").width(CHANNELS) == 2 * CHANNELS
 
