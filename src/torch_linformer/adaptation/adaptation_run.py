@@ -69,7 +69,7 @@ def run_adaptation(
     Under ``torchrun`` or ``accelerate launch`` the processes share each batch. The main one does what is done once.
 
     Args:
-        source: a folder, or a name on the hub.
+        source: a folder, a name on the hub, or ``minilm`` (:func:`torch_linformer.encoder_folder`).
         settings: how, and on which texts.
         resume: go on from the last whole checkpoint of the same adaptation.
         command: the command line, for the report.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.option_effects import (
     NO_WINDOWS,
@@ -136,6 +137,8 @@ class TrainSettings(DataSettings):
             )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.from_model is not None:
+            object.__setattr__(self, "from_model", encoder_folder(self.from_model))
         usual = {item.name: item.default for item in dataclasses.fields(self)}
         usual["sharing"] = sharing_for(self.projection)
         if self.sharing is None:
