@@ -24,12 +24,10 @@ def predict(
     text_folder: options.TextFolder = None,
     question_column: options.QuestionColumn = None,
     source_column: options.SourceColumn = None,
-    question: Annotated[str | None, typer.Option(help="asked of every document")] = None,
+    question: Annotated[str | None, typer.Option(help="qa: the question, asked of every document")] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
-    output: Annotated[
-        Path | None, typer.Option(help="file for the lines, or folder of parts  [standard output]")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="output file, or folder for parts  [standard output]")] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
