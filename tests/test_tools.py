@@ -46,7 +46,7 @@ def test_every_extra_of_a_user_is_checked(release_check):
 
 
 def test_the_lines_of_the_readme_are_found(release_check):
-    assert "LinformerEncoder(" in release_check.five_lines()
+    assert "encoder_folder(" in release_check.readme_python()
 
 
 def test_what_is_no_python_is_not_taken_for_one(release_check, tmp_path):

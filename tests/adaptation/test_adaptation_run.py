@@ -202,7 +202,7 @@ def test_a_forward_pass_is_measured_beside_full_attention(finished, adapt, tmp_p
     (row,) = json.loads((tmp_path / "run" / "adaptation.json").read_text())["costs"]
     assert row["tokens"] == 64  # more than the model reads: its positions do not cost anything
     assert row["ours"]["tokens_per_second"] > 0 < row["full_attention"]["peak_memory_mb"]
-    assert "measuring a text of 64 tokens beside full attention" in shown
+    assert "comparing the speed with full attention at 64 tokens" in shown
 
 
 @pytest.mark.usefixtures("no_fresh_process")
@@ -280,7 +280,7 @@ def test_the_window_alone_stands_beside_the_whole(finished):
     alone, end = finished.result["window_alone"]["scores"], finished.result["end"]
     page = (finished.folder / "report.html").read_text()
     for text in (finished.shown, page):
-        assert "window alone" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f}" in text
+        assert "window only" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f}" in text
     model = AutoModel.from_pretrained(finished.folder)
     kept = with_options(model, replace(model.config.linear_options, k=0)).state_dict()
     trained = load_file(finished.folder / "model.safetensors")
@@ -300,10 +300,13 @@ def test_no_slots_at_all(adapt, tmp_path):
 @pytest.mark.parametrize(
     ("alone", "sentence"),
     [
-        (0.97, "earn their cost: taken out of this model, its distance from the original (1 − cosine) is 3.0 times"),
+        (
+            0.97,
+            "are worth their cost: without them the distance of this model from the original (1 − cosine) is 3.0 times",
+        ),
         (
             0.9895,
-            "do not earn their cost: taken out of this model, its distance from the original (1 − cosine) is 0.0105",
+            "are not worth their cost: without them the distance of this model from the original (1 − cosine) is 0.01",
         ),
     ],
 )

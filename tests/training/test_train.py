@@ -116,6 +116,8 @@ def test_the_model_card(classifier_run, masked_run):
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-classification\n")
     assert "`linformer train --data 'a b.csv' <&>`" in card
     assert f"| {read_json(classifier_run.folder / 'metrics.json')['accuracy']:.4f} |" in card
+    assert "label = model.config.id2label[" in card and "The language of the texts was not checked" in card
+    assert re.search(r"- Trained on \d+ documents of `.+\.csv`; \d+ others gave the scores above\.", card)
     card = (masked_run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: fill-mask" in card and "LinformerForMaskedLM.from_pretrained" in card
     assert f"| {read_json(masked_run.folder / 'metrics.json')['perplexity']:.4f} |" in card

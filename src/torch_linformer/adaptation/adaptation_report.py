@@ -15,6 +15,7 @@ from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.source_card import as_head, source_fields
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
@@ -189,23 +190,23 @@ def _scores(adapted: Adapted) -> Section:
     objective = adapted.source.objective
     columns: dict[str, Mapping[str, float]] = {"before": adapted.start, "distilled": adapted.end}
     if adapted.alone:
-        columns["window alone"] = adapted.alone.scores
+        columns["window only"] = adapted.alone.scores
     if adapted.original:  # it has scores of its own where it has a head
         columns["original"] = adapted.original
     columns["chance"] = adapted.chance
     names, rows = ["score", *columns], _score_rows(adapted, columns.values())
     text = (
-        "Neighbors are those among these texts, by similarity of the embeddings; chance is what ten neighbors drawn at "
-        "random would keep."
+        "Neighbors are the test texts with the most similar embeddings; chance is the share that ten neighbors drawn "
+        "at random would keep."
     )
     if adapted.alone:
         names.insert(4, "slots add")
         without = adapted.alone.scores
         gains = [f"{adapted.end[name] - without[name]:+.3f}" for name in objective.titles if name in adapted.end]
         rows = [(*row[:4], gain, *row[4:]) for row, gain in zip(rows, gains, strict=True)]
-        text += " Window alone is the distilled model with its slots taken out, not distilled again."
+        text += " Window only is the distilled model without its slots, not distilled again."
     return Section(
-        f"{adapted.texts[1]} texts held out, beside the original",
+        f"Compared with the original, on {adapted.texts[1]} test texts",
         text=text,
         columns=names,
         rows=rows,
@@ -215,7 +216,7 @@ def _scores(adapted: Adapted) -> Section:
 def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | None) -> str:
     """Whether slots earn what they cost, in a sentence or two."""
     if k == 0:
-        return "There are no slots: all that is kept is the work of the window and of the tokens seen exactly."
+        return "There are no slots: everything that is kept comes from the window and the exact tokens."
     if alone is None:
         return ""
     with_slots, without = 1 - end["cosine"], 1 - alone.scores["cosine"]
@@ -224,11 +225,11 @@ def verdict_on_slots(k: object, end: Mapping[str, float], alone: WithoutSlots | 
     cost = "" if share is None else f" They take {taken} of a forward pass."
     if without < WORTHWHILE * with_slots:
         return (
-            f"The slots do not earn their cost: taken out of this model, its distance from the original (1 − cosine) "
-            f"is {without:.4f} instead of {with_slots:.4f}.{cost} --k 0 distills a model without them."
+            f"The slots are not worth their cost: without them the distance of this model from the original "
+            f"(1 − cosine) is {without:.4f} instead of {with_slots:.4f}.{cost} --k 0 distills a model without them."
         )
     return (
-        f"The slots earn their cost: taken out of this model, its distance from the original (1 − cosine) is "
+        f"The slots are worth their cost: without them the distance of this model from the original (1 − cosine) is "
         f"{without / with_slots:.1f} times as large, {without:.4f} instead of {with_slots:.4f}.{cost}"
     )
 
@@ -240,9 +241,9 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
     speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
     text = (
-        "Means of segments have no weights that depend on K, except for what is learned of their mass, which another K "
-        "leaves out. Scores are those on the texts for validation, speed and memory those of a forward pass of one "
-        "text of full length."
+        "Means of segments have no weights that depend on K, except for their learned mass, which is left out for "
+        "another K. Scores are on the validation texts; speed and memory are of a forward pass of one text of full "
+        "length."
     )
     columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
     rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
@@ -257,9 +258,9 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
     return Section(
         "Cost of a forward pass",
-        text="One text of full length, ours and the same model with full attention (SDPA) in turn, each in a "
-        "process of its own; one that takes minutes has failed. Peak memory is what the pass takes beyond parameters "
-        "and text.",
+        text="One text of full length, the adapted model and the same model with full attention (SDPA) in turn, each "
+        "in its own process; passes over 2 minutes are stopped and reported as failed. Peak memory is that of the "
+        "pass, without parameters and input.",
         columns=(
             "tokens",
             "ours, tokens/s",
@@ -274,12 +275,18 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
 
 
 def _model_card(adapted: Adapted) -> str:
-    scores = _scores(adapted)
+    scores, fields = _scores(adapted), source_fields(adapted.source.path)
     return render_template(
         "adaptation/model_card.md",
         version=torch_linformer.__version__,
         title=adapted.report.title,
         source=adapted.source.path,
+        source_head=as_head(fields),
+        license=fields.get("license"),
+        language=fields.get("language"),
+        data=adapted.settings.data,
+        training_texts=format_count(adapted.texts[0]),
+        problem_type=getattr(adapted.model.config, "problem_type", None),
         attention=attention_of(adapted.model.config),
         length=format_count(adapted.longest),
         command=adapted.command or "torch_linformer",

@@ -93,9 +93,7 @@ def run_adaptation(
     run = {**identity(settings), "source": source}
     with shared_run(output, run, resume, screen, RESULT) as (checkpoint, finished):
         if finished:
-            screen.say(
-                f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
-            )
+            screen.say(f"{output} holds this adaptation already, and it is finished; remove the folder to run it again")
         else:
             cast(Any, transformers.logging).set_verbosity_error()
             cast(Any, transformers.logging).disable_progress_bar()
@@ -103,7 +101,7 @@ def run_adaptation(
             train, test, notes = processes.on_main(lambda: read_documents(original.objective, settings))
             for note in notes:
                 screen.say(note)
-            digest = processes.on_main(lambda: content_digest({"to learn from": train, "held out": test}))
+            digest = processes.on_main(lambda: content_digest({"training": train, "test": test}))
             processes.on_main(lambda: begin_run(output, run, digest, checkpoint))
             adaptation = Adaptation(original, train, test, settings, screen)
             outcome = adaptation.outcome(adaptation.distil(output, checkpoint), command)
@@ -141,7 +139,7 @@ class Adaptation:
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
         self.objective = original.objective
-        self.warnings = find_overlap({"to learn from": train, "held out": test}).warnings
+        self.warnings = find_overlap({"training": train, "test": test}).warnings
         for warning in self.warnings:
             screen.say(warning)
         max_length = settings.max_length or original.usual_length
@@ -179,7 +177,7 @@ class Adaptation:
 
     def outcome(self, spent: Spent, command: str) -> Adapted:
         """Compare and measure the trained student."""
-        self.screen.say("comparing")
+        self.screen.say("scoring the test texts")
         return Adapted(
             source=self.original,
             settings=self.settings,
@@ -244,7 +242,7 @@ class Adaptation:
         if options.window is None or options.k == 0:
             return None
         alone = with_options(self.student, replace(options, k=0))
-        self.screen.say(f"the window alone, and what the slots add to a text of {options.max_length:,} tokens")
+        self.screen.say(f"scoring the model without its slots, on texts of up to {options.max_length:,} tokens")
         steps = [self._forward_of(model, options.max_length) for model in (alone, self.student)]
         costs = processes.on_main(lambda: measure_steps(steps))
         return WithoutSlots(self.test.scores(alone), *costs)
@@ -255,7 +253,7 @@ class Adaptation:
         if options.projection != "mean" or options.k == 0:
             return []
         length, k = options.max_length, options.k
-        self.screen.say(f"the same weights with other K, on the texts for validation and a text of {length:,} tokens")
+        self.screen.say(f"scoring the same weights with other K, on the validation texts and at {length:,} tokens")
         by_k = {
             slots: with_options(self.student, replace(options, k=slots))
             for slots in (k // 4, k // 2, k, 2 * k, 4 * k)
@@ -272,7 +270,7 @@ class Adaptation:
         """What a text of each length costs the student, and the same model with full attention."""
         costs = {}
         for length in COST_LENGTHS:
-            self.screen.say(f"measuring a text of {length:,} tokens beside full attention")
+            self.screen.say(f"comparing the speed with full attention at {length:,} tokens")
             costs[length] = measure_beside_full_attention(self._forward_of(self.student, length))
         return costs
 

@@ -50,6 +50,9 @@ class Classification(WholeDocuments):
     # Accuracy tells little of the rare labels, and on a few hundred documents it hardly moves.
     best_metric, headline = "macro_f1", HEADLINES["classify"]
     least_labels = 2
+    usage = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
 
     @property
     def config(self) -> dict[str, Any]:
