@@ -60,6 +60,11 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     facts = {"machine": machine_facts("cpu"), "threads": torch.get_num_threads(), "commit": git_commit(__file__)}
     write_json(output / "results.json", {"lengths": sizes, "seconds": seconds, "passes": passes, **facts})
+    draw(output, sizes, seconds)
+
+
+def draw(folder: Path, sizes: list[int], seconds: dict[str, list[float]]) -> None:
+    """The picture, on two logarithmic axes."""
     chart = LogLogChart(
         title="Time of one document, all-MiniLM-L6-v2, one CPU thread",
         x_label="tokens of the document",
@@ -70,7 +75,7 @@ def main(
             for name, times in seconds.items()
         ],
     )
-    write_bytes(output / "time_by_length.png", chart.png())
+    write_bytes(folder / "time_by_length.png", chart.png())
 
 
 if __name__ == "__main__":
