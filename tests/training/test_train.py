@@ -452,7 +452,7 @@ def test_patience_ends_a_run_that_learns_nothing_more(train_quickly, tmp_path):
 def test_minutes_end_the_run(train_quickly, tmp_path):
     shown = train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
     assert re.search(r"^step 1/~\d{1,4}: ", shown, re.MULTILINE)
-    said = "^--minutes .* is for the training; after it come scoring 50 documents held out, the floor \\(--no-floor\\)$"
+    said = "^--minutes .* is for the training; then: scores of 50 test documents, baselines \\(--no-floor\\)$"
     assert re.search(said, shown, re.MULTILINE)
     assert sorted(os.listdir(tmp_path / "run")) == FILES
     assert 1 <= read_json(tmp_path / "run" / "metrics.json")["train_seconds"] < 30

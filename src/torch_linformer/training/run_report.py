@@ -210,11 +210,12 @@ def _costs(outcome: Outcome) -> list[Section]:
     settings, (ours, full) = outcome.settings, outcome.costs
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if ours and full:
-        rows.append(("this model beside it", *compare_costs(ours, full)))
+        rows.append(("this model is", *compare_costs(ours, full)))
     section = Section(
-        "A training step beside full attention",
+        "A training step, compared with full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh process, "
-        "in turn; one that takes minutes has failed. Peak memory is what the step takes beyond parameters and batch.",
+        "in turn; steps over 2 minutes are stopped and reported as failed. Peak memory is that of the step, "
+        "without parameters and batch.",
         columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,
     )
