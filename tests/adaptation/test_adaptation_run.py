@@ -118,7 +118,7 @@ def test_a_page_is_named_after_the_source_and_names_leakage(adapt, source, optio
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
         shown = adapt(tmp_path / "run", test=options["data"], steps=1)
-    warning = "warning: 400 of the 400 documents held out have the text of one to learn from: "
+    warning = "warning: 400 of the 400 test documents have a text that is also in training: "
     assert shown.count(warning) == 2  # before the training, and at its end
     page = read_page((tmp_path / "run" / "report.html").read_text("utf-8"))
     text = [part.strip() for part in page.text if part.strip()]
