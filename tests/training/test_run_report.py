@@ -45,7 +45,7 @@ def test_the_table_of_an_adaptation_says_it_too():
 
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
     shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
-    warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " in training: " in line]
     assert len(warnings) == 2 and len({*warnings}) == 1  # before the training, and at its end
     warning = warnings[0]
     assert " test documents have a text that is also in training: " in warning
