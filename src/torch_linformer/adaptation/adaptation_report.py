@@ -15,7 +15,7 @@ from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
-from torch_linformer.opening.source_card import as_head, source_fields
+from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
@@ -275,15 +275,12 @@ def _costs(costs: Mapping[int, tuple[StepCost | None, StepCost | None]]) -> Sect
 
 
 def _model_card(adapted: Adapted) -> str:
-    scores, fields = _scores(adapted), source_fields(adapted.source.path)
+    scores = _scores(adapted)
     return render_template(
         "adaptation/model_card.md",
         version=torch_linformer.__version__,
         title=adapted.report.title,
-        source=adapted.source.path,
-        source_head=as_head(fields),
-        license=fields.get("license"),
-        language=fields.get("language"),
+        **card_of_source(adapted.source.path),
         data=adapted.settings.data,
         training_texts=format_count(adapted.texts[0]),
         problem_type=getattr(adapted.model.config, "problem_type", None),

@@ -22,6 +22,13 @@ def source_fields(source: str | None) -> dict[str, Any]:
     return {name: fields[name] for name in _KEPT if fields.get(name)}
 
 
+def card_of_source(source: str | None) -> dict[str, Any]:
+    """What the template ``reporting/template_files/model_card.md`` needs to know of a source."""
+    fields = source_fields(source)
+    told = {"license": fields.get("license"), "language": fields.get("language")}
+    return {"source": source, "source_head": as_head(fields), **told}
+
+
 def as_head(fields: dict[str, Any]) -> str:
     """The same as lines of the head of a card."""
     return f"{ModelCardData(**fields).to_yaml()}\n" if fields else ""

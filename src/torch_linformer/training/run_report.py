@@ -15,7 +15,7 @@ from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.run_folder import write_columns, write_model
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
-from torch_linformer.opening.source_card import as_head, source_fields
+from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.markdown import markdown_table
@@ -279,15 +279,12 @@ def machine_and_versions(device: str) -> dict[str, str]:
 
 
 def _model_card(outcome: Outcome) -> str:
-    scores, fields = _scores(outcome), source_fields(outcome.settings.from_model)
+    scores = _scores(outcome)
     return render_template(
         "training/model_card.md",
         version=torch_linformer.__version__,
         title=name_in_title(outcome.settings.data),
-        source=outcome.settings.from_model,
-        source_head=as_head(fields),
-        license=fields.get("license"),
-        language=fields.get("language"),
+        **card_of_source(outcome.settings.from_model),
         data=outcome.settings.data,
         training_documents=format_count(len(outcome.splits.train)),
         task=outcome.task,
