@@ -19,7 +19,7 @@ include_patterns = ["docs/**", "benchmarks/results/**", "*.md"]
 exclude_patterns = [".*", "README.md", "build", "dist", "runs", "site", "src", "tests"]
 templates_path = ["_templates"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_heading_anchors = 3  # as in the repository: links to headings are checked
 myst_fence_as_directive = ["math"]
 autodoc_member_order = "bysource"
@@ -29,6 +29,7 @@ napoleon_numpy_docstring = False
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(torch|transformers|huggingface_hub|matplotlib|collections|typing)[.].*")]
 
+copybutton_prompt_text = "$ "  # of commands that are shown with what they print
 html_theme = "furo"
 html_title = "torch-linformer"
 html_additional_pages = {"index": "redirect.html"}

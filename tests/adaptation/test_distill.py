@@ -139,7 +139,7 @@ def test_a_head_learns_what_it_says(model_class, tmp_path, save_source, tokenize
         ({"test": "held-out.csv"}, "test must be a fraction of the texts, got 'held-out.csv'"),
         ({"task": "mlm"}, "--task mlm: .* has no head for it"),
         ({"pooling": "last"}, "pooling must be one of mean, cls, max, got 'last'"),
-        ({"test": 0.04}, "leaves 8 texts held out; at least 20 are needed"),
+        ({"test": 0.04}, "leaves 8 texts for the test; at least 20 are needed"),
         ({"steps": 0}, "--steps must be a number above 0, got 0"),
     ],
 )

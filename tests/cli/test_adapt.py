@@ -161,7 +161,7 @@ def test_no_texts_or_too_few(refused, refused_adapt, write_csv):
     assert refused("adapt", "bert") == "--data is missing: name texts such as those that the model is to read"
     assert refused_adapt("bert", "nowhere.csv").startswith("nowhere.csv: ")
     write_csv("few.csv", [(text, "") for text in WORDS])
-    assert refused_adapt("bert", "few.csv") == "few.csv: leaves 5 texts to learn from; at least 20 are needed"
+    assert refused_adapt("bert", "few.csv") == "few.csv: leaves 5 texts for training; at least 20 are needed"
     write_csv("empty.csv", [("", "a"), (" ", "b")])
     assert refused_adapt("bert", "empty.csv").startswith("empty.csv: ")
 

@@ -41,7 +41,7 @@ def test_a_text(inspect, workplace):
     assert shown.startswith("inspect.html: ") and " tokens of the text that was given, " in shown
     assert [path.name for path in workplace.iterdir()] == ["inspect.html"]
     written = (workplace / "inspect.html").read_text()
-    assert "<title>Inside run</title>" in written
+    assert "<title>How the model run reads a document</title>" in written
 
 
 def test_a_file_and_standard_input(inspect, workplace, monkeypatch):

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -137,7 +138,25 @@ def test_every_option_of_the_settings_is_one_of_the_command(capsys, monkeypatch)
     options += " output window slot-mass exact-first exact-last"
     for name in (*options.split(), "output", "config", "resume", "debug"):
         assert f" --{name} " in shown, name
-    assert "tiny | small | base | large" in shown
+    assert "(tiny | small | base | large)  [tiny]" in shown
+    assert "\nOptions:" not in shown  # each is in a group of cli/grouped_help.py
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["adapt"], ["serve"]])
+def test_help_is_whole_on_80_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    finish([*command, "-h"])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "..." not in shown.replace("COMMAND [ARGS]...", "")
+
+
+def test_a_shell_completes_options():
+    words = {"_LINFORMER_COMPLETE": "complete_bash", "COMP_WORDS": "linformer train --freeze", "COMP_CWORD": "2"}
+    environment = {**os.environ, **words}
+    command = [sys.executable, "-m", "torch_linformer.cli"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["--freeze", "--freeze-layers"], done.stderr
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -48,7 +48,7 @@ def adapted(texts, tmp_path_factory):
     return folder / "run"
 
 
-def adapt(folder, *options, source=FOLDER):
+def adapt(folder, *options, source="minilm"):
     """Adapt to the texts of a folder, in whose subfolder "run" the model then is."""
     arguments = ["--data", str(folder / "texts.jsonl"), "--device", "cpu", "--output", str(folder / "run"), *options]
     with pytest.raises(SystemExit) as exit_:

@@ -67,6 +67,11 @@ def check_linearize(found):
     assert 0.8 < found["ModernBERT, attn_implementation, 2048 tokens, cosine of embeddings"] < 0.999
 
 
+def check_quickstart(found):
+    assert found["full attention, seconds"] > 0 and found["linear attention, seconds"] > 0
+    assert 0.7 < found["cosine of the two vectors, before any training"] < 0.95
+
+
 def check_peft_lora(found):
     assert found["accuracy of the base model on the new labels"] < 0.75
     assert found["share of the parameters that is trained"] < 0.15

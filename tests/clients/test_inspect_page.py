@@ -120,7 +120,7 @@ def close_to(layer, head, size=1):
 
 def test_it_opens_without_a_complaint_and_nothing_of_the_text_runs(visit):
     page = visit()
-    assert page.title() == "Inside model"
+    assert page.title() == "How the model model reads a document"
     assert page.evaluate("document.scripts.length") == 3
     assert NASTY in page.inner_text("#document")
     assert "␛" in page.inner_text("#document")

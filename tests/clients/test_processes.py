@@ -185,7 +185,7 @@ def test_weights_and_scores_are_those_of_one_process(runs, name, processes):
 
 def test_rows_in_pieces_are_no_step_of_one_process(runs):
     pages = [(runs("tags in pieces", processes) / "report.html").read_text() for processes in ("one", "two")]
-    assert ["A training step beside full attention" in page for page in pages] == [True, False]
+    assert ["A training step, compared with full attention" in page for page in pages] == [True, False]
 
 
 def tokens_of(metrics):

@@ -30,9 +30,9 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(finish_run):
         for name in ("", "full_attention_")
     )
     assert min(ours.tokens_per_second, ours.peak_memory_mb, full.tokens_per_second, full.peak_memory_mb) > 1
-    row = ["the same with full attention", "this model beside it", *compare_costs(ours, full)]
+    row = ["the same with full attention", "this model is", *compare_costs(ours, full)]
     page = html.unescape((measured.folder / "report.html").read_text(encoding="utf-8"))
-    for text in (measured.shown, page[page.index("A training step beside full attention") :]):
+    for text in (measured.shown, page[page.index("A training step, compared with full attention") :]):
         places = [text.index(cell) for cell in row]
         assert places == sorted(places)
 
@@ -45,10 +45,10 @@ def test_the_table_of_an_adaptation_says_it_too():
 
 def test_what_makes_the_scores_doubtful_is_shown_with_them(train_quickly, quick, tmp_path):
     shown = train_quickly(tmp_path / "run", test=quick["data"], max_steps=1)
-    warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " to train on: " in line]
+    warnings = [line for line in shown.splitlines() if line.startswith("warning: ") and " in training: " in line]
     assert len(warnings) == 2 and len({*warnings}) == 1  # before the training, and at its end
     warning = warnings[0]
-    assert " documents held out have the text of one to train on: " in warning
+    assert " test documents have a text that is also in training: " in warning
     for name in ("report.html", "README.md"):
         assert warning in (tmp_path / "run" / name).read_text(encoding="utf-8")
 
@@ -60,4 +60,4 @@ def test_the_page_concludes_first_and_counts_what_is_repeated(classifier_run, re
     title = next(part for part in text if part.startswith("Linformer on "))
     assert "/" not in title and "." not in title
     data = text[text.index("Data") : text.index("Length of the training documents")]
-    assert {"repeated to train on", "held out, with the text of one to train on"} <= set(data)
+    assert {"repeated in training", "test texts that are also in training"} <= set(data)

@@ -123,15 +123,15 @@ def test_columns_named_once_serve_every_part(tmp_path, write_csv):
 
 def test_a_file_twice_is_said_and_counted(numbered):
     data = numbered("a.csv", ["x", "y"] * 10)
-    said = "warning: {} documents {} have the text of one {}: scores on them say little about new texts"
+    said = "warning: {} {} documents have a text that is also in {}: scores on them say little about new texts"
     assert load_splits(TrainSettings(data=data)).warnings == []
     assert load_splits(TrainSettings(data=data, validation=data)).warnings == [
-        said.format("16 of the 20", "for validation", "to train on"),
-        said.format("4 of the 4", "held out", "for validation"),
+        said.format("16 of the 20", "validation", "training"),
+        said.format("4 of the 4", "test", "validation"),
     ]
     assert load_splits(TrainSettings(data=data, test=data)).warnings == [
-        said.format("18 of the 20", "held out", "to train on"),
-        said.format("2 of the 20", "held out", "for validation"),
+        said.format("18 of the 20", "test", "training"),
+        said.format("2 of the 20", "test", "validation"),
     ]
 
 
@@ -140,12 +140,12 @@ def test_what_is_repeated_is_counted_even_where_it_is_nothing(tmp_path, write_cs
     data, held_out = write_csv(tmp_path / "a.csv", rows), write_csv(tmp_path / "b.csv", rows[:3])
     splits = load_splits(TrainSettings(data=data, test=held_out, validation=numbered("c.csv", "xy")))
     assert splits.repeats == {
-        "repeated to train on": 20,
-        "repeated for validation": 0,
-        "repeated held out": 1,
-        "for validation, with the text of one to train on": 0,
-        "held out, with the text of one to train on": 3,
-        "held out, with the text of one for validation": 0,
+        "repeated in training": 20,
+        "repeated in validation": 0,
+        "repeated in test": 1,
+        "validation texts that are also in training": 0,
+        "test texts that are also in training": 3,
+        "test texts that are also in validation": 0,
     }
 
 
@@ -153,7 +153,7 @@ def test_a_text_in_two_parts(tmp_path, write_csv, numbered):
     data = numbered("a.csv", ["x", "y"] * 10)
     held_out = write_csv(tmp_path / "b.csv", [("a.csv 3", "y"), ("new", "x"), ("newer", "x")])
     (warning,) = load_splits(TrainSettings(data=data, test=held_out, validation=numbered("c.csv", "xy"))).warnings
-    assert warning.startswith("warning: 1 of the 3 documents held out have the text of one to train on: ")
+    assert warning.startswith("warning: 1 of the 3 test documents have a text that is also in training: ")
 
 
 def test_labels_that_contradict_each_other(tmp_path, write_csv):
@@ -184,9 +184,9 @@ def questions(tmp_path):
 
 def test_another_question_about_a_context_is_another_document(questions):
     data, few = questions("a.jsonl", range(20)), questions("b.jsonl", range(1))
-    assert load_splits(TrainSettings(data=data, task="qa")).repeats["repeated to train on"] == 0
+    assert load_splits(TrainSettings(data=data, task="qa")).repeats["repeated in training"] == 0
     splits = load_splits(TrainSettings(data=data, task="qa", test=few))
-    assert splits.repeats["held out, with the text of one to train on"] == 4
+    assert splits.repeats["test texts that are also in training"] == 4
 
 
 def test_questions_about_a_context_stay_together(questions):
@@ -203,9 +203,9 @@ def test_questions_about_a_context_stay_together(questions):
 def test_contexts_in_files_of_two_parts_are_counted(questions):
     data, other = questions("a.jsonl", range(20)), questions("b.jsonl", range(18, 28))
     splits = load_splits(TrainSettings(data=data, task="qa", test=other, validation=questions("c.jsonl", [99])))
-    assert splits.repeats["contexts held out, with documents to train on"] == 2
+    assert splits.repeats["contexts of test documents that are also in training"] == 2
     assert splits.warnings[-1] == (
-        "warning: 2 of the 10 contexts held out are those of documents to train on too: scores on them say little "
+        "warning: 2 of the 10 contexts of the test documents are also in training: scores on them say little "
         "about new contexts"
     )
 
@@ -215,7 +215,7 @@ def test_queries_of_documents_in_two_parts_are_counted(tmp_path, write_csv):
     data = write_csv(tmp_path / "p.csv", rows, ("query", "document"))
     warnings = load_splits(TrainSettings(data=data, task="embed")).warnings
     assert any(
-        re.match(r"warning: \d of the \d queries held out are those of documents to train on too", w) for w in warnings
+        re.match(r"warning: \d of the \d queries of the test documents are also in training", w) for w in warnings
     )
 
 

@@ -117,6 +117,8 @@ def test_the_model_card(classifier_run, masked_run):
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-classification\n")
     assert "`linformer train --data 'a b.csv' <&>`" in card
     assert f"| {read_json(classifier_run.folder / 'metrics.json')['accuracy']:.4f} |" in card
+    assert "label = model.config.id2label[" in card and "The language of the texts was not checked" in card
+    assert re.search(r"- Trained on \d+ documents of `.+\.csv`; \d+ others gave the scores above\.", card)
     card = (masked_run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: fill-mask" in card and "LinformerForMaskedLM.from_pretrained" in card
     assert f"| {read_json(masked_run.folder / 'metrics.json')['perplexity']:.4f} |" in card
@@ -451,7 +453,7 @@ def test_patience_ends_a_run_that_learns_nothing_more(train_quickly, tmp_path):
 def test_minutes_end_the_run(train_quickly, tmp_path):
     shown = train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
     assert re.search(r"^step 1/~\d{1,4}: ", shown, re.MULTILINE)
-    said = "^--minutes .* is for the training; after it come scoring 50 documents held out, the floor \\(--no-floor\\)$"
+    said = "^--minutes .* is for the training; then: scores of 50 test documents, baselines \\(--no-floor\\)$"
     assert re.search(said, shown, re.MULTILINE)
     assert sorted(os.listdir(tmp_path / "run")) == FILES
     assert 1 <= read_json(tmp_path / "run" / "metrics.json")["train_seconds"] < 30

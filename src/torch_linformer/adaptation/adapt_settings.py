@@ -15,43 +15,51 @@ class AdaptSettings:
     """Everything that decides how an adaptation goes. The help texts are those of ``linformer adapt --help``."""
 
     data: str | None = option(
-        None, "texts, without labels: CSV, TSV, JSON lines, Parquet, a folder, or a dataset's name"
+        None, "texts without labels: CSV, TSV, JSON lines or Parquet file, folder, or name of a dataset on the hub"
     )
-    task: str | None = option(None, "what it is for  [that of its head]", ("embed", "mlm", "classify"))
-    text_column: str | None = option(None, "column that holds the text")
-    label_column: str | None = option(None, "classify: column of the texts held out that holds the label")
+    task: str | None = option(
+        None, "what the encoder is used for  [what its head is for]", ("embed", "mlm", "classify")
+    )
+    text_column: str | None = option(None, "column with the text")
+    label_column: str | None = option(None, "classify: column of the test set with the label")
     encoding: str | None = option(None, HELP["encoding"])
     delimiter: str | None = option(None, HELP["delimiter"])
     quoting: str = option("auto", HELP["quoting"], QUOTING)
     header: bool | None = option(None, HELP["header"])
     text_folder: str | None = option(None, HELP["text_folder"])
-    test: str = option("0.1", "PATH, or the fraction of the texts held out for the final comparison")
-    trust_remote_code: bool = option(False, "run the code in the source's folder, where its model needs it")
-    max_length: int | None = option(None, "tokens read at once, more than the original's too  [the original's]")
-    k: int | None = option(None, "slots K; 0 for only the window  [min(256, max-length/4)]")
-    window: int = option(64, "also attend to the tokens this near; 0 for only slots")
+    test: str = option("0.1", "test set of the final comparison: PATH, or fraction of the texts")
+    trust_remote_code: bool = option(False, "run code from the source folder, if the model needs it")
+    max_length: int | None = option(
+        None, "maximum input length in tokens; may exceed that of the original  [that of the original]"
+    )
+    k: int | None = option(None, "number of slots K; 0 for the window only  [min(256, max-length/4)]")
+    window: int = option(64, "width of the local window in tokens; 0 for slots only")
     exact_first: int | None = option(
-        None, "first tokens that all others see themselves  [the tokenizer's special ones]"
+        None, "leading tokens (such as [CLS]) that every token attends to exactly  [the special tokens]"
     )
-    exact_last: int | None = option(None, "last tokens likewise  [the tokenizer's special ones]")
+    exact_last: int | None = option(
+        None, "trailing tokens (such as [SEP]) that every token attends to exactly  [the special tokens]"
+    )
     # What came closest to the original in the same time (docs/slots.md).
-    projection: str = option("dynamic", "how positions become slots: chosen by the input, or means", PROJECTIONS)
+    projection: str = option(
+        "dynamic", "how positions become slots: dynamic depends on the input, mean takes means of segments", PROJECTIONS
+    )
     exact_below: int | None = option(
-        None, "texts of at most this many tokens are read exactly, as by the original  [2 K + window]"
+        None, "texts of at most N tokens attend to all tokens, as in the original  [2 K + window]"
     )
-    steps: int | None = option(None, "steps of the distillation  [1000, or as many as --minutes allows]")
-    minutes: float | None = option(None, "stop distilling after this many minutes")
-    batch_size: int = option(16, "texts a step")
+    steps: int | None = option(None, "distillation steps  [1000, or as many as --minutes allows]")
+    minutes: float | None = option(None, "stop distilling after N minutes")
+    batch_size: int = option(16, "texts per step")
     learning_rate: float = option(7e-5, "peak learning rate")
-    slot_learning_rate: float = option(6e-3, "peak learning rate of what chooses the slots, and of their mass")
+    slot_learning_rate: float = option(6e-3, "peak learning rate of the slot parameters")
     seed: int = option(0, "seed of the split and of the order")
-    fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight of the student (FSDP2)")
+    fsdp: bool = option(False, "under torchrun: shard the student's weights over the processes (FSDP2)")
     compile: bool = option(
-        False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
+        False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
     )
-    precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
-    probe: bool = option(True, "also measure a forward pass, compared with full attention")
-    device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
+    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
+    probe: bool = option(True, "measure a forward pass, compared with full attention")
+    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/SOURCE-linformer]")
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
@@ -179,25 +180,25 @@ def _scores(adapted: Adapted) -> Section:
     objective = adapted.source.objective
     columns: dict[str, Mapping[str, float]] = {"before": adapted.start, "distilled": adapted.end}
     if adapted.alone:
-        columns["window alone"] = adapted.alone.scores
+        columns["window only"] = adapted.alone.scores
     if adapted.original:  # it has scores of its own where it has a head
         columns["original"] = adapted.original
     columns["chance"] = adapted.chance
     names, rows = ["score", *columns], _score_rows(adapted, columns.values())
     text = (
-        "Neighbors are those among these texts, by similarity of the embeddings; chance is what ten neighbors drawn at "
-        "random would keep."
+        "Neighbors are the test texts with the most similar embeddings; chance is the share that ten neighbors drawn "
+        "at random would keep."
     )
     if adapted.alone:
         names.insert(4, "slots add")
         gains = [str(adapted.alone.gains[name]) for name in objective.titles if name in adapted.end]
         rows = [(*row[:4], gain, *row[4:]) for row, gain in zip(rows, gains, strict=True)]
         text += (
-            " Window alone is the distilled model with its slots taken out, not distilled again; what slots add has "
-            "its standard error."
+            " Window only is the distilled model without its slots, not distilled again; what slots add has its "
+            "standard error."
         )
     return Section(
-        f"{adapted.texts[1]} texts held out, beside the original",
+        f"Compared with the original, on {adapted.texts[1]} test texts",
         text=text,
         columns=names,
         rows=rows,
@@ -227,9 +228,9 @@ def _tradeoff(adapted: Adapted) -> list[Section]:
     scores = _score_rows(adapted, [each.scores for each in adapted.tradeoff])
     speeds, memories = zip(*(cost_cells(each.cost) for each in adapted.tradeoff), strict=True)
     text = (
-        "Means of segments have no weights that depend on K, except for what is learned of their mass, which another K "
-        "leaves out. Scores are those on the texts for validation, speed and memory those of a forward pass of one "
-        "text of full length."
+        "Means of segments have no weights that depend on K, except for their learned mass, which is left out for "
+        "another K. Scores are on the validation texts; speed and memory are of a forward pass of one text of full "
+        "length."
     )
     columns = ("K", *(format_count(each.k) for each in adapted.tradeoff))
     rows = [*scores, (f"tokens/s of {format_count(adapted.longest)}", *speeds), ("MB", *memories)]
@@ -246,9 +247,10 @@ def _costs(costs: Mapping[int, Pair]) -> list[Section]:
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
     section = Section(
         "Cost of a forward pass",
-        text="One text of as many tokens as the model reads, and one of the median of the texts held out; ours and the "
-        "same model with full attention (SDPA) in turn, each in a process of its own. One that ran out of memory, or "
-        "of the time for measuring, has failed. Peak memory is what the pass takes beyond parameters and text.",
+        text="One text of as many tokens as the model reads, and one of the median of the test texts; the adapted "
+        "model and the same model with full attention (SDPA) in turn, each in its own process. One that ran out of "
+        "memory, or of the time for measuring, is reported as failed. Peak memory is that of the pass, without "
+        "parameters and input.",
         columns=(
             "tokens",
             "ours, tokens/s",
@@ -269,7 +271,10 @@ def _model_card(adapted: Adapted) -> str:
         "adaptation/model_card.md",
         version=torch_linformer.__version__,
         title=adapted.report.title,
-        source=adapted.source.path,
+        **card_of_source(adapted.source.path),
+        data=adapted.settings.data,
+        training_texts=format_count(adapted.texts[0]),
+        problem_type=getattr(adapted.model.config, "problem_type", None),
         attention=attention_of(adapted.model.config),
         length=format_count(adapted.longest),
         command=adapted.command or "torch_linformer",

@@ -31,7 +31,7 @@ def run_adaptation(
     Under ``torchrun`` or ``accelerate launch`` the processes share each batch. The main one does what is done once.
 
     Args:
-        source: a folder, or a name on the hub.
+        source: a folder, a name on the hub, or ``minilm`` (:func:`torch_linformer.encoder_folder`).
         settings: how, and on which texts.
         resume: go on from the last whole checkpoint of the same adaptation.
         command: the command line, for the report.
@@ -55,9 +55,7 @@ def run_adaptation(
     run = {**identity(settings), "source": source}
     with shared_run(output, run, resume, screen, RESULT) as (checkpoint, finished):
         if finished:
-            screen.say(
-                f"{output} holds this adaptation already, and it is finished; remove the folder to make it again"
-            )
+            screen.say(f"{output} holds this adaptation already, and it is finished; remove the folder to run it again")
         else:
             cast(Any, transformers.logging).set_verbosity_error()
             cast(Any, transformers.logging).disable_progress_bar()
@@ -65,7 +63,7 @@ def run_adaptation(
             train, test, notes = processes.on_main(lambda: read_documents(original.objective, settings))
             for note in notes:
                 screen.say(note)
-            digest = processes.on_main(lambda: content_digest({"to learn from": train, "held out": test}))
+            digest = processes.on_main(lambda: content_digest({"training": train, "test": test}))
             processes.on_main(lambda: begin_run(output, run, digest, checkpoint))
             adaptation = Adaptation(original, train, test, settings, screen)
             spent = adaptation.distil(output, checkpoint)

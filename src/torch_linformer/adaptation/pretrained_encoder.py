@@ -21,6 +21,7 @@ from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_checks import check_model
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, needs_code, open_by
 from torch_linformer.opening.sentence_pooling import sentence_pooling
 from torch_linformer.opening.sentence_settings import (
@@ -41,7 +42,7 @@ class PretrainedEncoder:
     """An encoder to be adapted.
 
     Attributes:
-        path: folder, or name on the hub.
+        path: folder, name on the hub, or short name, as it was given.
         model: the encoder with the head that is kept, in float32.
         tokenizer: its own.
         objective: what it is used for.
@@ -76,6 +77,7 @@ def load_encoder(
         InputError: it is missing, damaged, or of a kind that cannot be linear, has no head for the task, or needs code
             that is not trusted.
     """
+    name, path = path, encoder_folder(path)
     config = load_any_config(path, trust_remote_code)
     check_model(path, config)
     pooling = sentence_pooling(path)
@@ -89,7 +91,7 @@ def load_encoder(
             raise needs_code(path)
         refuse_kind(path, config)
         model = _open(path, config, task)
-    original = encoder_of(model, load_tokenizer(path), path, task=task, pooling=pooling, seed=seed)
+    original = encoder_of(model, load_tokenizer(path), name, task=task, pooling=pooling, seed=seed)
     return original if pooling is None else replace(original, sentences=True, settings=sentence_settings(path))
 
 
@@ -170,6 +172,7 @@ def _no_head(path: str, task: str) -> InputError:
 
 def copy_sentence_modules(source: str, folder: Path, max_length: int) -> None:
     """Make a model folder one of sentence-transformers, with pooling and normalization as they were."""
+    source = encoder_folder(source)
     modules = json.loads(cast(Path, model_file(source, MODULES)).read_text(encoding="utf-8"))
     configs = [f"{module['path']}/config.json" for module in modules if module["path"]]
     for name in (MODULES, PROMPTS, *configs):

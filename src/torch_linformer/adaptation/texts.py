@@ -92,7 +92,7 @@ def prepare_texts(
     """
     validated = min(VALIDATED, max(LEAST_TEXTS, len(train) // 10))
     train, validation = split_documents(train, min(0.5, validated / len(train)), settings.seed)
-    for part, name in ((train, "to learn from"), (validation, "for validation"), (test, "held out")):
+    for part, name in ((train, "for training"), (validation, "for validation"), (test, "for the test")):
         if len(part) < LEAST_TEXTS:
             raise InputError(f"{settings.data}: leaves {len(part)} texts {name}; at least {LEAST_TEXTS} are needed")
     draws = np.random.default_rng(settings.seed)
@@ -101,9 +101,9 @@ def prepare_texts(
     windows = [tokenize_documents(part, encoder) for part in (train, validation, test)]
     tokens = np.asarray(windows[0]["num_tokens"][:])
     screen.say(
-        f"{format_count(len(train))} texts to learn from, {format_count(len(validation))} for validation, "
-        f"{format_count(len(test))} held out; tokens of a text: median {format_count(np.median(tokens))}, "
-        f"{format_percent(float((tokens > max_length).mean()))} are cut at --max-length {max_length:,}"
+        f"{format_count(len(train))} training texts, {format_count(len(validation))} for validation, "
+        f"{format_count(len(test))} for the test; tokens per text: median {format_count(np.median(tokens))}, "
+        f"{format_percent(float((tokens > max_length).mean()))} longer than --max-length {max_length:,} and truncated"
     )
     return Texts(
         mix_lengths(windows[0], after, settings.seed),

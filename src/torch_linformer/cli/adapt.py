@@ -12,10 +12,12 @@ from torch_linformer.cli.resumable import options_of, run_resumable
 
 
 def adapt(source: str, **options: Any) -> None:
-    """Make a pretrained encoder linear, and extend its input: a distillation on texts without labels.
+    """Adapt a pretrained encoder to long inputs.
 
-    SOURCE is an encoder of transformers for text (BERT, RoBERTa, XLM-R, ModernBERT, Nomic-BERT, GTE, …), with or
-    without a head, or a folder of sentence-transformers with one.
+    Its attention becomes linear in the length, and the result learns from texts without labels to give what the
+    original gives. SOURCE is a text encoder of transformers (BERT, RoBERTa, XLM-R, ModernBERT, Nomic-BERT, GTE, …),
+    with or without a head, or a folder of sentence-transformers with such an encoder; minilm is all-MiniLM-L6-v2, of
+    the extra "minilm".
     """
     check_model(source)
     run_resumable(partial(_run, source), AdaptSettings, options)
@@ -30,6 +32,8 @@ def _run(source: str, *arguments: Any, **options: Any) -> None:
 _SOURCE = inspect.Parameter(
     "source",
     inspect.Parameter.KEYWORD_ONLY,
-    annotation=Annotated[str, typer.Argument(metavar="SOURCE", help="folder of an encoder, or its name on the hub")],
+    annotation=Annotated[
+        str, typer.Argument(metavar="SOURCE", help="folder of an encoder, its name on the hub, or minilm")
+    ],
 )
 adapt.__signature__ = inspect.Signature([_SOURCE, *options_of(AdaptSettings)])  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from torch_linformer import __version__
 from torch_linformer.cli.adapt import adapt
@@ -16,6 +17,7 @@ from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.explaining import explain
 from torch_linformer.cli.export import export
 from torch_linformer.cli.generate import generate
+from torch_linformer.cli.grouped_help import GroupedCommand
 from torch_linformer.cli.import_ import import_
 from torch_linformer.cli.info import info
 from torch_linformer.cli.inspect_ import inspect_
@@ -31,7 +33,7 @@ TOGETHER = ("train", "adapt")  # commands that several processes can share
 
 app = typer.Typer(
     name="linformer",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -39,7 +41,8 @@ for command in (
     *(train, adapt, evaluate, predict, embed, generate, serve),
     *(import_, export, info, inspect_, spectrum, bench),
 ):
-    app.command(command.__name__.rstrip("_"))(command)
+    many_options = command.__name__ in ("train", "adapt")
+    app.command(command.__name__.rstrip("_"), cls=GroupedCommand if many_options else TyperCommand)(command)
 
 
 def show_version(wanted: bool) -> None:
@@ -52,7 +55,7 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def linformer(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="show the version and exit")
     ] = False,
 ) -> None:
     """Train and use Linformer models on long documents."""

@@ -17,26 +17,27 @@ def bench(
     dtype: Annotated[
         str, typer.Option(help="float32 | bfloat16 | float16  [float32; gpu: bfloat16]", show_default=False)
     ] = "",
-    lengths: Annotated[str, typer.Option(help="tokens N, such as 512,1024  [the suite's]")] = "",
-    k: Annotated[str, typer.Option(help="slots K, such as 128,256  [the suite's]")] = "",
-    batch: Annotated[str, typer.Option(help="rows B a call, such as 1,16  [1; gpu: the suite's]")] = "",
+    lengths: Annotated[str, typer.Option(help="sequence lengths N, such as 512,1024  [depends on the suite]")] = "",
+    k: Annotated[str, typer.Option(help="numbers of slots K, such as 128,256  [depends on the suite]")] = "",
+    batch: Annotated[str, typer.Option(help="batch sizes B, such as 1,16  [1; gpu: depends on the suite]")] = "",
     compiled: Annotated[
         bool | None,
-        typer.Option("--compile/--no-compile", help="torch.compile and CUDA graphs take part  [on a GPU]"),
+        typer.Option("--compile/--no-compile", help="also measure torch.compile and CUDA graphs  [on a GPU]"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="begin no rows that end later  [gpu: 9]", show_default=False)
+        float | None,
+        typer.Option(min=0, help="skip measurements that would end after N minutes  [gpu: 9]", show_default=False),
     ] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="timed rounds  [7; 3 with --quick]")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="timed repetitions  [7; 3 with --quick]")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads  [torch's choice; context: 1 a process]")
+        int | None, typer.Option(min=1, help="CPU threads  [chosen by torch; context: 1 per process]")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="folder to fill  [runs/bench-SUITE]")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="two minutes on two cores")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted benchmark")] = False,
+    output: Annotated[Path | None, typer.Option(help="output folder  [runs/bench-SUITE]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a small version: two minutes on two cores")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted benchmark")] = False,
     debug: Debug = False,
 ) -> None:
-    """Measure speed and memory beside full attention and other packages.
+    """Compare speed and memory with full attention and other packages.
 
     Peak memory is that of one step in a fresh process; times are those of contenders that take turns in one process.
     """

@@ -14,7 +14,9 @@ from torch_linformer.cli.resumable import saying_how_to_go_on
 def embed(
     model: options.Model,
     files: options.Files,
-    output: Annotated[Path, typer.Option(help="file of the vectors: NAME.parquet or NAME.npy; or folder of parts")],
+    output: Annotated[
+        Path, typer.Option(help="NAME.parquet or NAME.npy for the vectors, or a folder for parts of them")
+    ],
     text_column: options.TextColumn = None,
     id_column: options.IdColumn = None,
     encoding: options.Encoding = None,
@@ -24,9 +26,10 @@ def embed(
     text_folder: options.TextFolder = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
-    normalize: Annotated[bool, typer.Option(help="vectors of length 1")] = True,
+    normalize: Annotated[bool, typer.Option(help="scale vectors to length 1")] = True,
     prompt_name: Annotated[
-        str | None, typer.Option(help="which prompt of its folder stands before texts, as query  [its default one]")
+        str | None,
+        typer.Option(help="prompt of the model folder to put before the texts, such as query  [the default prompt]"),
     ] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
@@ -39,7 +42,10 @@ def embed(
     ray_address: options.RayAddress = None,
     debug: options.Debug = False,
 ) -> None:
-    """Make a vector of each document: the pooled hidden states of an embedder, a classifier or any other model."""
+    """Compute a vector for each document.
+
+    It is pooled from the hidden states of any model: an embedding model, a classifier, or another one.
+    """
     check_files(files)
     check_model(model)
     from rich.console import Console

@@ -11,7 +11,7 @@ from torch_linformer.cli.missing_paths import check_data, check_model
 
 def evaluate(
     model: options.Model,
-    data: Annotated[str, typer.Option(help="documents with labels, as for train")],
+    data: Annotated[str, typer.Option(help="documents with labels, as for linformer train")],
     text_column: options.TextColumn = None,
     encoding: options.Encoding = None,
     delimiter: options.Delimiter = None,
@@ -26,10 +26,12 @@ def evaluate(
     documents: options.Documents = None,
     query_column: options.QueryColumn = None,
     document_column: options.DocumentColumn = None,
-    max_length: Annotated[int | None, typer.Option(min=4, help="tokens read at once  [all the model reads]")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=4, help="maximum input length in tokens  [that of the model]")
+    ] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
-    output: Annotated[Path | None, typer.Option(help="file for the scores  [MODEL/evaluation.json]")] = None,
+    output: Annotated[Path | None, typer.Option(help="output file of the scores  [MODEL/evaluation.json]")] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",

@@ -11,7 +11,7 @@ from torch_linformer.cli.options import Debug, Model
 def export(
     model: Model,
     format: Annotated[str, typer.Option(help="onnx | torch")] = "onnx",
-    output: Annotated[Path | None, typer.Option(help="folder to make  [MODEL-FORMAT]")] = None,
+    output: Annotated[Path | None, typer.Option(help="output folder  [MODEL-FORMAT]")] = None,
     debug: Debug = False,
 ) -> None:
     """Write a model as one file for onnxruntime or torch.

@@ -12,17 +12,17 @@ from torch_linformer.cli.streams import check_standard_output
 
 def generate(
     model: Model,
-    prompt: Annotated[str | None, typer.Option(help="text to continue  [-, which is standard input]")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="tokens at most")] = 200,
+    prompt: Annotated[str | None, typer.Option(help="text to continue  [-: standard input]")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="maximum number of new tokens")] = 200,
     temperature: Annotated[
-        float | None, typer.Option(help="below 1 safer, above 1 bolder, 0 the likeliest  [1]")
+        float | None, typer.Option(help="sampling temperature; 0 takes the most likely token  [1]")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="draw only from that many likeliest tokens  [all]")] = None,
+    top_k: Annotated[int | None, typer.Option(help="sample only from the N most likely tokens  [all]")] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="draw from tokens with this share of the probability  [1]")
+        float | None, typer.Option(help="sample from the smallest set of tokens with this total probability  [1]")
     ] = None,
-    num_beams: Annotated[int, typer.Option(help="above 1: search for the likeliest text, shown at its end")] = 1,
-    seed: Annotated[int | None, typer.Option(help="of the draws  [another text each time]")] = None,
+    num_beams: Annotated[int, typer.Option(help="above 1: beam search; the text is shown when it is finished")] = 1,
+    seed: Annotated[int | None, typer.Option(help="random seed  [a different text each time]")] = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:

@@ -11,8 +11,10 @@ from torch_linformer.cli.options import Debug
 def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="checkpoint file")],
     origin: Annotated[str, typer.Option("--from", help="lucidrains | linformer-pytorch | fairseq")],
-    output: Annotated[Path, typer.Option(help="folder to make")],
-    heads: Annotated[int | None, typer.Option(help="lucidrains, fairseq: heads, where the file does not tell")] = None,
+    output: Annotated[Path, typer.Option(help="output folder")],
+    heads: Annotated[
+        int | None, typer.Option(help="lucidrains, fairseq: number of heads, if the file does not say")
+    ] = None,
     activation: Annotated[str | None, typer.Option(help="linformer-pytorch: gelu | relu  [gelu]")] = None,
     debug: Debug = False,
 ) -> None:

@@ -12,10 +12,12 @@ from torch_linformer.cli.options import Debug, Device, Model
 
 def inspect_(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="a document, or the file it is in; - is stdin")],
-    output: Annotated[Path, typer.Option(help="the page to write")] = Path("inspect.html"),
-    layers: Annotated[str | None, typer.Option(help="such as 0,5: fewer show finer detail  [all]")] = None,
-    cut: Annotated[bool, typer.Option("--cut", help="read the beginning of a text that is too long")] = False,
+    text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="a document, or its file; - for standard input")],
+    output: Annotated[Path, typer.Option(help="HTML file to write")] = Path("inspect.html"),
+    layers: Annotated[
+        str | None, typer.Option(help="layers to show, such as 0,5; fewer layers have finer detail  [all]")
+    ] = None,
+    cut: Annotated[bool, typer.Option("--cut", help="truncate a text that is too long")] = False,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:

@@ -25,17 +25,15 @@ def predict(
     text_folder: options.TextFolder = None,
     question_column: options.QuestionColumn = None,
     source_column: options.SourceColumn = None,
-    question: Annotated[str | None, typer.Option(help="asked of every document")] = None,
+    question: Annotated[str | None, typer.Option(help="qa: the question, asked of every document")] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
     threshold: Annotated[
         float | None,
         typer.Option(help="one label: none below this probability; several: those above it  [as trained]"),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="probabilities of so many labels, the highest first  [all]")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="file for the lines, or folder of parts  [standard output]")
-    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="report only the N highest probabilities  [all]")] = None,
+    output: Annotated[Path | None, typer.Option(help="output file, or folder for parts  [standard output]")] = None,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",

@@ -90,7 +90,8 @@ def options_of(settings: type) -> list[inspect.Parameter]:
     for item in dataclasses.fields(settings):
         text = item.metadata["help"]
         if item.metadata["choices"]:
-            text += f": {' | '.join(item.metadata['choices'])}"
+            said, space, default = text.partition("  [")
+            text = f"{said} ({' | '.join(item.metadata['choices'])}){space}{default}"
         if item.default is not None:
             text += f"  [{item.default}]"
         names = flag(item.name)
@@ -101,7 +102,7 @@ def options_of(settings: type) -> list[inspect.Parameter]:
         option = typer.Option(names, help=text)
         parameters.append(_keyword(item.name, Annotated[hints[item.name] | None, option], None))
     config = Annotated[Path | None, typer.Option(help="TOML file with any of these options")]
-    resume = Annotated[bool | None, typer.Option("--resume", help="go on with an interrupted run")]
+    resume = Annotated[bool | None, typer.Option("--resume", help="resume an interrupted run")]
     extra = (("config", config, None), ("resume", resume, None), ("debug", Debug, False))
     return [*parameters, *(_keyword(*each) for each in extra)]
 

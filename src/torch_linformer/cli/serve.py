@@ -18,26 +18,32 @@ _KERNELS = "64"  # of oneDNN and of torch's own cache; with their 1,024 a server
 
 def serve(
     model: options.Model,
-    host: Annotated[str, typer.Option(help="address to listen at; 0.0.0.0 is every one")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8000,
-    name: Annotated[str | None, typer.Option(help="what clients call the model  [name of its folder]")] = None,
+    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 for all interfaces")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 for a free one")] = 8000,
+    name: Annotated[str | None, typer.Option(help="model name for clients  [name of its folder]")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="LINFORMER_API_KEY", help="key that clients must send  [none]")
     ] = None,
     overflow: options.Overflow = "cut",
     stride: options.Stride = None,
-    truncate: Annotated[bool, typer.Option("--truncate", help="cut longer texts instead of refusing them")] = False,
-    max_body: Annotated[int, typer.Option(min=1, help="bytes of a request")] = 8_000_000,
-    max_tokens: Annotated[int, typer.Option(min=1, help="tokens of a request")] = 131_072,
-    max_queue: Annotated[int, typer.Option(min=1, help="requests in work at once")] = 256,
-    max_connections: Annotated[int, typer.Option(min=1, help="clients at once; the idle ones make room")] = 512,
-    body_seconds: Annotated[float, typer.Option(min=0.1, help="seconds for a request to come")] = 30.0,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="truncate texts that are too long instead of refusing them")
+    ] = False,
+    max_body: Annotated[int, typer.Option(min=1, help="maximum size of a request in bytes")] = 8_000_000,
+    max_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens per request")] = 131_072,
+    max_queue: Annotated[int, typer.Option(min=1, help="maximum requests in progress")] = 256,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="maximum connections; idle ones are closed to make room")
+    ] = 512,
+    body_seconds: Annotated[float, typer.Option(min=0.1, help="seconds in which a request must arrive")] = 30.0,
     batch_size: options.BatchSize = 16,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     debug: options.Debug = False,
 ) -> None:
-    """Answer requests over HTTP: vectors of documents in OpenAI's form, labels, and what else the model predicts.
+    """Serve embeddings and predictions over HTTP.
+
+    Embeddings are requested as from OpenAI.
 
     SIGTERM or Ctrl-C ends it when every request that was accepted has its answer.
     """

@@ -11,20 +11,27 @@ from torch_linformer.cli.options import Debug, Device, TextColumn, positive_numb
 
 
 def spectrum(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="folder of any transformers encoder or decoder")],
-    data: Annotated[str, typer.Option(help="documents, as for train")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="folder or hub name of any transformers encoder or decoder, or minilm"),
+    ],
+    data: Annotated[str, typer.Option(help="documents, as for linformer train")],
     text_column: TextColumn = None,
-    length: Annotated[str, typer.Option(help="tokens N of the documents, such as 128,512")] = "512",
-    documents: Annotated[int, typer.Option(min=1, help="documents of each length")] = 16,
-    index: Annotated[int | None, typer.Option(min=1, help="singular value at which heads are compared  [N/4]")] = None,
-    exact_up_to: Annotated[int, typer.Option(min=0, help="longest N of which all singular values are computed")] = 4096,
-    rank: Annotated[int, typer.Option(min=1, help="singular values computed of longer ones")] = 1024,
-    seed: Annotated[int, typer.Option(min=0, help="decides which documents are drawn")] = 0,
-    output: Annotated[Path | None, typer.Option(help="folder to make  [runs/spectrum-MODEL]")] = None,
+    length: Annotated[str, typer.Option(help="document lengths N in tokens, such as 128,512")] = "512",
+    documents: Annotated[int, typer.Option(min=1, help="number of documents of each length")] = 16,
+    index: Annotated[
+        int | None, typer.Option(min=1, help="index of the singular value at which heads are compared  [N/4]")
+    ] = None,
+    exact_up_to: Annotated[
+        int, typer.Option(min=0, help="longest N for which all singular values are computed")
+    ] = 4096,
+    rank: Annotated[int, typer.Option(min=1, help="number of singular values computed for longer documents")] = 1024,
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the choice of documents")] = 0,
+    output: Annotated[Path | None, typer.Option(help="output folder  [runs/spectrum-MODEL]")] = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Show how low the rank of a model's attention is, and which K keeps it.
+    """Measure the rank of a model's attention, and suggest K.
 
     The paper's Figure 1 for a model and texts of yours, and for every layer the K that keeps 90, 95 and 99 % of the
     energy, as linformer train --k @FOLDER/spectrum.json takes it.

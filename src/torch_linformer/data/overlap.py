@@ -23,28 +23,28 @@ class Overlap(NamedTuple):
 def find_overlap(parts: Mapping[str, Dataset]) -> Overlap:
     """Documents with the text of another one, in their own part and in each two parts, and contradictory labels.
 
-    The keys of ``parts`` are their purposes, such as "to train on". Texts are compared exactly; a text with a question
+    The keys of ``parts`` are their purposes, such as "training". Texts are compared exactly; a text with a question
     is the same only if the question is. What else documents of two parts share is counted too: the contexts of
     questions, queries, and the groups that the user has named.
     """
     found = {name: list(_hashes(part)) for name, part in parts.items()}
     texts = {name: {text for text, _ in documents} for name, documents in found.items()}
-    repeats = {f"repeated {name}": len(found[name]) - len(texts[name]) for name in parts}
+    repeats = {f"repeated in {name}": len(found[name]) - len(texts[name]) for name in parts}
     warnings = []
     for one, other in combinations(parts, 2):
         shared = sum(text in texts[one] for text, _ in found[other])
-        repeats[f"{other}, with the text of one {one}"] = shared
+        repeats[f"{other} texts that are also in {one}"] = shared
         if shared:
             warnings.append(
-                f"warning: {format_count(shared)} of the {format_count(len(found[other]))} documents {other} have the "
-                f"text of one {one}: scores on them say little about new texts"
+                f"warning: {format_count(shared)} of the {format_count(len(found[other]))} {other} documents "
+                f"have a text that is also in {one}: scores on them say little about new texts"
             )
         for name, (common, total) in _common(parts[one], parts[other]).items():
-            repeats[f"{name} {other}, with documents {one}"] = common
+            repeats[f"{name} of {other} documents that are also in {one}"] = common
             if common:
                 warnings.append(
-                    f"warning: {format_count(common)} of the {format_count(total)} {name} {other} are those of "
-                    f"documents {one} too: scores on them say little about new {name}"
+                    f"warning: {format_count(common)} of the {format_count(total)} {name} of the {other} "
+                    f"documents are also in {one}: scores on them say little about new {name}"
                 )
     documents = [each for part in found.values() for each in part]
     first = dict(reversed(documents))

@@ -52,6 +52,9 @@ class Classification(WholeDocuments):
     least_labels = 2
     threshold: float | None = None  # below which no label is predicted
     top_k: int | None = None  # probabilities told, the highest; all if None
+    usage = """\
+inputs = tokenizer("a document", truncation=True, return_tensors="pt")
+label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
 
     @property
     def config(self) -> dict[str, Any]:

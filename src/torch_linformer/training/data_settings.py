@@ -11,27 +11,37 @@ from torch_linformer.training.option_fields import option
 class DataSettings:
     """Where the documents of a run lie, how they are read, and which are held out."""
 
-    data: str = option("stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL, Parquet, a folder, or a dataset's name")
-    text_column: str | None = option(None, "column that holds the text, the words, or the context of a question")
-    label_column: str | None = option(None, "column of the label, number, tags or answers; multilabel: or one a label")
-    label_names: str | None = option(
-        None, "A,B,… for labels that are numbers: the names of 0, 1, …; multilabel: or of positions in lists of 0 and 1"
+    data: str = option(
+        "stdlib", "CSV, TSV, JSON (lines, SQuAD), CoNLL or Parquet file, folder, or name of a dataset on the hub"
     )
-    question_column: str | None = option(None, "column that holds the question")
-    source_column: str | None = option(None, "seq2seq: column that holds the source")
-    target_column: str | None = option(None, "seq2seq: column that holds the target")
+    text_column: str | None = option(None, "column with the text, the words, or the context of a question")
+    label_column: str | None = option(
+        None, "column with the label, number, tags or answers; multilabel: or one column per label, comma-separated"
+    )
+    label_names: str | None = option(
+        None, "A,B,…: names of the labels 0, 1, …; multilabel: of the positions in lists of 0 and 1"
+    )
+    question_column: str | None = option(None, "column with the question")
+    source_column: str | None = option(None, "seq2seq: column with the source text")
+    target_column: str | None = option(None, "seq2seq: column with the target text")
     group_column: str | None = option(None, HELP["group_column"])
     encoding: str | None = option(None, HELP["encoding"])
     delimiter: str | None = option(None, HELP["delimiter"])
     quoting: str = option("auto", HELP["quoting"], QUOTING)
     header: bool | None = option(None, HELP["header"])
     text_folder: str | None = option(None, HELP["text_folder"])
-    max_errors: int = option(0, "leave out so many rows that cannot be read")
-    documents: str | None = option(None, "embed: table of the documents by name; --data then has queries and names")
-    query_column: str | None = option(None, "embed: column that holds the query")
-    document_column: str | None = option(None, "embed: column of its document; with --documents of its name, in both")
-    validation: str = option("0.1", "PATH, or the fraction of the training documents that picks the checkpoint")
-    test: str = option("0.2", "PATH, or the fraction of the documents held out for the final score")
+    max_errors: int = option(0, "skip up to N unreadable rows")
+    documents: str | None = option(
+        None, "embed: table of the documents by id; --data then holds queries and document ids"
+    )
+    query_column: str | None = option(None, "embed: column with the query")
+    document_column: str | None = option(
+        None, "embed: column with the document; with --documents, column with its id in both tables"
+    )
+    validation: str = option(
+        "0.1", "validation set, which selects the checkpoint: PATH, or fraction of the training documents"
+    )
+    test: str = option("0.2", "test set, scored once at the end: PATH, or fraction of the documents")
 
     @property
     def reading(self) -> DataOptions:

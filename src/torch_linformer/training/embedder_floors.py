@@ -14,6 +14,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import load_any_config, load_backbone
 from torch_linformer.opening.sentence_pooling import document_vectors, sentence_pooling
 from torch_linformer.opening.sentence_settings import sentence_settings
@@ -56,10 +57,10 @@ def original_of(start: str) -> str:
     told = Path(start) / "adaptation.json"
     if not told.exists():
         return start
-    source = str(json.loads(told.read_text(encoding="utf-8"))["source"])
-    if not Path(source).is_dir():
-        return start
     try:
+        source = encoder_folder(json.loads(told.read_text(encoding="utf-8"))["source"])
+        if not Path(source).is_dir():
+            return start
         load_any_config(source)
     except InputError:
         return start

@@ -15,6 +15,7 @@ from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.run_folder import write_columns, write_model
 from torch_linformer.opening.sentence_pooling import write_sentence_modules
+from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.html import render_html
 from torch_linformer.reporting.markdown import markdown_table
@@ -209,11 +210,12 @@ def _costs(outcome: Outcome) -> list[Section]:
     settings, (ours, full) = outcome.settings, outcome.costs
     rows = [("this model", *cost_cells(ours)), ("the same with full attention", *cost_cells(full))]
     if ours and full:
-        rows.append(("this model beside it", *compare_costs(ours, full)))
+        rows.append(("this model is", *compare_costs(ours, full)))
     section = Section(
-        "A training step beside full attention",
+        "A training step, compared with full attention",
         text=f"One training step of {settings.batch_size} × {settings.length:,} tokens, each model in a fresh process, "
-        "in turn; one that takes minutes has failed. Peak memory is what the step takes beyond parameters and batch.",
+        "in turn; steps over 2 minutes are stopped and reported as failed. Peak memory is that of the step, "
+        "without parameters and batch.",
         columns=("model", "tokens/s", "peak memory, MB"),
         rows=rows,
     )
@@ -282,6 +284,9 @@ def _model_card(outcome: Outcome) -> str:
         "training/model_card.md",
         version=torch_linformer.__version__,
         title=name_in_title(outcome.settings.data),
+        **card_of_source(outcome.settings.from_model),
+        data=outcome.settings.data,
+        training_documents=format_count(len(outcome.splits.train)),
         task=outcome.task,
         attention=own_fields(outcome.model.config).attention,
         parameters=format_count(outcome.model.num_parameters()),

@@ -66,7 +66,7 @@ def load_splits(settings: TrainSettings) -> Splits:
     if names:
         for part, source in ((validation, settings.validation), (test, settings.test)):
             check_labels(names, part, settings.data if isinstance(parse_part(source), float) else source)
-    parts = {"to train on": train, "for validation": validation, "held out": test}
+    parts = {"training": train, "validation": validation, "test": test}
     overlap = find_overlap(parts)
     warnings = list(overlap.warnings)
     if settings.task == "token-classify" and are_numbers(names):

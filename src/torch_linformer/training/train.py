@@ -118,9 +118,9 @@ def _trained(
     if settings.compile:
         screen.say(compile_backbone(model, device, training=True))
     if settings.minutes is not None:
-        after = [f"scoring {format_count(len(data.splits.test))} documents held out"]
-        after += ["the floor (--no-floor)"] * settings.floor + ["the probe of a step (--no-probe)"] * settings.probe
-        screen.say(f"--minutes {settings.minutes:g} is for the training; after it come {', '.join(after)}")
+        after = [f"scores of {format_count(len(data.splits.test))} test documents"]
+        after += ["baselines (--no-floor)"] * settings.floor + ["speed test (--no-probe)"] * settings.probe
+        screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
     trainer = _trainer(settings, output, data, model, device, precision)
     if settings.freeze:
@@ -140,7 +140,7 @@ def _trained(
     if not processes.is_main():
         return None
     data.task.finish(model)
-    measured = {"the floor": settings.floor, "a training step beside full attention": settings.probe}
+    measured = {"the baselines": settings.floor, "the speed of a training step": settings.probe}
     if any(measured.values()):
         screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
     step = step_of(model, settings, device, precision)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.training.data_settings import DataSettings
 from torch_linformer.training.option_effects import (
     NO_WINDOWS,
@@ -41,76 +42,90 @@ class TrainSettings(DataSettings):
     task: str = option("classify", "what to learn", TASKS)
     from_model: str | None = option(
         None,
-        "folder of a model to begin with: its size, slots and tokenizer; or an encoder of transformers, made linear",
+        "model to start from: a folder of train or adapt, or any encoder (folder, hub name, minilm), made linear",
     )
     freeze: bool = option(
-        False, "keep the weights of --from, read each document once, and fit a head to that: much faster on a CPU"
+        False, "freeze all weights of --from and fit only a head, in one pass over the documents: much faster on a CPU"
     )
-    freeze_layers: int = option(
-        0, "keep the word embeddings and so many of the lowest layers of --from: a step is faster, the rest learns"
+    freeze_layers: int = option(0, "freeze the embeddings and the lowest N layers of --from: faster steps")
+    tokenizer: str = option(
+        "bpe:8192", "tokenizer: PATH, bytes, or bpe:SIZE, which is trained on the training documents"
     )
-    tokenizer: str = option("bpe:8192", "PATH of a tokenizer, bytes, or bpe:SIZE trained on the training documents")
-    max_length: int | None = option(None, "tokens read at once  [2048; with --from what that model reads]")
+    max_length: int | None = option(None, "maximum input length in tokens  [2048; with --from that of the model]")
     max_target_length: int | None = option(
-        None, "seq2seq: tokens written at most  [256; with --from what that model writes]"
+        None, "seq2seq: maximum output length in tokens  [256; with --from that of the model]"
     )
     max_answer_length: int | None = option(
-        None, "qa: tokens of an answer at most  [those of the longest answer of the training]"
+        None, "qa: maximum answer length in tokens  [that of the longest training answer]"
     )
-    overflow: str = option("cut", "longer documents: cut, or read as overlapping windows", OVERFLOW)
-    stride: int | None = option(None, "tokens that neighboring windows share  [max-length/4]")
-    packing: bool = option(True, "mlm, clm: put short documents into one row, where they see each other")
-    whole_words: bool = option(False, "mlm: mask all tokens of a word or none")
+    overflow: str = option(
+        "cut", "documents longer than --max-length: truncate them, or read them as overlapping windows", OVERFLOW
+    )
+    stride: int | None = option(None, "overlap of neighboring windows in tokens  [max-length/4]")
+    packing: bool = option(True, "mlm, clm: pack several short documents into one row, where they attend to each other")
+    whole_words: bool = option(False, "mlm: mask whole words")
     k: str | None = option(
         None,
-        "slots K: a number; one a layer, comma-separated; 0: only the window; or @spectrum.json, or @spectrum.json:99  "
-        "[min(256, max-length/4); clm 64]",
+        "number of slots K: one number, or one per layer, comma-separated; 0 for the window only; @spectrum.json or "
+        "@spectrum.json:99 for what linformer spectrum suggests  [min(256, max-length/4); clm: 64]",
     )
     window: int | None = option(
         None,
-        "also attend to the tokens this near; clm: to the last tokens, this many, 0 for none  "
-        "[clm: 64; an encoder of --from: 128]",
+        "width of the local window in tokens; clm: the last N tokens, 0 for none  "
+        "[none; clm: 64; an encoder of --from: 128]",
     )
-    exact_first: int = option(0, "first tokens of a document that all others see themselves")
-    exact_last: int = option(0, "last tokens likewise")
+    exact_first: int = option(0, "leading tokens (such as [CLS]) that every token attends to exactly")
+    exact_last: int = option(0, "trailing tokens (such as [SEP]) that every token attends to exactly")
     sharing: str | None = option(
-        None, "who shares a projection of linear, random, conv, or dynamic  [headwise; dynamic kv_per_head]", SHARINGS
+        None, "how keys, values, heads and layers share a projection  [headwise; dynamic: kv_per_head]", SHARINGS
     )
     # Segment means generalize best from a few thousand documents (docs/log.md).
     projection: str = option(
-        "mean", "how positions become slots; linear and conv are learned, dynamic is chosen by the input", PROJECTIONS
+        "mean", "how positions become slots: linear and conv are learned, dynamic depends on the input", PROJECTIONS
     )
-    slot_mass: str = option("none", "log of a slot's tokens, added to its scores; not linear, random", SLOT_MASSES)
-    attention: str = option("linformer", "full is the ordinary twin", ("linformer", "full"))
+    slot_mass: str = option(
+        "none", "bias a slot's score by log(tokens it stands for); not with linear or random", SLOT_MASSES
+    )
+    attention: str = option("linformer", "full: the same model with standard attention", ("linformer", "full"))
     activation_memory: str = option(
-        "none", "activations a training keeps: all; inputs of layers; none, as two streams", ACTIVATION_MEMORY
+        "none",
+        "activations kept for the backward pass: all, only layer inputs, or none (reversible layers)",
+        ACTIVATION_MEMORY,
     )
-    chunk_size: int | None = option(None, "tokens the layers work on at once in inference  [all]")
-    embeddings: str = option("lsa", "first word embeddings of whole documents: their SVD", ("lsa", "random"))
+    chunk_size: int | None = option(None, "tokens that the layers process at once in inference  [all]")
+    embeddings: str = option(
+        "lsa",
+        "initial word embeddings of a document task: lsa takes an SVD of the training documents",
+        ("lsa", "random"),
+    )
     lexical: str = option(
-        "auto", "TF-IDF of tokens beside the model, in it: where it helps on validation", ("auto", "always", "none")
+        "auto", "add a TF-IDF head to the model; auto: where it helps on the validation set", ("auto", "always", "none")
     )
-    lexical_width: int = option(4096, "embed: numbers of a vector that tell which words its document has")
-    size: str = option("tiny", "dimensions of the model; base is RoBERTa-base's", tuple(SIZES))
-    class_weights: str = option("none", "balanced gives rare labels more weight in the loss", ("none", "balanced"))
-    label_smoothing: float = option(0.0, "seq2seq: share of each target token that is spread over the vocabulary")
-    epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
-    max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
-    minutes: float | None = option(None, "stop training after this many minutes")
-    patience: int = option(5, "stop when so many evaluations, of 10, were no better; 0: never")
-    batch_size: int = option(8, "documents a step")
-    learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
-    seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
-    context_parallel: int = option(1, "under torchrun: how many of the processes train on each document together")
-    fsdp: bool = option(False, "under torchrun: each process keeps a part of every weight (FSDP2)")
+    lexical_width: int = option(4096, "embed: dimensions of the word sketch that is appended to a vector")
+    size: str = option("tiny", "size of a new model; base has the dimensions of RoBERTa-base", tuple(SIZES))
+    class_weights: str = option(
+        "none", "balanced: weight labels in the loss by inverse frequency", ("none", "balanced")
+    )
+    label_smoothing: float = option(
+        0.0, "seq2seq: probability mass of a target token that is spread over the vocabulary"
+    )
+    epochs: float | None = option(None, "passes over the training documents  [5; --data stdlib: 1,150 steps]")
+    max_steps: int | None = option(None, "stop after N steps, instead of --epochs")
+    minutes: float | None = option(None, "stop training after N minutes")
+    patience: int = option(5, "early stopping after N evaluations (of 10) without improvement; 0: never")
+    batch_size: int = option(8, "documents per step")
+    learning_rate: float | None = option(None, "peak learning rate  [depends on --size; a fifth of it with --from]")
+    seed: int = option(0, "seed of the split, the initial weights, the order and the dropout")
+    context_parallel: int = option(1, "under torchrun: number of processes that share each document")
+    fsdp: bool = option(False, "under torchrun: shard the weights over the processes (FSDP2)")
     compile: bool = option(
-        False, "torch.compile, which the first batches wait for; slower on a CPU, where it was measured"
+        False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
     )
-    precision: str = option("auto", "auto is bf16 where the device is faster in it", ("auto", "fp32", "bf16", "fp16"))
-    floor: bool = option(True, "also score what the model must beat, such as TF-IDF")
-    probe: bool = option(True, "also measure a training step beside full attention")
-    device: str = option("auto", "auto takes a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
-    output: str | None = option(None, "folder of the run and of the model  [runs/NAME OF THE DATA]")
+    precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
+    floor: bool = option(True, "also score the baselines, such as TF-IDF")
+    probe: bool = option(True, "also compare the speed of a training step with full attention")
+    device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
+    output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")
 
     def __post_init__(self) -> None:
         lengths = ("max_length", "max_target_length", "max_answer_length", "chunk_size", "batch_size", "lexical_width")
@@ -136,6 +151,8 @@ class TrainSettings(DataSettings):
             )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+        if self.from_model is not None:
+            object.__setattr__(self, "from_model", encoder_folder(self.from_model))
         usual = {item.name: item.default for item in dataclasses.fields(self)}
         usual["sharing"] = sharing_for(self.projection)
         if self.sharing is None:

@@ -58,7 +58,11 @@ def render_inspection(inspection: Inspection, *, model: str, source: str, most_b
     folder = resources.files(torch_linformer).joinpath(FILES)
     script = "\n".join(['"use strict";', *(folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)])
     return render_html(
-        Report(title=visible(f"Inside {model}"), lead=_lead(inspection, visible(source)), headlines=headlines),
+        Report(
+            title=visible(f"How the model {model} reads a document"),
+            lead=_lead(inspection, visible(source)),
+            headlines=headlines,
+        ),
         f"{FILES}/page.html",
         _policy(library, script),
         version=torch_linformer.__version__,

@@ -42,24 +42,26 @@ _ADVICE = (
     "it costs more. This is the rank of P, and no statement about what a model with slots beside a window needs."
 )
 _ERRORS = (
-    "‖P̃V − PV‖ / ‖PV‖, measured, mean over documents, heads and layers. Values only compressed into K slots: by a "
-    "Gaussian matrix (Theorem 1), by segment means, and by a least-squares fit for each head. Keys and values, with "
-    "the softmax over what there is: segment means; slots chosen by the input, as they begin, before any training; "
-    f"only a window of {WINDOW} and the first and last token; such slots with their mass, and these too."
+    "‖P̃V − PV‖ / ‖PV‖: the relative error of an attention's output with K slots, measured, mean over documents, heads "
+    "and layers. 0 is exact, 1 is as wrong as an output of zeros, and more than 1 is worse than that. The first three "
+    "rows compress only the values: by a random Gaussian matrix (Theorem 1), by means of segments, and by a "
+    "least-squares fit for each head. The others compress keys and values, as a model does: means of segments; "
+    f"input-dependent slots before any training; no slots, but a window of {WINDOW} and the first and last token; "
+    "slots and window together."
 )
 _OWN = (
     "The model attends to slots: its P is what its queries and keys would give in ordinary attention, and the last "
     "row what its own slots, window and exact tokens lose."
 )
 _KINDS = {
-    "random": "random",
-    "segment_means": "segment means",
-    "fitted": "fitted",
-    "segment_means_of_keys_too": "segment means, keys too",
-    "slots": "chosen slots",
-    "window_and_exact": "window, exact",
-    "slots_window_and_exact": "slots, window, exact",
-    "own_slots": "its own",
+    "random": "random matrix, values only",
+    "segment_means": "segment means, values only",
+    "fitted": "fitted, values only",
+    "segment_means_of_keys_too": "segment means",
+    "slots": "input-dependent slots",
+    "window_and_exact": "window, no slots",
+    "slots_window_and_exact": "slots and window",
+    "own_slots": "its own slots and window",
 }
 
 

@@ -20,6 +20,7 @@ from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone
 from torch_linformer.opening.tokenizers import load_own_tokenizer
@@ -55,7 +56,8 @@ def run_spectrum(
     _check_options(lengths, index, exact_up_to, rank)
     check_free(output)
     device = resolve_device(device)
-    backbone, tokenizer = load_backbone(model, device), load_own_tokenizer(model)
+    source = encoder_folder(model)
+    backbone, tokenizer = load_backbone(source, device), load_own_tokenizer(source)
     check_lengths(backbone, model, lengths)
     screen = Screen()
     corpus = load_documents(data, TEXT, options=DataOptions(text_column=text_column))

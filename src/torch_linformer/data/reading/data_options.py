@@ -9,13 +9,13 @@ DELIMITERS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|"}
 QUOTING = ("auto", "quotes", "none")
 # What the commands say of these options.
 HELP = {
-    "id_column": "column of a name of each document, which the output keeps  [id, if there is one]",
-    "group_column": "column of what must stay in one part: an author, a patient, a thread",
-    "encoding": "of files of text  [UTF-8, a byte order mark's, or one detected and told]",
-    "delimiter": f"between cells: one character, or {', '.join(DELIMITERS)}  [the one that makes all rows whole]",
-    "quoting": "of tables of text: quotes hold cells together, or none do  [what makes all rows whole]",
-    "header": "whether the first row of a table of text has the names of columns  [if it is unlike the others]",
-    "text_folder": "folder of the texts of which the text column names the files  [the table's, if they are there]",
+    "id_column": "column with an id of each document, which the output keeps  [id, if there is one]",
+    "group_column": "column by which documents are kept together in one split: author, patient, thread",
+    "encoding": "encoding of text files  [UTF-8, that of a byte order mark, or one that is detected and printed]",
+    "delimiter": f"delimiter of a text table: one character, or {', '.join(DELIMITERS)}  [detected]",
+    "quoting": "whether quotes enclose cells of a text table",
+    "header": "whether the first row of a text table holds the column names  [detected]",
+    "text_folder": "folder of the text files that the text column names  [the folder of the table]",
 }
 
 
