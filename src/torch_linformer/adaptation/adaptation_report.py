@@ -245,24 +245,25 @@ def _costs(costs: Mapping[int, Pair]) -> list[Section]:
         (speed, memory), (full_speed, full_memory) = cost_cells(ours), cost_cells(full)
         faster, more = compare_costs(ours, full)
         rows.append((format_count(length), speed, full_speed, faster, memory, full_memory, more))
-    section = Section(
-        "Cost of a forward pass",
-        text="One text of as many tokens as the model reads, and one of the median of the test texts; the adapted "
-        "model and the same model with full attention (SDPA) in turn, each in its own process. One that ran out of "
-        "memory, or of the time for measuring, is reported as failed. Peak memory is that of the pass, without "
-        "parameters and input.",
-        columns=(
-            "tokens",
-            "ours, tokens/s",
-            "full, tokens/s",
-            "ours is",
-            "ours, MB",
-            "full, MB",
-            "ours takes",
-        ),
-        rows=rows,
-    )
-    return [section]
+    return [
+        Section(
+            "Cost of a forward pass",
+            text="One text of as many tokens as the model reads, and one of the median of the test texts; the adapted "
+            "model and the same model with full attention (SDPA) in turn, each in its own process. One that ran out of "
+            "memory, or of the time for measuring, is reported as failed. Peak memory is that of the pass, without "
+            "parameters and input.",
+            columns=(
+                "tokens",
+                "ours, tokens/s",
+                "full, tokens/s",
+                "ours is",
+                "ours, MB",
+                "full, MB",
+                "ours takes",
+            ),
+            rows=rows,
+        )
+    ]
 
 
 def _model_card(adapted: Adapted) -> str:
