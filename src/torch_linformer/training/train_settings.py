@@ -97,7 +97,9 @@ class TrainSettings(DataSettings):
     epochs: float | None = option(None, "passes over the training documents  [5; the stdlib default: 1,150 steps]")
     max_steps: int | None = option(None, "stop after this many steps instead of --epochs")
     minutes: float | None = option(None, "stop training after this many minutes")
-    patience: int = option(5, "stop when so many evaluations, of 10, were no better; 0: never")
+    patience: int = option(
+        5, "stop when so many evaluations, of 10, were no better, or words alone are out of reach; 0: never"
+    )
     batch_size: int = option(8, "documents a step")
     learning_rate: float | None = option(None, "peak learning rate  [by --size; with --from a fifth of it]")
     seed: int = option(0, "seed of the split, the first weights, the order and the dropout")
