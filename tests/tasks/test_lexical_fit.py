@@ -111,7 +111,7 @@ def test_the_factor_makes_the_validation_documents_likely(tokenizer, encoder, te
     clear = words, [0, 1, 2] * 30
     blurred = words, [0, 1, 2] * 20 + [1, 2, 0] * 10
     factors = [chosen(tokenizer, encoder, (clear, part), ONE, 3).scale for part in (clear, blurred)]
-    assert factors[0] > 2 * factors[1]
+    assert 12 > factors[0] > 2 * factors[1]  # however clear they are
     several = [(words, np.eye(3)[known]) for _, known in (clear, blurred)]
     factors = [chosen(tokenizer, encoder, (several[0], part), SEVERAL, 3).scale for part in several]
     assert factors[0] > 2 * factors[1]
