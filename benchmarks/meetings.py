@@ -62,7 +62,9 @@ def main(
     documents = Retrieval.load(str(output / "held_out.parquet"), str(output / "documents.parquet"), named).dataset
     kinds = kinds_of(documents, pd.read_parquet(output / "documents.parquet"))
     first = Retrieval(load_tokenizer(folders[0]))
-    floors = first.floors(documents, documents, 0) | embedder_floors(folders[0], documents, device, precision)
+    floors = first.floors(documents, documents, documents, 0) | embedder_floors(
+        folders[0], documents, device, precision
+    )
     chunks = first.encoder(CHUNK, overflow="windows", stride=0)(documents["text"][:])["document"]
     vectors = {"beginning_vector": 1.0, "chunk_mean": 1.0, "best_chunk": len(chunks) / len(documents)}
     rows = [
@@ -97,7 +99,7 @@ def kinds_of(documents: Dataset, meetings: pd.DataFrame) -> np.ndarray:
 
 def scores_of(found: dict[str, Any], kinds: np.ndarray) -> dict[str, float]:
     """nDCG of all questions, of those about each kind of meeting, and recall."""
-    each = np.asarray(found["tally"])[:, -2]
+    each = np.asarray(found["tallies"]["ndcg_at_10"])[:, 0]
     return {
         "ndcg_at_10": found["ndcg_at_10"],
         **{kind: float(each[kinds == kind].mean()) for kind in KINDS if (kinds == kind).any()},

@@ -7,15 +7,25 @@ import numpy as np
 import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks.lexical_fit import buckets_for, fit_head
+from torch_linformer.tasks.lexical_fit import (
+    NUMBER,
+    ONE,
+    SEVERAL,
+    HeadChoice,
+    Labeled,
+    buckets_for,
+    choose_head,
+    fit_head,
+)
+from torch_linformer.tasks.linear_classifiers import LinearClassifier, RidgeRegression
 
+USUAL = LinearClassifier()
 WORDS = ["warm", "sand", "sea", "wet", "grey", "mud", "ice", "cold", "white", "the", "of", "and"]
-ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +44,9 @@ def tokenizer(texts):
     return build_tokenizer("bpe:400", texts, max_length=64)
 
 
-def fitted(tokenizer, encoder, texts, known, problem, labels, buckets=4096, **options):
+def fitted(tokenizer, encoder, texts, known, problem, labels, buckets=4096, model=USUAL, **options):
     head = LexicalHead(len(tokenizer), buckets, labels)
-    fit_head(head, tokenizer, encoder.ids(texts), known, problem, **options)
+    fit_head(head, tokenizer, Labeled(encoder.ids(texts), known), problem, HeadChoice(True, model, 2.0), **options)
     return head
 
 
@@ -54,18 +64,14 @@ def by_scikit_learn(texts, others):
 
 
 @pytest.mark.parametrize("labels", [2, 3])
-def test_one_label(tokenizer, encoder, texts, labels):
+@pytest.mark.parametrize("model", [LinearClassifier(cost=3.0), LinearClassifier("logistic", 30.0, ratios=True)])
+def test_one_label(tokenizer, encoder, texts, labels, model):
+    """What the model makes of scikit-learn's TF-IDF of the same words and pairs, times the factor of the logits."""
     known = [len(text) % labels for text in texts]
-    head = fitted(tokenizer, encoder, texts[:120], known[:120], ONE, labels)
+    head = fitted(tokenizer, encoder, texts[:120], known[:120], ONE, labels, model=model)
     features, others = by_scikit_learn(texts[:120], texts[120:])
-    if labels == 2:
-        first, second = (features[np.array(known[:120]) == label].toarray().sum(axis=0) + 0.3 for label in (0, 1))
-        ratio = np.log(second * first.sum() / (first * second.sum()))
-        features, others = features.multiply(ratio).tocsr(), others.multiply(ratio).tocsr()
-    model = LogisticRegression(C=30, max_iter=300).fit(features, known[:120])
-    found = logits(head, encoder, texts[120:])
-    decisions = model.decision_function(others)
-    np.testing.assert_allclose(found[:, 1] - found[:, 0] if labels == 2 else found, decisions, atol=2e-3)
+    expected = model.fit(features, np.eye(labels, dtype=int)[known[:120]]).decisions(others)
+    np.testing.assert_allclose(logits(head, encoder, texts[120:]), 2 * expected, atol=5e-3)
 
 
 def test_several_labels_and_those_that_none_or_all_have(tokenizer, encoder, texts):
@@ -73,18 +79,48 @@ def test_several_labels_and_those_that_none_or_all_have(tokenizer, encoder, text
     head = fitted(tokenizer, encoder, texts[:120], known[:120], SEVERAL, 4)
     features, others = by_scikit_learn(texts[:120], texts[120:])
     found = logits(head, encoder, texts[120:])
-    for label in (0, 1):
-        model = LogisticRegression(C=30, max_iter=300).fit(features, known[:120, label])
-        np.testing.assert_allclose(found[:, label], model.decision_function(others), atol=2e-3)
+    expected = LinearClassifier().fit(features, known[:120]).decisions(others)
+    np.testing.assert_allclose(found, 2 * expected, atol=5e-3)
     assert (found[:, 2] < -5).all() and (found[:, 3] > 5).all()
 
 
 def test_a_number(tokenizer, encoder, texts):
     known = [float(len(text)) for text in texts]
-    head = fitted(tokenizer, encoder, texts[:120], known[:120], NUMBER, 1)
+    head = fitted(tokenizer, encoder, texts[:120], known[:120], NUMBER, 1, model=RidgeRegression())
     features, others = by_scikit_learn(texts[:120], texts[120:])
     expected = Ridge().fit(features, known[:120]).predict(others)
-    np.testing.assert_allclose(logits(head, encoder, texts[120:])[:, 0], expected, rtol=1e-4)
+    np.testing.assert_allclose(logits(head, encoder, texts[120:])[:, 0], 2 * expected, rtol=1e-4)
+
+
+def chosen(tokenizer, encoder, parts, problem, labels, **options):
+    labeled = [Labeled(encoder.ids(texts), known) for texts, known in parts]
+    return choose_head(tokenizer, (len(tokenizer), labels), *labeled, problem, **options)
+
+
+def test_pairs_are_counted_where_the_order_of_words_tells(tokenizer, encoder, texts):
+    order = ["the warm sea and mud", "the warm mud and sea"] * 40, [0, 1] * 40
+    assert chosen(tokenizer, encoder, (order, order), ONE, 2).pairs
+    words = ["warm sand sea", "ice cold white"] * 40, [0, 1] * 40
+    found = chosen(tokenizer, encoder, (words, words), ONE, 2)
+    assert not found.pairs and str(found) == "tokens: squared hinge, C = 1"
+
+
+def test_the_factor_makes_the_validation_documents_likely(tokenizer, encoder, texts):
+    """Labels that are right in two of three documents make the logits small, and clear ones large."""
+    words = ["warm sand sea", "ice cold white", "wet grey mud"] * 30
+    clear = words, [0, 1, 2] * 30
+    blurred = words, [0, 1, 2] * 20 + [1, 2, 0] * 10
+    factors = [chosen(tokenizer, encoder, (clear, part), ONE, 3).scale for part in (clear, blurred)]
+    assert 12 > factors[0] > 2 * factors[1]  # however clear they are
+    several = [(words, np.eye(3)[known]) for _, known in (clear, blurred)]
+    factors = [chosen(tokenizer, encoder, (several[0], part), SEVERAL, 3).scale for part in several]
+    assert factors[0] > 2 * factors[1]
+
+
+def test_the_penalty_of_numbers_is_chosen(tokenizer, encoder, texts):
+    part = texts, [float(text.split().count("sea")) for text in texts]
+    found = chosen(tokenizer, encoder, (part, part), NUMBER, 1)
+    assert found.scale == 1.0 and found.model == RidgeRegression(0.1)
 
 
 def test_a_label_that_is_missing_is_never_the_answer(tokenizer, encoder, texts):
@@ -97,7 +133,13 @@ def test_a_label_that_is_missing_is_never_the_answer(tokenizer, encoder, texts):
 def test_rare_labels_with_more_weight(tokenizer, encoder, texts):
     known = [int(text.startswith("sea")) for text in texts]
     plain, balanced = (
-        logits(fitted(tokenizer, encoder, texts, known, ONE, 2, balanced=balanced), encoder, texts)
+        logits(
+            fitted(
+                tokenizer, encoder, texts, known, ONE, 2, model=LinearClassifier("logistic", 30.0), balanced=balanced
+            ),
+            encoder,
+            texts,
+        )
         for balanced in (False, True)
     )
     assert (balanced[:, 1] - balanced[:, 0]).mean() > (plain[:, 1] - plain[:, 0]).mean() + 0.5

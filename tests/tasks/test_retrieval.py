@@ -90,7 +90,7 @@ def test_floors_of_several_documents_a_query_are_scored_alike(task, search):
     texts = ["sun dry", "sand dry", "mud"]
     documents = Dataset.from_dict({**SHARED, "text": texts})
     scores = search(texts, queries_of(documents), judgments_of(documents))
-    assert scores["tally"][0, 0] == pytest.approx(1) and scores["queries"] == 3
+    assert scores["tallies"]["ndcg_at_10"][0, 0] == pytest.approx(1) and scores["queries"] == 3
 
 
 def test_labels_of_which_none_comes_twice_are_refused(task):
@@ -111,7 +111,7 @@ def test_searches_by_words(search):
     documents = Dataset.from_dict({"text": texts, "queries": [*PAIRS["queries"], ["unheard"]]})
     found = search(texts, [query for each in documents["queries"] for query in each], judgments_of(documents))
     # "wet" and "unheard" stand in no document: the first one is first for them.
-    assert found["tally"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
+    assert found["tallies"]["ndcg_at_10"][:, 0].tolist() == pytest.approx([1, 1, 1 / np.log2(3), 1, 1, 1 / np.log2(5)])
 
 
 @pytest.mark.parametrize("search", [tfidf_search, bm25_search])
@@ -120,8 +120,9 @@ def test_words_are_told_apart_by_their_marks(search):
     assert search(documents["text"][:], ["को"], judgments_of(documents))["ndcg_at_10"] == 1.0
 
 
-def test_floors_have_the_number_of_each_query(task):
-    for found in task.floors(Dataset.from_dict(PAIRS), Dataset.from_dict(PAIRS), 0).values():
-        assert [row[0] for row in found["tally"]] == [0, 1, 2, 3, 4]
-    labeled = task.floors(Dataset.from_dict(LABELED), Dataset.from_dict(LABELED), 0)
+def test_floors_count_each_query(task):
+    pairs, labeled = (Dataset.from_dict(columns) for columns in (PAIRS, LABELED))
+    for found in task.floors(pairs, pairs, pairs, 0).values():
+        assert len(found["tallies"]["ndcg_at_10"]) == 5
+    labeled = task.floors(labeled, labeled, labeled, 0)
     assert set(labeled) == {"tfidf_search", "bm25"}

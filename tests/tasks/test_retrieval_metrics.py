@@ -46,7 +46,7 @@ def test_by_hand():
     assert found["ndcg_at_10"] == pytest.approx((1 / math.log2(3) + 1 + 0) / 3)
     assert found["mrr_at_10"] == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert found["recall_at_10"] == pytest.approx(2 / 3) and found["queries"] == 3
-    assert found["tally"].tolist() == [[pytest.approx(1 / math.log2(3)), 1], [1, 1], [0, 1]]
+    assert found["tallies"]["ndcg_at_10"].tolist() == [[pytest.approx(1 / math.log2(3)), 1], [1, 1], [0, 1]]
 
 
 def test_a_document_does_not_find_itself():
@@ -65,7 +65,7 @@ def test_queries_may_come_in_parts(monkeypatch):
     assert {name: whole[name] for name in ("ndcg_at_10", "mrr_at_10")} == {
         name: parts[name] for name in ("ndcg_at_10", "mrr_at_10")
     }
-    assert np.array_equal(whole["tally"], parts["tally"])
+    assert np.array_equal(whole["tallies"]["ndcg_at_10"], parts["tallies"]["ndcg_at_10"])
 
 
 def test_fewer_documents_than_places():

@@ -149,11 +149,12 @@ def test_floors(tokenizer):
     for kind, labels in documents.items():
         part = Dataset.from_dict({"text": texts, "label": labels})
         floors[kind] = kind(tokenizer, ["all", "rain", "sun"]) if kind is not Regression else kind(tokenizer)
-        floors[kind] = floors[kind].floors(part, part, seed=0)
-    tallies = [floors[kind][name].pop("tally") for kind, name in ((Classification, "tfidf"), (MultiLabel, "tfidf"))]
-    assert floors[Classification] == {"tfidf": {"accuracy": 1.0, "macro_f1": 1.0}, "majority": {"accuracy": 0.75}}
-    assert floors[MultiLabel] == {"tfidf": {"micro_f1": 1.0, "macro_f1": 1.0}}
-    assert sorted(tallies[0]) == [[number, 1, 1] for number in range(40)]
-    assert sorted(tallies[1]) == [[number, 4 - 2 * (number >= 30), 4 - 2 * (number >= 30)] for number in range(40)]
-    assert floors[Regression]["mean"] == {"mse": pytest.approx(0.75), "spearman": 0.0}
+        floors[kind] = floors[kind].floors(part, part, part, seed=0)
+    one, several = floors[Classification]["tfidf"], floors[MultiLabel]["tfidf"]
+    assert (one["accuracy"], one["macro_f1"], several["micro_f1"], several["macro_f1"]) == (1.0,) * 4
+    assert floors[Classification]["majority"] == {"accuracy": 0.75}
+    assert one["tallies"]["accuracy"] == [[1, 1]] * 40
+    counts = zip(several["numbers"], several["tallies"]["micro_f1"], strict=True)
+    assert sorted(counts) == [(number, [4 - 2 * (number >= 30)] * 2) for number in range(40)]
+    assert floors[Regression]["mean"]["mse"] == pytest.approx(0.75) and floors[Regression]["mean"]["spearman"] == 0.0
     assert floors[Regression]["tfidf_ridge"]["mse"] < 0.05

@@ -1,5 +1,6 @@
 """Trainings that begin with an encoder of transformers, made linear there and then, or with a linear folder."""
 
+import html
 import json
 import random
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -24,7 +26,10 @@ from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
+from torch_linformer.training import encoder_floors as encoder_floors_module
 from torch_linformer.training import masked_words_trainer
+from torch_linformer.training.encoder_floors import encoder_floors
+from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import build_step
 
 LENGTH = 24  # tokens that the encoders read
@@ -186,6 +191,51 @@ def test_questions_have_types_where_the_encoder_has_them(source_of, run_from, tm
         load_model(str(tmp_path / "run")), load_tokenizer(str(tmp_path / "run")), batch_size=5, **SAME
     )
     assert predictor.task.typed is typed
+
+
+# What the encoder does by itself
+
+
+@pytest.mark.parametrize(("linear", "kind"), [(False, "original"), (True, "linear")])
+def test_a_classifier_is_compared_with_the_encoder_in_pieces(source_of, run_from, tmp_path, linear, kind):
+    """With the original where it is there, and with the linear encoder, called that, where it is not."""
+    run_from(tmp_path / "run", source_of("Bert", linear=linear), floor=True)
+    names = [name for name in metrics_of(tmp_path / "run") if name.endswith(("beginning_accuracy", "mean_macro_f1"))]
+    assert names == [f"{kind}_beginning_accuracy", f"{kind}_chunk_mean_macro_f1"]
+    page = html.unescape((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
+    which = "the linear encoder's" if linear else "the original's"
+    assert f"logistic regression on {which} first window" in page
+    assert f"logistic regression on the mean of {which} windows" in page
+
+
+def documents(number, seed):
+    """Documents of three windows, of which the second tells the label."""
+    draw = random.Random(seed)
+    filler = " ".join(["the of in"] * 8)
+    labels = [draw.choice(sorted(WORDS)) for _ in range(number)]
+    texts = [f"{filler} {' '.join(draw.choices(WORDS[label], k=9))} {filler}" for label in labels]
+    return Dataset.from_dict({"text": texts, "label": labels})
+
+
+def test_the_mean_of_the_windows_reads_on(source_of):
+    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
+    found = encoder_floors(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
+    beginning, mean = (found[f"original_{name}"] for name in ("beginning", "chunk_mean"))
+    assert mean["accuracy"] == mean["macro_f1"] == 1.0 and beginning["accuracy"] < 0.8
+    assert sorted(beginning["numbers"]) == list(range(40)) and beginning["documents"] == 80
+    assert sum(right for right, _ in beginning["tallies"]["accuracy"]) / 40 == beginning["accuracy"]
+
+
+def test_documents_are_read_as_long_as_there_is_time(source_of, monkeypatch):
+    monkeypatch.setattr(encoder_floors_module, "LEAST_SECONDS", 0.0)
+    splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
+    found = encoder_floors(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
+    assert found["original_beginning"]["documents"] == 16 + 16 and found["original_beginning"]["test_documents"] == 16
+
+
+def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
+    splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
+    assert encoder_floors(str(classifier_run.folder), splits, train_seconds=0, seed=3, **SAME) == {}
 
 
 # What becomes of the encoder

@@ -2,22 +2,20 @@
 
 import html
 import json
-import math
 import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file
 
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.training import lexical
-from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.lexical import _is_worse, add_lexical_head, weigh
+from torch_linformer.training.document_trainer import AHEAD, ERROR, DocumentTrainer
+from torch_linformer.training.lexical import _is_worse, fit_heads, give_head, head_answers, weigh
 from torch_linformer.training.trainer import quiet_arguments
 
 
@@ -33,7 +31,9 @@ def trainer(classifier_run, quick, tmp_path):
     def prepare():
         data, test = (load_documents(quick[name], task.record).dataset for name in ("data", "test"))
         encoder = task.encoder(quick["max_length"])
-        add_lexical_head(model, task, data.select(range(100)), encoder, seed=0, balanced=False)
+        parts = (data.select(range(100)), data.select(range(100, 160)))
+        found.heads = fit_heads(model.config, task, *parts, encoder, seed=0, balanced=False)
+        give_head(model, task, found.heads.first)
         whole = task.encoder(quick["max_length"])
         return task.examples(data.select(range(100, 160)), whole), task.examples(test, whole)
 
@@ -42,15 +42,17 @@ def trainer(classifier_run, quick, tmp_path):
 
 
 def assert_same_scores(one, other):
-    assert np.array_equal(one["tally"], other["tally"])
-    assert {**one, "tally": None} == {**other, "tally": None}
+    for score in one["tallies"]:
+        assert np.array_equal(one["tallies"][score], other["tallies"][score])
+    assert {**one, "tallies": None} == {**other, "tallies": None}
 
 
 def test_the_weights_have_the_least_loss_and_are_those_of_the_model(trainer):
     validation, test = trainer.prepare()
+    trainer.model.lexical.weight.data[::3] = 0  # so that it does not know everything
     before = trainer.parts_of(validation)
     labels = torch.tensor(validation.windows["labels"][:])
-    found = weigh(trainer, validation, test, always=True)
+    found = weigh(trainer, validation, test, trainer.model.lexical, always=True)
 
     def loss(a, b):
         penalty = ((a - 1) ** 2 + b**2) / len(labels)
@@ -58,7 +60,7 @@ def test_the_weights_have_the_least_loss_and_are_those_of_the_model(trainer):
 
     lexical, rest = found.factors
     least = loss(lexical, rest)
-    assert found.kept and lexical > 0
+    assert found.kept and lexical > 0 and rest > 0
     assert all(least < loss(lexical * a, rest * b) for a, b in [(0.9, 1), (1.1, 1), (1, 0.9), (1, 1.1)])
     after = trainer.parts_of(validation)
     torch.testing.assert_close(after.lexical, lexical * before.lexical)
@@ -74,7 +76,7 @@ def test_a_head_that_says_the_opposite_is_left_out(trainer, always):
     with torch.no_grad():
         model.lexical.weight.neg_()
         model.lexical.bias.neg_()
-    found = weigh(trainer, validation, test, always=always)
+    found = weigh(trainer, validation, test, trainer.model.lexical, always=always)
     assert found.factors[0] == 0 and found.kept == always
     left_out = model.lexical is None, model.config.lexical_buckets is None, not trainer.task.lexical
     assert left_out == (not always,) * 3
@@ -91,7 +93,7 @@ def test_the_last_answers_that_are_tuned_for_are_those_of_the_model(trainer, mon
     tuned = []
     monkeypatch.setattr(trainer.task, "tune", lambda answers, documents: tuned.append((answers, documents)))
     trainer.model.lexical.weight.data *= 1 if kept else -1
-    assert weigh(trainer, validation, test, always=kept).kept == kept
+    assert weigh(trainer, validation, test, trainer.model.lexical, always=kept).kept == kept
     answers, documents = tuned[-1]
     assert documents is validation.documents
     assert np.allclose(answers, trainer.answers_to(validation), atol=1e-5)
@@ -103,7 +105,7 @@ def test_what_adds_too_little_gets_no_weight(trainer):
     model = trainer.model
     model.lexical.weight.data *= 50
     model.classifier.weight.data *= 0.01
-    found = weigh(trainer, validation, test, always=False)
+    found = weigh(trainer, validation, test, trainer.model.lexical, always=False)
     assert found.kept and found.factors[1] == 0 and found.factors[0] > 0
     assert "kept, and nothing else, as the rest of the model adds too little (TF-IDF head only): " in found.describe()
     assert found.alone and found.name("Linformer") == "TF-IDF head only"
@@ -118,22 +120,57 @@ def test_a_head_that_lowers_the_score_by_more_than_chance_is_left_out(trainer, m
     assert _is_worse(trainer, validation, known.lexical, 9 * right)
     assert not _is_worse(trainer, validation, 9 * right, known.lexical)
     assert not _is_worse(trainer, validation, known.rest, 2 * known.rest)
-    monkeypatch.setattr(lexical, "CHANCE", -math.inf)  # whatever there is counts as worse
-    found = weigh(trainer, validation, test, always=False)
+    monkeypatch.setattr(lexical, "_is_worse", lambda *parts: True)
+    found = weigh(trainer, validation, test, trainer.model.lexical, always=False)
     assert not found.kept and found.helps
     worse = "macro-f1 on validation, which picks the checkpoint, is worse with it by more than chance"
     assert f"lexical head left out, as {worse}: " in found.describe()
 
 
-def test_long_documents_are_told_by_single_tokens(trainer):
-    task, text = trainer.task, "warm sand sea " * 400
-    documents = Dataset.from_dict({"text": [text, "wet mud " * 600], "label": ["sun", "rain"]})
-    add_lexical_head(trainer.model, task, documents, task.encoder(24), seed=0, balanced=False)
-    assert trainer.model.config.lexical_buckets == 0 and len(trainer.model.lexical.pairs) == 0
+def test_the_head_that_stays_has_learned_the_validation_documents_too(trainer):
+    validation, test = trainer.prepare()
+    heads, model = trainer.heads, trainer.model
+    assert not torch.equal(heads.first.weight, heads.last.weight)
+    expected = heads.last.weight.clone()
+    found = weigh(trainer, validation, test, heads.last, always=True)
+    torch.testing.assert_close(model.lexical.weight, found.factors[0] * expected)
+    assert_same_scores(trainer.scores_of(test), found.scores)
+
+
+def test_the_answers_of_the_head_alone_are_those_of_its_logits(trainer):
+    validation, _ = trainer.prepare()
+    alone = trainer.answers_of_logits(trainer.parts_of(validation).lexical, validation)
+    np.testing.assert_allclose(head_answers(trainer, trainer.heads.first, validation), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "error", "stops"),
+    [
+        ([0.5, 0.5, 0.5], 0.1, True),
+        ([0.5, 0.5, 0.19], 0.1, False),  # it is catching up
+        ([0.5, 0.5, 0.19], 0.0, False),
+        ([0.5, 0.45, 0.4], 0.03, False),  # 0.05 are left at the end, which may be chance
+        ([0.5, 0.45, 0.4], 0.02, True),
+        ([0.2, 0.3, 0.4], 0.19, True),
+        ([0.5, 0.5], 0.1, False),  # too early
+        ([-0.1, -0.1, -0.1], 0.01, False),
+    ],
+)
+def test_a_training_stops_where_it_cannot_catch_up_at_its_pace(trainer, ahead, error, stops):
+    trainer.state.max_steps, trainer.patience = 100, 9
+    names = (f"eval_{AHEAD}", f"eval_{ERROR}", "eval_macro_f1")
+    trainer.state.log_history = [
+        {"step": 10 * number, **dict(zip(names, (gap, error, number / 100), strict=True))}
+        for number, gap in enumerate(ahead, 1)
+    ]
+    trainer.args.metric_for_best_model, trainer.args.greater_is_better = "macro_f1", True
+    assert bool(trainer.reason_to_stop) == stops
+    trainer.patience = None
+    assert trainer.reason_to_stop == ""
 
 
 def test_a_run_says_what_the_head_is_worth(finish_run):
-    run = finish_run(lexical="always", seed=4)  # of which head and rest both have weight
+    run = finish_run(lexical="always", seed=5)  # of which head and rest both have weight
     metrics = json.loads((run.folder / "metrics.json").read_text())
     assert 0 < metrics["lexical_accuracy"] <= 1 and 0 < metrics["rest_macro_f1"] <= 1
     assert metrics["method"] == "Linformer with its lexical head" and metrics["verdict"][:5] in (
@@ -151,7 +188,7 @@ def test_a_model_of_which_only_the_head_has_weight_is_called_that(lexical_run):
     shown = lexical_run.shown
     assert "lexical head kept, and nothing else, as the rest of the model adds too little (TF-IDF head only): " in shown
     metrics = json.loads((lexical_run.folder / "metrics.json").read_text())
-    assert metrics["method"] == "TF-IDF head only" and metrics["verdict"].startswith("TF-IDF head only: ")
+    assert metrics["method"] == "TF-IDF head only" and "TF-IDF head only: " in metrics["verdict"]
     assert {"lexical_accuracy", "rest_accuracy"} <= metrics.keys()
     pages = [html.unescape((lexical_run.folder / name).read_text("utf-8")) for name in ("report.html", "README.md")]
     for page in (shown, *pages):
@@ -175,7 +212,7 @@ def test_always_or_not_at_all(train_quickly, tmp_path, lexical):
     shown = train_quickly(tmp_path / "run", lexical=lexical, max_steps=1, floor=False)
     assert (load_model(str(tmp_path / "run")).lexical is not None) == (lexical == "always")
     assert ("lexical head kept" in shown, "lexical" in shown) == (lexical == "always",) * 2
-    assert "measuring" not in shown and "TF-IDF + logistic" not in shown
+    assert "measuring" not in shown and "TF-IDF + linear" not in shown
 
 
 def test_numbers_keep_their_unit(train_quickly, write_csv, weather, tmp_path):

@@ -140,7 +140,7 @@ def test_the_screen_tells_what_happens(classifier_run, quick):
         "first word embeddings latent semantics of the documents; cpu, fp32\n",
         "step 40: validation loss ",
         "Linformer",
-        "TF-IDF + logistic regression",
+        "TF-IDF + linear classifier",
         "majority class",
     ]
     places = [shown.find(sentence) for sentence in said]
@@ -448,6 +448,19 @@ def test_patience_ends_a_run_that_learns_nothing_more(train_quickly, tmp_path):
     assert "step 16" not in shown and "Held-out documents, scored once" in shown
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "moments/trained"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_a_transformer_that_cannot_catch_up_with_the_lexical_head_is_not_waited_for(train_quickly, tmp_path):
+    """Killed then, it does not go on learning; and its report does not call it the winner."""
+    options = {"learning_rate": 1e-12, "patience": 9, "lexical": "auto"}
+    shown = train_quickly(tmp_path / "run", moments=tmp_path / "moments", **options)
+    assert "stopping at step 12 of 40: on the validation documents the lexical head alone is ahead by 0." in shown
+    assert "--from an encoder" in shown and "step 16" not in shown
+    metrics = read_json(tmp_path / "run" / "metrics.json")
+    assert metrics["method"] == "TF-IDF head only"
+    assert metrics["verdict"].startswith("The transformer has no weight in this model, and so has won nothing. TF-IDF ")
+    shown = train_quickly(tmp_path / "moments" / "trained", resume=True, **options)
+    assert "step 16" not in shown and "Held-out documents, scored once" in shown
 
 
 def test_minutes_end_the_run(train_quickly, tmp_path):

@@ -9,11 +9,16 @@ ADVICE = " To try next: more."
 HEADLINE = ("accuracy", "macro_f1")
 
 
-def scored(right, documents=100, numbered=False):
-    """Scores of a method that has these documents right."""
-    rows = [[float(number in right), 1.0] for number in range(documents)]
-    tally = [[number, *row] for number, row in reversed(list(enumerate(rows)))] if numbered else np.array(rows)
-    return {"accuracy": len(right) / documents, "macro_f1": 0.0, "tally": tally}
+def scored(right, documents=100, numbers=None, macro_f1=None):
+    """Scores of a method that has these documents right, of those with the ``numbers``."""
+    rows = [[float(number in right), 1.0] for number in (range(documents) if numbers is None else numbers)]
+    found = {"accuracy": float(np.mean(rows, axis=0)[0]), "macro_f1": 0.0, "tallies": {"accuracy": rows}}
+    if numbers is not None:
+        found["numbers"] = list(numbers)
+    if macro_f1 is not None:
+        found["macro_f1"] = macro_f1
+        found["tallies"]["macro_f1"] = [[macro_f1 + (-1) ** number / 10, 1.0] for number in range(documents)]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -25,23 +30,32 @@ def scored(right, documents=100, numbered=False):
     ],
 )
 def test_who_won_and_whether_it_is_chance(model, floor, gain, chance):
-    floors = {"TF-IDF": scored(floor, numbered=True), "majority": {"accuracy": 0.5}}
+    floors = {"TF-IDF": scored(floor, numbers=range(99, -1, -1)), "majority": {"accuracy": 0.5}}
     advice = "" if "Better" in gain and "more than" in chance else ADVICE
     expected = f"{gain} of accuracy on 100 documents, {chance}{advice}"
     assert verdict(HEADLINE, True, scored(model), floors, ADVICE) == expected
 
 
 def test_a_draw():
-    floors = {"TF-IDF": scored(range(80), numbered=True)}
+    floors = {"TF-IDF": scored(range(80))}
     assert verdict(HEADLINE, True, scored(range(20, 100)), floors, ADVICE) == "As good as TF-IDF by accuracy." + ADVICE
 
 
 def test_a_floor_that_was_scored_on_fewer_documents_is_compared_on_those():
-    floor = scored(range(50), numbered=True)
-    floor["tally"] = [row for row in floor["tally"] if row[0] >= 40]
+    floor = scored(range(50), numbers=range(99, 39, -1))
     assert " by 0.1667 of accuracy on 60 documents, " in verdict(
         HEADLINE, True, scored(range(60)), {"TF-IDF": floor}, ""
     )
+
+
+def test_each_score_is_compared_with_the_method_that_is_best_by_it():
+    """The second score too, where both know what each document adds to it."""
+    simple = {"words": scored(range(80), macro_f1=0.5), "its head": scored(range(70), macro_f1=0.7)}
+    sentence = verdict(HEADLINE, True, scored(range(95), macro_f1=0.6), simple, ADVICE)
+    assert sentence.startswith("Better than words by 0.1500 of accuracy on 100 documents, more than chance (4.2 ")
+    assert sentence.endswith("; worse than its head by 0.1000 of macro-f1, more than chance." + ADVICE)
+    both = verdict(HEADLINE, True, scored(range(95), macro_f1=0.8), simple, ADVICE)
+    assert both.endswith("; better than its head by 0.1000 of macro-f1, more than chance.")
 
 
 def test_the_best_of_them_counts_and_lower_may_be_better():

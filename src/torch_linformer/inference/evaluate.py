@@ -70,5 +70,5 @@ def evaluate(
         arguments = quiet_arguments(Path(scratch), batch_size=batch_size, device=device, precision=precision)
         trainer = trainer_for(task, model)(model=model, args=arguments, task=task)
         scores = trainer.scores_of(task.examples(scored, encoder))
-    scores.pop("tally", None)  # of each document
+    scores.pop("tallies", None)  # of each document
     return task, {**scores, "documents": len(scored)}

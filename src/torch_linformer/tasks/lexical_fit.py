@@ -1,27 +1,70 @@
-"""The lexical head of a classifier, fitted to the training documents."""
+"""The lexical head of a classifier: what it counts and how it is fitted are chosen on the validation documents."""
 
 import unicodedata
-import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_matrix
-from sklearn.exceptions import ConvergenceWarning
+from scipy.special import log_expit, log_softmax
 from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models.lexical_features import NOTHING, LexicalFeatures
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks.floors import MANY_DOCUMENTS, MAX_COEFFICIENTS, logistic_regression
+from torch_linformer.tasks.linear_classifiers import (
+    CLASSIFIERS,
+    MANY_DOCUMENTS,
+    MAX_COEFFICIENTS,
+    REGRESSIONS,
+    Known,
+    LinearModel,
+    choose,
+    mean_square_score,
+    one_hot,
+    one_label_score,
+    searched,
+    several_labels_score,
+)
 
 MOST_BUCKETS = 2**18
 LEAST_BUCKETS = 2**10
-SMOOTHING = 0.3  # what is added to a feature's sum under each label; 1 was worse on film reviews
-SELDOM = 1e-4  # the share of documents that a label without any, or that all have, is taken to have
+TOKENS, PAIRS = "tokens", "tokens and pairs of tokens"
+ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
+_TRIALS: dict[str, tuple[Sequence[LinearModel], Callable[[np.ndarray, np.ndarray], float]]] = {
+    ONE: (CLASSIFIERS, one_label_score),
+    SEVERAL: (CLASSIFIERS, several_labels_score),
+    NUMBER: (REGRESSIONS, mean_square_score),
+}
+_SEARCH_TOKENS = 1_500_000  # of the documents that a head is chosen with
+_MOST_SCALE = 4.0  # the logarithm of the factor of logits, either way
+
+
+class Labeled(NamedTuple):
+    """Token ids of whole documents; of each the number of its label, a 1 or 0 for each label, or a number."""
+
+    documents: Sequence[Sequence[int]]
+    known: Any
+
+    def first(self, most: int) -> "Labeled":
+        """The first documents, at most so many, and no more than a search reads; at least one."""
+        fitting = np.searchsorted(np.cumsum([len(ids) for ids in self.documents]), _SEARCH_TOKENS, side="right")
+        number = max(1, min(most, int(fitting)))
+        return Labeled(self.documents[:number], self.known[:number])
+
+
+class HeadChoice(NamedTuple):
+    """How a lexical head is fitted: with pairs of tokens or without, by which model, and the factor of its logits."""
+
+    pairs: bool
+    model: LinearModel
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{PAIRS if self.pairs else TOKENS}: {self.model}"
 
 
 def buckets_for(tokens: int, vocab_size: int, labels: int) -> int:
@@ -34,20 +77,78 @@ def buckets_for(tokens: int, vocab_size: int, labels: int) -> int:
     return buckets
 
 
+def choose_head(
+    tokenizer: PreTrainedTokenizerFast,
+    sizes: tuple[int, int],
+    train: Labeled,
+    validation: Labeled,
+    problem: str,
+    *,
+    balanced: bool = False,
+) -> HeadChoice:
+    r"""The head that is best for the validation documents: with pairs of tokens or without, and how it is fitted.
+
+    Its logits z get the factor s that makes them most likely, as those of a support vector machine are no logarithms of
+    probabilities: s minimizes :math:`n L(s z) + (\ln s)^2 / 2` for n documents and the loss L of the task.
+
+    Args:
+        tokenizer: of the documents.
+        sizes: token ids and labels of the head.
+        train: documents to learn from, of which no more than :func:`searched` are taken; and
+        validation: those that choose.
+        problem: ``config.problem_type`` of the model.
+        balanced: give rare labels more weight, where a document has one label.
+    """
+    vocab_size, labels = sizes
+    most = searched(labels if problem == SEVERAL else 1)
+    train, validation = (part.first(most) for part in (train, validation))
+    targets, wanted = (_targets(part.known, problem, labels) for part in (train, validation))
+    buckets = buckets_for(sum(map(len, train.documents)), vocab_size, labels)
+
+    def kinds() -> Iterator[tuple[str, Known, Known]]:
+        for kind, number in ((TOKENS, 0), (PAIRS, buckets)):
+            head = LexicalHead(vocab_size, number, labels)
+            known = learned_features(head, tokenizer, train.documents)
+            yield kind, Known(known, targets), Known(_features(head, tokenizer, validation.documents), wanted)
+
+    models, score = _TRIALS[problem]
+    choice = choose(kinds(), models, score, balanced=balanced)
+    return HeadChoice(choice.kind == PAIRS, choice.model, _scale(choice.decisions, wanted, problem))
+
+
+def _scale(decisions: np.ndarray, targets: np.ndarray, problem: str) -> float:
+    """The factor s of :func:`choose_head`; numbers have none."""
+    if problem == NUMBER:
+        return 1.0
+
+    def unlikely(logarithm: float) -> float:
+        logits = np.exp(logarithm) * decisions
+        if problem == ONE:
+            return float(-(log_softmax(logits, axis=1) * targets).sum() + logarithm**2 / 2)
+        found = log_expit(logits) * targets + log_expit(-logits) * (1 - targets)
+        return float(-found.mean(axis=1).sum() + logarithm**2 / 2)
+
+    return float(np.exp(minimize_scalar(unlikely, bounds=(-_MOST_SCALE, _MOST_SCALE), method="bounded").x))
+
+
+def _targets(known: Any, problem: str, labels: int) -> np.ndarray:
+    """What a linear model learns, ``(documents, labels)``."""
+    if problem == ONE:
+        return one_hot(list(known), range(labels))
+    return np.asarray(known, dtype=np.float64).reshape(len(known), labels)
+
+
 @torch.no_grad()
 def fit_head(
     head: LexicalHead,
     tokenizer: PreTrainedTokenizerFast,
-    documents: Sequence[Sequence[int]],
-    known: Sequence[Any] | np.ndarray,
+    learned: Labeled,
     problem: str,
+    choice: HeadChoice,
     *,
     balanced: bool = False,
 ) -> None:
-    """Fit a head to documents: logistic regression for all labels or for each, ridge regression for numbers.
-
-    Of two labels, each feature counts by the logarithm of the ratio of its shares under them, as in Wang and Manning,
-    Baselines and Bigrams (ACL 2012); that factor becomes a part of W.
+    """Fit a head to documents.
 
     Tokens count without their case and without the space before them; those that are only punctuation do not count.
     Of the pairs, the table takes those that most documents have.
@@ -55,24 +156,39 @@ def fit_head(
     Args:
         head: is changed.
         tokenizer: of the documents.
-        documents: token ids of whole documents.
-        known: of each document the number of its label, a 1 or 0 for each label, or a number.
+        learned: from which the head is fitted.
         problem: ``config.problem_type`` of the model.
+        choice: what is fitted.
         balanced: give rare labels more weight, where a document has one label.
     """
+    features = learned_features(head, tokenizer, learned.documents)
+    weight, bias = choice.model.fit(features, _targets(learned.known, problem, len(head.bias)), balanced=balanced)
+    for tensor, found in ((head.weight, weight.T), (head.bias, bias)):
+        tensor.copy_(torch.from_numpy(found * choice.scale))
+
+
+@torch.no_grad()
+def learned_features(
+    head: LexicalHead, tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[int]]
+) -> csr_matrix:
+    """What a head makes of the documents from which it gets its table of pairs and idf, ``(documents, features)``."""
     head.reset_parameters()
     _, tokens = counted(head, tokenizer, documents)
     if len(head.pairs):
         _fill(head, tokens)
     counts = counts_of(head, tokens)
-    idf = np.where(counts.getnnz(axis=0) > 0, TfidfTransformer().fit(counts).idf_, 0.0)
+    head.idf.copy_(torch.from_numpy(np.where(counts.getnnz(axis=0) > 0, TfidfTransformer().fit(counts).idf_, 0.0)))
+    return _weighted(head, counts)
+
+
+def _features(head: LexicalHead, tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[int]]) -> csr_matrix:
+    """What a head makes of other documents."""
+    return _weighted(head, counts_of(head, counted(head, tokenizer, documents)[1]))
+
+
+def _weighted(head: LexicalHead, counts: csr_matrix) -> csr_matrix:
     counts.data = 1 + np.log(counts.data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it still is a head
-        features = normalize(counts.multiply(idf).tocsr())
-        weight, bias = _FITS[problem](features, np.asarray(known), len(head.bias), balanced)
-    for tensor, found in ((head.idf, idf), (head.weight, weight.T), (head.bias, bias)):
-        tensor.copy_(torch.from_numpy(found))
+    return normalize(counts.multiply(head.idf.numpy()).tocsr())
 
 
 def counted(
@@ -124,50 +240,3 @@ def counts_of(lexical: LexicalFeatures, documents: Sequence[np.ndarray]) -> Any:
     counts = csr_matrix((np.ones(len(flat)), flat, ends), shape=(len(columns), len(lexical.idf)))
     counts.sum_duplicates()
     return counts
-
-
-def _one_label(features: Any, known: np.ndarray, labels: int, balanced: bool) -> tuple[np.ndarray, np.ndarray]:
-    """W and b of one logistic regression; of two labels each has half of the difference."""
-    weight, bias, present = np.zeros((labels, features.shape[1])), np.full(labels, np.log(SELDOM)), np.unique(known)
-    if len(present) == 1:
-        bias[present] = 0.0
-        return weight, bias
-    model = logistic_regression(class_weight="balanced" if balanced else None)
-    if len(present) > 2:
-        model.fit(features, known)
-        weight[present], bias[present] = model.coef_, model.intercept_
-        return weight, bias
-    occurs = features.getnnz(axis=0) > 0
-    sums = (np.asarray(features[known == label].sum(axis=0)).ravel() for label in present)
-    first, second = (found[occurs] + SMOOTHING for found in sums)
-    ratio = np.zeros(features.shape[1])
-    ratio[occurs] = np.log((second / second.sum()) / (first / first.sum()))
-    model.fit(features.multiply(ratio).tocsr(), known)
-    weight[present] = np.array([[-0.5], [0.5]]) * (model.coef_ * ratio)
-    bias[present] = np.array([-0.5, 0.5]) * model.intercept_
-    return weight, bias
-
-
-def _several_labels(features: Any, known: np.ndarray, labels: int, balanced: bool) -> tuple[np.ndarray, np.ndarray]:
-    """W and b of a logistic regression for each label."""
-    weight, bias = np.zeros((labels, features.shape[1])), np.zeros(labels)
-    for label, column in enumerate(known.T):
-        if 0 < column.mean() < 1:
-            model = logistic_regression().fit(features, column)
-            weight[label], bias[label] = model.coef_[0], model.intercept_[0]
-        else:
-            bias[label] = -np.log(SELDOM) if column.all() else np.log(SELDOM)
-    return weight, bias
-
-
-def _number(features: Any, known: np.ndarray, labels: int, balanced: bool) -> tuple[np.ndarray, np.ndarray]:
-    """W and b of a ridge regression."""
-    model = Ridge().fit(features, known)
-    return model.coef_[None], np.atleast_1d(model.intercept_)
-
-
-_FITS = {
-    "single_label_classification": _one_label,
-    "multi_label_classification": _several_labels,
-    "regression": _number,
-}

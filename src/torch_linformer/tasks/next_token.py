@@ -52,5 +52,5 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def reduce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().reduce(logits[:, :-1], labels[:, 1:])  # as the model shifts them in its loss
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         return {"bzip2": {"bits_per_byte": compression_floor(train["text"], test["text"], seed=seed)}}

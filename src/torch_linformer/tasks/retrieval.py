@@ -1,6 +1,6 @@
 """Vectors of documents by which queries find them, or by which documents with the same label find each other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, cast
 
@@ -128,12 +128,12 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         asked = there if "label" in documents.column_names else answers[len(documents) :]
         return retrieval_metrics(lambda begin, end: asked[begin:end] @ there.T, judgments_of(documents))
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
         queries = queries_of(test) or texts
         return {
-            "tfidf_search": numbered(tfidf_search(texts, queries, judgments)),
-            "bm25": numbered(bm25_search(texts, queries, judgments)),
+            "tfidf_search": tfidf_search(texts, queries, judgments),
+            "bm25": bm25_search(texts, queries, judgments),
         }
 
 
@@ -178,12 +178,6 @@ def judgments_of(documents: Dataset) -> Judgments:
     queries = np.arange(groups.max(initial=-1) + 1)
     owners = np.repeat(np.arange(len(documents)), [len(asked) for asked in documents["queries"]])
     return Judgments(membership(owners, groups, (len(documents), len(queries))), queries, np.full(len(queries), -1))
-
-
-def numbered(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores of what is to be beaten, whose tally begins with the number of each query."""
-    tally = scores["tally"]
-    return {**scores, "tally": np.concatenate([np.arange(len(tally))[:, None], tally], axis=1)}
 
 
 def queries_of(documents: Dataset) -> list[str]:

@@ -66,8 +66,8 @@ def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgme
         judgments: what should be found.
 
     Returns:
-        ``ndcg_at_10``, ``recall_at_10``, ``mrr_at_10``, ``queries`` (that counted), and the ``tally`` of each: its
-        nDCG, and 1.
+        ``ndcg_at_10``, ``recall_at_10``, ``mrr_at_10``, ``queries`` (that counted), and the ``tallies``: of each
+        its nDCG, and 1.
     """
     wanted = judgments.wanted
     asked = np.flatnonzero(wanted > 0)
@@ -90,5 +90,5 @@ def retrieval_metrics(similarities: Callable[[int, int], Any], judgments: Judgme
         "recall_at_10": float((gains.sum(axis=1) / wanted).mean()),
         "mrr_at_10": float(first.mean()),
         "queries": len(asked),
-        "tally": np.stack([ndcg, np.ones(len(asked))], axis=1),
+        "tallies": {"ndcg_at_10": np.stack([ndcg, np.ones(len(asked))], axis=1)},
     }

@@ -84,7 +84,7 @@ class Tagging(Task):
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         known, wanted = ((_words(part), part["label"][:]) for part in (train, test))
         return {"frequent_tag": self.heading(most_frequent_tag_floor(known, wanted))}
 

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 
+CHANCE = 2.0  # standard errors, which chance alone exceeds one time in twenty
+
 
 def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
     """What each document adds to a score that is one sum over the documents divided by another, ``(documents, 2)``.
 
     Args:
-        score: ``accuracy``, ``micro_f1`` or ``mse``.
+        score: ``accuracy``, ``macro_f1`` (which is no such sum, so that each document has what it changes of it, added
+            to the score), ``micro_f1`` or ``mse``.
         true: the true answers, as the function that computes the score takes them.
         predicted: the same of the predicted answers.
     """
@@ -18,10 +21,32 @@ def tally(score: str, true: Any, predicted: Any) -> np.ndarray:
     one_each = np.ones(len(true))
     if score == "accuracy":
         return np.stack([true == predicted, one_each], axis=1)
+    if score == "macro_f1":
+        return np.stack([_shares_of_macro_f1(true, predicted), one_each], axis=1)
     if score == "mse":
         return np.stack([(true - predicted) ** 2, one_each], axis=1)
     right, given, wanted = (side.sum(axis=1) for side in (true * predicted, predicted, true))
     return np.stack([2 * right, given + wanted], axis=1)
+
+
+def _shares_of_macro_f1(true: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    r"""Macro F1 plus the influence of each document on it, ``(documents,)``, by the delta method.
+
+    With :math:`F_l = 2 r_l / d_l`, where :math:`r_l` documents are right and :math:`d_l` have or are given label l, the
+    influence of document i is the mean over labels of :math:`n (2 r_{il} - F_l d_{il}) / d_l`.
+    """
+    names, numbers = np.unique(np.concatenate([true, predicted]), return_inverse=True)
+    wanted, given = numbers[: len(true)], numbers[len(true) :]
+    right = wanted == given
+    of_label = np.bincount(numbers, minlength=len(names))
+    f1 = 2 * np.bincount(wanted[right], minlength=len(names)) / of_label
+    changes = (2 * right - f1[wanted]) / of_label[wanted] - f1[given] / of_label[given]
+    return np.asarray(f1.mean() + len(true) * changes / len(names))
+
+
+def is_more_than_chance(difference: float, error: float) -> bool:
+    """Whether a difference is larger than :data:`CHANCE` of its standard errors, either way."""
+    return abs(difference) > CHANCE * error
 
 
 def paired_difference(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:

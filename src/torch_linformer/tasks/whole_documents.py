@@ -19,6 +19,7 @@ from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
 from torch_linformer.tasks.tallies import tally
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
+from torch_linformer.tasks.tfidf_floors import tfidf_floor, tfidf_multilabel_floor, tfidf_regression_floor
 from torch_linformer.tasks.threshold import best_threshold
 
 
@@ -34,10 +35,6 @@ class WholeDocuments(Task):
     def known(self, documents: Dataset) -> list[Any]:
         """The true answer to each document, as the loss compares with it."""
         raise NotImplementedError
-
-    def with_tally(self, scores: dict[str, Any]) -> dict[str, Any]:
-        """The scores that head the report, and what each document adds to the first of them."""
-        return {**self.heading(scores), "tally": scores["tally"]}
 
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return document_means(reduced, windows)
@@ -69,12 +66,13 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         known, given = self.known(documents), np.argmax(answers, axis=-1)
-        return {**classification_metrics(known, given.tolist(), self.names), "tally": tally("accuracy", known, given)}
+        tallies = {score: tally(score, known, given) for score in self.headline}
+        return {**classification_metrics(known, given.tolist(), self.names), "tallies": tallies}
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        known, wanted = train["label"][:], test["label"][:]
-        tfidf = floors.tfidf_floor((train["text"], known), (test["text"], wanted), seed=seed)
-        return {"tfidf": self.with_tally(tfidf), "majority": {"accuracy": floors.majority_floor(known, wanted)}}
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+        parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
+        majority = floors.majority_floor(parts[0][1], parts[2][1])
+        return {"tfidf": tfidf_floor(*parts, seed=seed), "majority": {"accuracy": majority}}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         best = int(np.argmax(answer))
@@ -117,11 +115,14 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         known, given = np.asarray(self.known(documents)), np.asarray(answers) > self.threshold
-        return {**multilabel_metrics(known, given, self.names), "tally": tally("micro_f1", known, given)}
+        return {
+            **multilabel_metrics(known, given, self.names),
+            "tallies": {"micro_f1": tally("micro_f1", known, given)},
+        }
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        splits = [(part["text"], np.asarray(self.known(part))) for part in (train, test)]
-        return {"tfidf": self.with_tally(floors.tfidf_multilabel_floor(splits[0], splits[1], seed=seed))}
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+        parts = [(part["text"][:], np.asarray(self.known(part))) for part in (train, validation, test)]
+        return {"tfidf": tfidf_multilabel_floor(*parts, seed=seed)}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
@@ -161,21 +162,19 @@ class Regression(WholeDocuments):
     def reduce(self, logits: Tensor, labels: Any) -> Tensor:
         return logits.float().squeeze(-1)
 
-    def with_tally(self, scores: dict[str, Any]) -> dict[str, Any]:
-        """The scores that head the report, and what each document adds to the first of them."""
-        return {**self.heading(scores), "tally": scores["tally"]}
-
     def answers(self, reduced: Any, windows: ColumnLists, documents: ColumnLists) -> np.ndarray:
         return super().answers(reduced, windows, documents) * self.scale + self.center
 
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         known = documents["label"][:]
-        return {**regression_metrics(known, answers.tolist()), "tally": tally("mse", known, answers)}
+        return {**regression_metrics(known, answers.tolist()), "tallies": {"mse": tally("mse", known, answers)}}
 
-    def floors(self, train: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, float]]:
-        known, wanted = train["label"][:], test["label"][:]
-        ridge = floors.tfidf_regression_floor((train["text"], known), (test["text"], wanted), seed=seed)
-        return {"tfidf_ridge": self.with_tally(ridge), "mean": self.heading(floors.mean_floor(known, wanted))}
+    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+        parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
+        return {
+            "tfidf_ridge": tfidf_regression_floor(*parts, seed=seed),
+            "mean": floors.mean_floor(parts[0][1], parts[2][1]),
+        }
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         return {"value": float(answer)}

@@ -12,13 +12,14 @@ from transformers import DataCollatorWithPadding
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
+from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import load_any_config, load_backbone
 from torch_linformer.opening.sentence_pooling import document_vectors, sentence_pooling
 from torch_linformer.opening.sentence_settings import sentence_settings
-from torch_linformer.tasks.retrieval import judgments_of, numbered, queries_of
+from torch_linformer.tasks.retrieval import judgments_of, queries_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
 
 BEGINNING, CHUNK = 512, 256  # tokens
@@ -34,7 +35,7 @@ def embedder_floors(start: str, documents: Dataset, device: str, precision: str)
     source = original_of(start)
     if sentence_pooling(source) is None:
         return {}
-    reader = _Reader(source, device, precision)
+    reader = PieceReader(source, document_vectors(source, load_any_config(source)), device, precision)
     texts, queries = documents["text"][:], queries_of(documents)
     beginnings = reader.vectors(texts, BEGINNING, "cut")[0]
     chunks, owners = reader.vectors(texts, CHUNK, "windows")
@@ -49,7 +50,7 @@ def embedder_floors(start: str, documents: Dataset, device: str, precision: str)
         "chunk_mean": lambda begin, end: by_mean[begin:end] @ means.T,
         "best_chunk": lambda begin, end: np.maximum.reduceat(by_mean[begin:end] @ chunks.T, first, axis=1),
     }
-    return {name: numbered(retrieval_metrics(similarities, judgments)) for name, similarities in ways.items()}
+    return {name: retrieval_metrics(similarities, judgments) for name, similarities in ways.items()}
 
 
 def original_of(start: str) -> str:
@@ -67,12 +68,12 @@ def original_of(start: str) -> str:
     return source
 
 
-class _Reader:
-    """An embedder as transformers opens it."""
+class PieceReader:
+    """An encoder as transformers opens it, and what makes vectors of its hidden states."""
 
-    def __init__(self, path: str, device: str, precision: str) -> None:
+    def __init__(self, path: str, of_hidden_states: DocumentVectors, device: str, precision: str) -> None:
         self.model = load_backbone(path, device)
-        self.of_hidden_states = document_vectors(path, self.model.config).to(device)
+        self.of_hidden_states = of_hidden_states.to(device)
         self.tokenizer = load_tokenizer(path)
         self.prompt = sentence_settings(path).prompt()
         self.pad = DataCollatorWithPadding(self.tokenizer)

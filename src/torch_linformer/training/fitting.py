@@ -61,7 +61,7 @@ def fit(
     if processes.count() > 1:
         screen.say(f"{processes.count()} processes, each with {', '.join(_shares(trainer))}")
     weights = checkpoint  # of a training that is over
-    if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.out_of_patience):
+    if checkpoint is None or (trainer.state.global_step < trainer.args.max_steps and not trainer.reason_to_stop):
         weights = None  # those that the model has
         try:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -151,12 +151,10 @@ class RunCallback(TrainerCallback):
         best = f"eval_{args.metric_for_best_model}"
         if math.isnan((metrics or {}).get(best, 0.0)):
             raise self.trainer.diverged(f"{best.removeprefix('eval_')} of the validation is nan", state.global_step)
-        if self.trainer.out_of_patience and state.global_step < state.max_steps:
+        reason = self.trainer.reason_to_stop
+        if reason and state.global_step < state.max_steps:
             control.should_training_stop = True
-            self.screen.say(
-                f"stopping at step {state.global_step} of {state.max_steps}: the last {self.trainer.patience} "
-                "evaluations were no better (--patience)"
-            )
+            self.screen.say(f"stopping at step {state.global_step} of {state.max_steps}: {reason}")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         processes.wait()  # each has files of its own there

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,54 +15,82 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
 from torch_linformer.opening import processes
-from torch_linformer.tasks.floors import MAX_DECISIONS, pairs_tell
-from torch_linformer.tasks.lexical_fit import buckets_for, fit_head
+from torch_linformer.tasks.lexical_fit import SEVERAL, HeadChoice, Labeled, buckets_for, choose_head, fit_head
+from torch_linformer.tasks.linear_classifiers import MAX_DECISIONS
+from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import Examples
 from torch_linformer.tasks.whole_documents import WholeDocuments, multiply
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.verdict import CHANCE
 from torch_linformer.training.weighing import ENOUGH, Weighing, weigh_parts
 
 MAX_TOKENS = 30_000_000  # of the documents that a head is fitted to; as many as are drawn
 TOGETHER = 100  # documents tokenized at once
-DRAWS = 100  # of the validation documents
 
 
-def add_lexical_head(
-    model: LinformerForSequenceClassification,
+@dataclass(frozen=True)
+class HeadFits:
+    """A lexical head before it is in a model: what the validation documents choose, and the head in two stages.
+
+    Attributes:
+        choice: how both are fitted.
+        first: fitted to the training documents, so that the validation documents can judge it.
+        last: fitted to the validation documents too, once nothing is left to judge.
+    """
+
+    choice: HeadChoice
+    first: LexicalHead
+    last: LexicalHead
+
+
+def fit_heads(
+    config: LinformerConfig,
     task: WholeDocuments,
     train: Dataset,
+    validation: Dataset,
     encoder: DocumentEncoder,
     *,
     seed: int,
     balanced: bool,
-) -> None:
-    """Give a trained classifier a lexical head that is fitted to its training documents, whole."""
-    head = processes.on_main(lambda: _fitted_head(model.config, task, train, encoder, seed, balanced))
-    model.config.lexical_buckets = len(head.pairs)
-    model.lexical = head.to(device=model.device, dtype=model.dtype)
-    task.lexical = True
+) -> HeadFits:
+    """Choose and fit the lexical head of a classifier, which reads whole documents.
+
+    Args:
+        config: of the classifier, which need not be trained.
+        task: what it learns.
+        train: documents to learn from, and
+        validation: those that choose.
+        encoder: of the documents.
+        seed: of the order in which documents are drawn.
+        balanced: give rare labels more weight, where a document has one label.
+    """
+
+    def fits() -> HeadFits:
+        problem, labels = str(config.problem_type), len(config.label_names)
+        known, judging = (_labeled(part, task, encoder, problem, labels, seed) for part in (train, validation))
+        sizes = config.vocab_size, labels
+        choice = choose_head(task.tokenizer, sizes, known, judging, problem, balanced=balanced)
+        both = Labeled([*known.documents, *judging.documents], np.concatenate([known.known, judging.known]))
+        buckets = buckets_for(sum(map(len, both.documents)), *sizes) if choice.pairs else 0
+        first, last = (LexicalHead(config.vocab_size, buckets, labels) for _ in range(2))
+        for head, learned in ((first, known), (last, both)):
+            fit_head(head, task.tokenizer, learned, problem, choice, balanced=balanced)
+        return HeadFits(choice, first, last)
+
+    return processes.on_main(fits)
 
 
-def _fitted_head(
-    config: LinformerConfig, task: WholeDocuments, train: Dataset, encoder: DocumentEncoder, seed: int, balanced: bool
-) -> LexicalHead:
-    problem, labels = str(config.problem_type), len(config.label_names)
-    order = np.random.default_rng(seed).permutation(len(train))
-    most = MAX_DECISIONS // labels if problem == "multi_label_classification" else len(train)
-    texts: list[str] = []
-    documents: list[list[int]] = []
-    for drawn, ids in drawn_documents(train.select(order), encoder):
-        texts += drawn
-        documents += ids
-        if len(documents) > most:
+def _labeled(
+    documents: Dataset, task: WholeDocuments, encoder: DocumentEncoder, problem: str, labels: int, seed: int
+) -> Labeled:
+    """Documents in random order, as many as a head is fitted to, with what is known of them."""
+    order = np.random.default_rng(seed).permutation(len(documents))
+    most = MAX_DECISIONS // labels if problem == SEVERAL else len(documents)
+    ids: list[list[int]] = []
+    for _, more in drawn_documents(documents.select(order), encoder):
+        ids += more
+        if len(ids) > most:
             break
-    tokens = sum(map(len, documents))
-    buckets = buckets_for(tokens, config.vocab_size, labels) if pairs_tell(texts) else 0
-    head = LexicalHead(config.vocab_size, buckets, labels)
-    known = np.asarray(task.known(train))[order[: len(documents)]]
-    fit_head(head, task.tokenizer, documents, known, problem, balanced=balanced)
-    return head
+    return Labeled(ids, np.asarray(task.known(documents))[order[: len(ids)]])
 
 
 def drawn_documents(documents: Dataset, encoder: DocumentEncoder) -> Iterator[tuple[list[str], list[list[int]]]]:
@@ -76,29 +105,50 @@ def drawn_documents(documents: Dataset, encoder: DocumentEncoder) -> Iterator[tu
             return
 
 
-def weigh(trainer: DocumentTrainer, validation: Examples, test: Examples, *, always: bool) -> Weighing:
+def give_head(model: LinformerForSequenceClassification, task: WholeDocuments, head: LexicalHead) -> None:
+    """Make a lexical head a part of a classifier."""
+    model.config.lexical_buckets = len(head.pairs)
+    model.lexical = head.to(device=model.device, dtype=model.dtype)
+    task.lexical = True
+
+
+@torch.no_grad()
+def head_answers(trainer: DocumentTrainer, head: LexicalHead, examples: Examples) -> np.ndarray:
+    """The answers of a head alone to some documents, all of which is read."""
+    rows = cast(Dataset, examples.windows).select_columns(["input_ids", "whole_ids"])
+    logits = [head(torch.tensor([row["whole_ids"] or row["input_ids"]])) for row in cast(Any, rows)]
+    return cast(np.ndarray, trainer.answers_of_logits(torch.cat(logits), examples))
+
+
+def weigh(
+    trainer: DocumentTrainer, validation: Examples, test: Examples, last: LexicalHead, *, always: bool
+) -> Weighing:
     """Weigh a model's lexical head against the rest of it on the validation documents, and write the weights into both.
 
     The factors a of the head's logits z and b of the others u have the least :math:`L(a z + b u)`, the loss of the
     task, plus :math:`((a - 1)^2 + b^2) / n` for n windows, and each part has to earn its place (:func:`weigh_parts`).
     A head with which the score is worse, and that by more than chance, is taken away too; ``always`` keeps it. The loss
     comes first: it is calmer on few documents, and the score has already picked the checkpoint.
+
+    Once that is decided the head is the ``last`` one, which has learned the validation documents too, and the test
+    documents are read.
     """
     model, task = cast(LinformerForSequenceClassification, trainer.model), cast(WholeDocuments, trainer.task)
-    known, unseen = (trainer.parts_of(examples) for examples in (validation, test))
-    labels = torch.tensor(validation.windows["labels"][:])
-
+    known, labels = trainer.parts_of(validation), torch.tensor(validation.windows["labels"][:])
     (a, b), losses, gained = weigh_parts(
         known, (1.0, 0.0), lambda logits: model.loss_of(logits, labels), partial(_gain, model, labels), len(labels)
     )
-    both, unseen_both = (a * parts.lexical + b * parts.rest for parts in (known, unseen))
+    both = a * known.lexical + b * known.rest
     kept = always or (gained > ENOUGH and not _is_worse(trainer, validation, both, known.rest))
+    give_head(model, task, last)
+    unseen = trainer.parts_of(test)
+    both_unseen = a * unseen.lexical + b * unseen.rest
     if kept:
-        multiply(cast(LexicalHead, model.lexical), a)
+        multiply(last, a)
         multiply(model.classifier, b)
     else:
         model.lexical, model.config.lexical_buckets, task.lexical = None, None, False
-    found = {"lexical": (known.lexical, unseen.lexical), "rest": (known.rest, unseen.rest), "both": (both, unseen_both)}
+    found = {"lexical": (known.lexical, unseen.lexical), "rest": (known.rest, unseen.rest), "both": (both, both_unseen)}
     scores = {}
     for name in sorted(found, key=lambda name: name == ("both" if kept else "rest")):  # the model's own tunes it last
         validated, tested = found[name]
@@ -115,14 +165,12 @@ def _gain(model: LinformerForSequenceClassification, labels: Tensor, before: flo
 
 
 def _is_worse(trainer: DocumentTrainer, examples: Examples, both: Tensor, rest: Tensor) -> bool:
-    """Whether ``both`` lower the score that picks the checkpoint, by more than drawing the documents again does."""
-    task, number, draws = trainer.task, len(examples.documents), np.random.default_rng(0)
-    drawn = [draws.integers(number, size=number) for _ in range(DRAWS)]
-    samples = [(rows, examples.documents.select(rows)) for rows in drawn]
-    found = []
+    """Whether ``both`` lower the score that picks the checkpoint by more than chance."""
+    task = trainer.task
+    tallies = []
     for logits in (both, rest):
         answers = trainer.answers_of_logits(logits, examples)
         task.tune(answers, examples.documents)
-        found.append(np.array([task.scores(answers[rows], sample)[task.best_metric] for rows, sample in samples]))
-    gains = (found[0] - found[1]) * (1 if task.larger_is_better else -1)
-    return float(np.mean(gains)) < -CHANCE * float(np.std(gains))
+        tallies.append(task.scores(answers, examples.documents)["tallies"][task.best_metric])
+    gain, error = paired_difference(*tallies)
+    return (gain < 0) == task.larger_is_better and is_more_than_chance(gain, error)

@@ -14,11 +14,10 @@ from torch_linformer.models.lexical_vector import LexicalVector
 from torch_linformer.opening import processes
 from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise
 from torch_linformer.tasks.retrieval import SCALE, Retrieval, judgments_of, queries_of
-from torch_linformer.tasks.tallies import paired_difference
+from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.lexical import drawn_documents
 from torch_linformer.training.retrieval_trainer import RetrievalTrainer
-from torch_linformer.training.verdict import CHANCE
 from torch_linformer.training.weighing import ENOUGH, Weighing, weigh_parts
 
 MOST_SIMILARITIES = 4_000_000  # of validation documents and queries, by which the parts are weighed
@@ -84,8 +83,9 @@ def weigh_vectors(
         return {name: task.scores(vectors, examples.documents) for name, vectors in found.items()}
 
     validated = scores(known_words, known, validation)
-    gain, error = paired_difference(validated["both"]["tally"], validated["rest"]["tally"])
-    kept = always or (gained > ENOUGH and gain >= -CHANCE * error)
+    both, rest = (validated[part]["tallies"][task.best_metric] for part in ("both", "rest"))
+    gain, error = paired_difference(both, rest)
+    kept = always or (gained > ENOUGH and not (gain < 0 and is_more_than_chance(gain, error)))
     if kept:
         task.vectors.lexical = lexical.to(trainer.args.device)
     tested = scores(unseen_words, unseen, test)

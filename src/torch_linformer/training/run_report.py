@@ -52,7 +52,7 @@ class Outcome:
     task: Task
     scores: dict[str, Any]
     lexical: Weighing | None
-    floors: dict[str, dict[str, float]]
+    floors: dict[str, dict[str, Any]]
     costs: tuple[StepCost | None, StepCost | None] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
@@ -86,11 +86,14 @@ class Outcome:
 
     @cached_property
     def verdict(self) -> str:
-        """Whether the model is better than what it must beat."""
-        floors = {FLOORS[floor]: found for floor, found in self.floors.items()}
-        task = self.task
-        method = self.method if self.is_head_only else ""
-        return verdict(task.headline, task.larger_is_better, self.scores, floors, _advice(self), task.counted, method)
+        """Whether the model is better than the strongest simple method, its own lexical head among them."""
+        simple = {FLOORS[floor]: found for floor, found in self.floors.items()}
+        if self.lexical is not None and not self.is_head_only:
+            simple[PARTS["lexical"].format(f"its {self.lexical.part}")] = self.lexical.test["lexical"]
+        task, advice, method = self.task, _advice(self), self.method if self.is_head_only else ""
+        said = verdict(task.headline, task.larger_is_better, self.scores, simple, advice, task.counted, method)
+        alone = "The transformer has no weight in this model, and so has won nothing. " if self.is_head_only else ""
+        return (alone + said).strip()
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ class Outcome:
         ours, full = (asdict(cost) if cost else {} for cost in self.costs or (None, None))
         parts = ("train", "validation", "test")
         return {
-            **{name: score for name, score in self.scores.items() if name != "tally"},
+            **{name: score for name, score in self.scores.items() if name != "tallies"},
             **{
                 f"{other}_{name}": score
                 for other, scores in (*self.parts.items(), *self.floors.items())
@@ -183,7 +186,8 @@ def _scores(outcome: Outcome) -> Section:
         for name, found in scores.items()
     ]
     columns = ("method", *map(score_title, task.headline))
-    return Section("Held-out documents, scored once", columns=columns, rows=rows)
+    chosen = [f"{FLOORS[name]}: {row['chosen']}." for name, row in outcome.floors.items() if "chosen" in row]
+    return Section("Held-out documents, scored once", text=" ".join(chosen), columns=columns, rows=rows)
 
 
 def _advice(outcome: Outcome) -> str:

@@ -18,17 +18,19 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
+from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.compiling import compile_backbone, require_compiler
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
-from torch_linformer.reporting.tables import format_count
+from torch_linformer.reporting.tables import format_count, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
-from torch_linformer.tasks.whole_documents import MultiLabel, WholeDocuments
+from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.embedder_floors import embedder_floors
+from torch_linformer.training.encoder_floors import encoder_floors
 from torch_linformer.training.first_model import first_config, length_read
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
@@ -38,7 +40,7 @@ from torch_linformer.training.initial_model import (
     check_first_model,
     has_new_head,
 )
-from torch_linformer.training.lexical import add_lexical_head, weigh
+from torch_linformer.training.lexical import HeadFits, fit_heads, give_head, head_answers, weigh
 from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
 from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
@@ -123,6 +125,9 @@ def _trained(
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
     trainer = _trainer(settings, output, data, model, device, precision)
+    heads = None
+    if settings.with_lexical_part and isinstance(data.task, WholeDocuments):
+        heads = _lexical_heads(settings, trainer, data, screen)
     if settings.freeze:
         spent = fit_head(trainer, data.train, data.validation, screen)
     else:
@@ -130,7 +135,7 @@ def _trained(
         if fitted:
             fit_first_head(trainer, data.train, data.validation, screen)
         spent = fit(trainer, output, checkpoint, screen, score_first=fitted)
-    lexical = _weigh_lexical_part(settings, trainer, data, screen) if settings.with_lexical_part else None
+    lexical = _weigh_lexical_part(settings, trainer, data, heads, screen) if settings.with_lexical_part else None
     if isinstance(data.task, MultiLabel):
         if lexical is None:  # the evaluation of the last step tuned it, and the best checkpoint may be another
             data.task.tune(trainer.answers_to(data.validation), data.validation.documents)
@@ -153,7 +158,7 @@ def _trained(
         task=data.task,
         scores=scores,
         lexical=lexical,
-        floors=_floors(settings, data, device, precision) if settings.floor else {},
+        floors=_floors(settings, data, device, precision, spent) if settings.floor else {},
         costs=measure_beside_full_attention(step) if settings.probe else None,
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
@@ -186,30 +191,55 @@ def _has_new_head(settings: TrainSettings, task: Task, model: AnyModel) -> bool:
     )
 
 
-def _floors(settings: TrainSettings, data: Prepared, device: str, precision: str) -> dict[str, dict[str, Any]]:
-    """What the model must beat, which of an embedder is also what it was before."""
-    floors = data.task.floors(data.splits.train, data.splits.test, settings.seed)
+def _floors(
+    settings: TrainSettings, data: Prepared, device: str, precision: str, spent: Spent
+) -> dict[str, dict[str, Any]]:
+    """What the model must beat, which of an encoder is also what it was before."""
+    floors = data.task.floors(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
     if isinstance(data.task, Retrieval) and settings.from_model is not None:
         floors |= embedder_floors(settings.from_model, data.splits.test, device, precision)
+    if isinstance(data.task, Classification) and settings.from_model is not None:
+        seconds = spent.all_seconds
+        floors |= encoder_floors(
+            settings.from_model, data.splits, device, precision, train_seconds=seconds, seed=settings.seed
+        )
     return floors
 
 
-def _weigh_lexical_part(
+def _lexical_heads(
     settings: TrainSettings, trainer: DocumentTrainer, data: Prepared, screen: TrainingScreen
+) -> HeadFits:
+    """The lexical head, fitted before the training, which stops where it cannot catch up with that head."""
+    screen.say("fitting the lexical head")
+    task, model = cast(WholeDocuments, data.task), cast(LinformerForSequenceClassification, trainer.model)
+    parts, encoder = (data.splits.train, data.splits.validation), task.encoder(settings.length)
+    balanced = settings.class_weights == "balanced"
+    heads = fit_heads(model.config, task, *parts, encoder, seed=settings.seed, balanced=balanced)
+    answers = head_answers(trainer, heads.first, data.validation)
+    task.tune(answers, data.validation.documents)
+    scores = task.scores(answers, data.validation.documents)
+    trainer.rival = scores["tallies"][task.best_metric]
+    shown = ", ".join(f"{name} {value}" for name, value in format_scores(task.heading(scores)).items())
+    screen.say(f"lexical head, chosen on validation: {heads.choice}; validation {shown}")
+    return heads
+
+
+def _weigh_lexical_part(
+    settings: TrainSettings, trainer: DocumentTrainer, data: Prepared, heads: HeadFits | None, screen: TrainingScreen
 ) -> Weighing:
-    """Fit what reads words to the training documents, and keep it where the validation documents are better for it."""
-    always, encoder = settings.lexical == "always", data.task.encoder(settings.length)
+    """Keep what reads words where the validation documents are better for it."""
+    always = settings.lexical == "always"
     if isinstance(data.task, Retrieval):
+        encoder = data.task.encoder(settings.length)
         screen.say("fitting the lexical part of vectors and weighing it")
         channels = int(cast(LinformerPreTrainedModel, trainer.model).config.hidden_size)
         words = fitted_vector(data.task, data.splits.train, encoder, channels, settings.lexical_width, settings.seed)
         found = weigh_vectors(cast(RetrievalTrainer, trainer), words, data.validation, data.test, always=always)
     else:
-        screen.say("fitting the lexical head and weighing it")
-        task, model = cast(WholeDocuments, data.task), cast(LinformerForSequenceClassification, trainer.model)
-        balanced = settings.class_weights == "balanced"
-        add_lexical_head(model, task, data.splits.train, encoder, seed=settings.seed, balanced=balanced)
-        found = weigh(trainer, data.validation, data.test, always=always)
+        assert heads is not None
+        model = cast(LinformerForSequenceClassification, trainer.model)
+        give_head(model, cast(WholeDocuments, data.task), heads.first)
+        found = weigh(trainer, data.validation, data.test, heads.last, always=always)
     screen.say(found.describe())
     return found
 

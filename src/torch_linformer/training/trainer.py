@@ -71,14 +71,15 @@ class RunTrainer(Trainer):
         return Spent(self.seconds, self.before.tokens + int(self.tokens), self.before.head_seconds)
 
     @property
-    def out_of_patience(self) -> bool:
-        """Whether too many evaluations were no better; told by the history, which a checkpoint has too."""
+    def reason_to_stop(self) -> str:
+        """Why more training is of no use, if it is not; told by the history, which a checkpoint has too."""
         name = f"eval_{self.args.metric_for_best_model}"
         scores = [entry[name] for entry in self.state.log_history if name in entry]
         if self.patience is None or not scores:
-            return False
+            return ""
         best = (max if self.args.greater_is_better else min)(scores)
-        return len(scores) - 1 - scores.index(best) >= self.patience
+        tired = len(scores) - 1 - scores.index(best) >= self.patience
+        return f"the last {self.patience} evaluations were no better (--patience)" if tired else ""
 
     def progress(self, step: int) -> float:
         """Share of the training that is done, by steps or by the clock, whichever is further."""

@@ -6,49 +6,70 @@ from typing import Any
 import numpy as np
 
 from torch_linformer.reporting.tables import format_count, score_title
-from torch_linformer.tasks.tallies import paired_difference
-
-CHANCE = 2.0  # standard errors, which chance alone exceeds one time in twenty
+from torch_linformer.tasks.tallies import is_more_than_chance, paired_difference
 
 
 def verdict(
     headline: Sequence[str],
     larger_is_better: bool,
     model: Mapping[str, Any],
-    floors: Mapping[str, Mapping[str, Any]],
+    baselines: Mapping[str, Mapping[str, Any]],
     advice: str,
     counted: str = "documents",
     method: str = "",
 ) -> str:
     """Whether a model is better than what it must beat, by how much, and whether that is more than chance.
 
+    The first score of the headline that a baseline has is compared with the baseline that is best by it, and so is
+    every other score of which it is known what each document adds to it.
+
     Args:
-        headline: the scores that head the report; the first that a method has decides.
+        headline: the scores that head the report.
         larger_is_better: of each of them.
-        model: its scores; with a ``tally``, what each document adds to the first.
-        floors: the same by the name of each method; its tally has the number of each document first.
-        advice: what to try where the model is not clearly better.
+        model: its scores; with ``tallies``, what each document adds to some of them.
+        baselines: the same by the name of each method; with ``numbers``, those of the documents that it was scored on.
+        advice: what to try where the model is not clearly better by each of these scores.
         counted: what a tally has a row of, in words.
         method: what the model is called, where the sentence should begin with that.
     """
-    score = next((name for name in headline if any(name in found for found in floors.values())), None)
-    if score is None:
+    known = [name for name in headline if any(name in found for found in baselines.values())]
+    tallied = [name for name in known[1:] if name in model.get("tallies", {})]
+    clauses: list[str] = []
+    clear = True
+    for score in [*known[:1], *tallied]:
+        clause, is_clear = _clause(score, larger_is_better, model, baselines, "" if clauses else counted)
+        clauses.append(clause)
+        clear = clear and is_clear
+    if not clauses:
         return ""
-    known = {name: found for name, found in floors.items() if score in found}
-    name = (max if larger_is_better else min)(known, key=lambda each: known[each][score])
-    floor = known[name]
-    gain, evidence, certain = model[score] - floor[score], "", True
-    if "tally" in floor and "tally" in model:  # of the same documents, of which the floor may have drawn some
-        rows = np.asarray(floor["tally"], dtype=np.float64)
-        gain, error = paired_difference(np.asarray(model["tally"])[rows[:, 0].astype(int)], rows[:, 1:])
-        errors = abs(gain) / error if error else 0.0
-        certain = errors > CHANCE
+    sentence = "; ".join(clauses)
+    sentence = f"{method}: {sentence}." if method else f"{sentence[0].upper()}{sentence[1:]}."
+    return sentence if clear else sentence + advice
+
+
+def _clause(
+    score: str,
+    larger_is_better: bool,
+    model: Mapping[str, Any],
+    baselines: Mapping[str, Mapping[str, Any]],
+    counted: str,
+) -> tuple[str, bool]:
+    """How a model compares with the best baseline by a score, in words, and whether it is clearly better."""
+    rivals = {name: found for name, found in baselines.items() if score in found}
+    name = (max if larger_is_better else min)(rivals, key=lambda rival: rivals[rival][score])
+    baseline, title = rivals[name], score_title(score)
+    gain, evidence, certain = model[score] - baseline[score], "", True
+    if all(score in found.get("tallies", {}) for found in (baseline, model)):
+        rows = np.asarray(model["tallies"][score])
+        if "numbers" in baseline:  # of the documents that the baseline has drawn
+            rows = rows[np.asarray(baseline["numbers"], dtype=np.int64)]
+        gain, error = paired_difference(rows, baseline["tallies"][score])
+        certain = is_more_than_chance(gain, error)
         chance = "more than chance" if certain else "which may be chance"
-        evidence = f" on {format_count(len(rows))} {counted}, {chance} ({errors:.1f} standard errors)"
-    title, better = score_title(score), (gain > 0) == larger_is_better
-    comparison = f"{'better' if better else 'worse'} than" if gain else "as good as"
-    opening = f"{method}: {comparison}" if method else comparison.capitalize()
+        errors = f" ({abs(gain) / error:.1f} standard errors)" if error else ""
+        evidence = f"{f' on {format_count(len(rows))} {counted}' if counted else ''}, {chance}{errors}"
     if not gain:
-        return f"{opening} {name} by {title}.{advice}"
-    sentence = f"{opening} {name} by {abs(gain):.4f} of {title}{evidence}."
-    return sentence if better and certain else sentence + advice
+        return f"as good as {name} by {title}", False
+    better = (gain > 0) == larger_is_better
+    sentence = f"{'better' if better else 'worse'} than {name} by {abs(gain):.4f} of {title}{evidence}"
+    return sentence, better and certain

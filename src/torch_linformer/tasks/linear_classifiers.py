@@ -1,0 +1,211 @@
+"""Linear models of sparse features, of which the validation documents choose one."""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import f1_score
+from sklearn.svm import LinearSVC
+from sklearn.utils.class_weight import compute_sample_weight
+
+from torch_linformer.tasks.metrics import multilabel_metrics
+from torch_linformer.tasks.threshold import best_threshold
+
+MANY_DOCUMENTS = 100  # so many, and what only one of them has tells nothing
+MAX_COEFFICIENTS = 10_000_000  # features times labels
+MAX_DECISIONS = 400_000  # documents times labels, where a document may have several: some minutes of learning
+_SEARCH_DOCUMENTS = 5_000  # to learn from while a model is chosen
+_SEARCH_DECISIONS = MAX_DECISIONS // 10  # the same of a search, which fits about ten times
+SELDOM = 1e-4  # the share of documents that a label without any, or that all have, is taken to have
+SMOOTHING = 0.3  # what is added to a feature's sum under each label; 1 was worse on film reviews
+
+
+class Weights(NamedTuple):
+    """Decisions of documents are ``features @ weight.T + bias``: W ``(labels, features)`` and b ``(labels,)``."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def decisions(self, features: Any) -> np.ndarray:
+        """Of each document for each label, ``(documents, labels)``; above 0 it rather has the label."""
+        return np.asarray(features @ self.weight.T + self.bias)
+
+
+@dataclass(frozen=True)
+class LinearClassifier:
+    """How a classifier is fitted: each label against all others, with a penalty on the squares of its weights.
+
+    Attributes:
+        loss: ``squared hinge`` (a linear support vector machine) or ``logistic``.
+        cost: of the loss beside the penalty, C of scikit-learn.
+        ratios: count each feature by the logarithm of the ratio of its shares under the label and under the others, as
+            in Wang and Manning, Baselines and Bigrams (ACL 2012). That factor becomes a part of W.
+    """
+
+    loss: str = "squared hinge"
+    cost: float = 1.0
+    ratios: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.loss}{' on log-count ratios' * self.ratios}, C = {self.cost:g}"
+
+    def fit(self, features: Any, targets: np.ndarray, *, balanced: bool = False) -> Weights:
+        """Fit to targets ``(documents, labels)``, 1 where a document has the label, else 0.
+
+        Of two labels of which each document has one, each gets half of the difference. ``balanced`` weighs documents so
+        that each label has as much weight as any other, where each document has one label.
+        """
+        weights = compute_sample_weight("balanced", targets.argmax(axis=1)) if balanced else None
+        if targets.shape[1] == 2 and targets.any(axis=0).all() and (targets.sum(axis=1) == 1).all():
+            weight, bias = self._one(features, targets[:, 1], weights)
+            return Weights(np.stack([-weight / 2, weight / 2]), np.array([-bias / 2, bias / 2]))
+        fitted = [self._one(features, column, weights) for column in targets.T]
+        return Weights(np.stack([weight for weight, _ in fitted]), np.array([bias for _, bias in fitted]))
+
+    def _one(self, features: Any, target: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, float]:
+        """Weights and bias of one label."""
+        if target.min() == target.max():
+            return np.zeros(features.shape[1]), float(np.log(SELDOM) * (1 - 2 * target[0]))
+        if self.loss == "logistic":
+            model: Any = LogisticRegression(C=self.cost, solver="liblinear", random_state=0)
+        else:
+            model = LinearSVC(C=self.cost, dual="auto", random_state=0)
+        factors = _ratios(features, target) if self.ratios else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it still is a measured classifier
+            model.fit(features if factors is None else features.multiply(factors).tocsr(), target, weights)
+        return model.coef_[0] * (1.0 if factors is None else factors), float(model.intercept_[0])
+
+
+def _ratios(features: Any, target: np.ndarray) -> np.ndarray:
+    """The logarithm of each feature's share under a label over that under the others; 0 where it does not occur."""
+    occurs = features.getnnz(axis=0) > 0
+    sums = (np.asarray(features[target == label].sum(axis=0)).ravel()[occurs] + SMOOTHING for label in (0, 1))
+    without, having = (found / found.sum() for found in sums)
+    ratios = np.zeros(features.shape[1], dtype=features.dtype)
+    ratios[occurs] = np.log(having / without)
+    return ratios
+
+
+@dataclass(frozen=True)
+class RidgeRegression:
+    """How a number is learned from features: with ``penalty`` on the squares of the weights."""
+
+    penalty: float = 1.0
+
+    def __str__(self) -> str:
+        return f"ridge regression, penalty {self.penalty:g}"
+
+    def fit(self, features: Any, targets: np.ndarray, *, balanced: bool = False) -> Weights:
+        """Fit to targets ``(documents, 1)``; rare numbers have no more weight."""
+        model = Ridge(alpha=self.penalty).fit(features, targets[:, 0])
+        return Weights(model.coef_[None], np.atleast_1d(model.intercept_))
+
+
+class LinearModel(Protocol):
+    """Something that is fitted as these are."""
+
+    def fit(self, features: Any, targets: np.ndarray, *, balanced: bool = False) -> Weights: ...
+
+
+# The first of each compares kinds of features, and all of them are then compared on the best kind.
+CLASSIFIERS: tuple[LinearModel, ...] = (
+    LinearClassifier(),
+    LinearClassifier(cost=0.1),
+    LinearClassifier(cost=10.0),
+    LinearClassifier("logistic", 10.0),
+    LinearClassifier(cost=0.1, ratios=True),
+    LinearClassifier("logistic", 30.0, ratios=True),
+)
+REGRESSIONS: tuple[LinearModel, ...] = (RidgeRegression(), RidgeRegression(0.1), RidgeRegression(10.0))
+
+
+class Known(NamedTuple):
+    """Features of documents, and their targets."""
+
+    features: Any
+    targets: np.ndarray
+
+
+class LinearChoice(NamedTuple):
+    """What a search has chosen: the kind of features and the model, and its decisions of the validation documents."""
+
+    kind: str
+    model: LinearModel
+    decisions: np.ndarray
+    score: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.model}"
+
+
+def choose(
+    kinds: Iterable[tuple[str, Known, Known]],
+    models: Sequence[LinearModel],
+    score: Callable[[np.ndarray, np.ndarray], float],
+    *,
+    balanced: bool = False,
+) -> LinearChoice:
+    """The kind of features, by the first of the models, and then the model with the best score on validation.
+
+    The first of several with the same score is taken, so simple ones come first.
+
+    Args:
+        kinds: of features: what they are called, the documents to learn from and those that choose.
+        models: that are compared.
+        score: of decisions and targets, the larger the better.
+        balanced: see :meth:`LinearClassifier.fit`.
+    """
+
+    def trial(kind: str, train: Known, validation: Known, model: LinearModel) -> LinearChoice:
+        decisions = model.fit(*train, balanced=balanced).decisions(validation.features)
+        return LinearChoice(kind, model, decisions, score(decisions, validation.targets))
+
+    best, parts = None, None
+    for kind, train, validation in kinds:
+        found = trial(kind, train, validation, models[0])
+        if best is None or found.score > best.score:
+            best, parts = found, (train, validation)
+    assert best is not None and parts is not None
+    trials = [best, *(trial(best.kind, *parts, model) for model in models[1:])]
+    return max(trials, key=lambda choice: choice.score)
+
+
+def searched(labels: int = 1) -> int:
+    """How many documents to learn from a model is chosen with, where each has a decision for so many labels."""
+    return max(MANY_DOCUMENTS, min(_SEARCH_DOCUMENTS, _SEARCH_DECISIONS // labels))
+
+
+def mean_square_score(predicted: np.ndarray, targets: np.ndarray) -> float:
+    """The mean square error, negative."""
+    return -float(np.mean((predicted - targets) ** 2))
+
+
+def one_label_score(decisions: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of accuracy and macro F1, of one label a document: both head the report."""
+    given, wanted = decisions.argmax(axis=1), targets.argmax(axis=1)
+    return float((given == wanted).mean() + f1_score(wanted, given, average="macro", zero_division=0)) / 2
+
+
+def several_labels_score(decisions: np.ndarray, targets: np.ndarray) -> float:
+    """Micro F1 above the best threshold."""
+    probabilities = sigmoid(decisions)
+    given = probabilities > best_threshold(targets, probabilities)
+    return float(multilabel_metrics(targets, given, [""] * targets.shape[1])["micro_f1"])
+
+
+def sigmoid(decisions: np.ndarray) -> np.ndarray:
+    """What stands for a probability, between 0 and 1."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(decisions, -500, 500))))
+
+
+def one_hot(labels: Sequence[Any], names: Sequence[Any]) -> np.ndarray:
+    """Targets ``(documents, labels)`` of documents with one label each."""
+    number = {name: place for place, name in enumerate(names)}
+    targets = np.zeros((len(labels), len(names)), dtype=np.int64)
+    targets[np.arange(len(labels)), [number[label] for label in labels]] = 1
+    return targets
