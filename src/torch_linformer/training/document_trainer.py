@@ -150,8 +150,8 @@ class DocumentTrainer(RunTrainer):
         score = score_title(self.task.best_metric)
         return (
             f"on the validation documents the lexical head alone is ahead by {ahead[-1]:.4f} of {score}, more than the "
-            "rest of the training brings at its pace and more than chance; --from an encoder that knows the language may "
-            "help, --patience 0 trains on"
+            "rest of the training brings at its pace and more than chance; --from an encoder that knows the language "
+            "may help, --patience 0 trains on"
         )
 
     def _answers(self, predictions: Any, examples: Examples) -> Any:
