@@ -151,7 +151,7 @@ class DocumentTrainer(RunTrainer):
         return (
             f"on the validation documents the lexical head alone is ahead by {ahead[-1]:.4f} of {score}, more than the "
             "rest of the training brings at its pace and more than chance; --from an encoder that knows the language "
-            "helps most, --patience 0 trains on"
+            "may help, --patience 0 trains on"
         )
 
     def _answers(self, predictions: Any, examples: Examples) -> Any:
