@@ -27,7 +27,7 @@ autodoc_typehints = "none"  # the docstrings say more
 napoleon_numpy_docstring = False
 
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(torch|transformers|huggingface_hub|matplotlib|collections|typing)[.].*")]
+nitpick_ignore_regex = [("py:.*", r"(torch|transformers|huggingface_hub|matplotlib|collections|pathlib|typing)[.].*")]
 
 copybutton_prompt_text = "$ "  # of commands that are shown with what they print
 html_theme = "furo"

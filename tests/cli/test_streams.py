@@ -36,7 +36,8 @@ def test_training_needs_neither_input_nor_output(closing, quick, as_arguments, t
     assert closing("<&- >&-", "info", "run") == (0, "", "")
 
 
-def test_what_a_command_makes_is_not_lost(closing, classifier_run):
+def test_what_a_command_makes_is_not_lost(closing, classifier_run, tmp_path):
+    (tmp_path / "a.txt").write_text("a text")
     line = "linformer: standard output is closed: open it, or redirect it into a file\n"
     assert closing(">&-", "predict", classifier_run.folder, "a.txt") == (2, "", line)
 

@@ -298,11 +298,11 @@ def test_from_a_model_of_the_same_task_its_head_comes_along(run, train_quickly, 
 
 def test_what_follows_from_the_first_model(masked_run, quick):
     first = TrainSettings(from_model=str(masked_run.folder))
-    settings = run_module._with_the_first_model(first)
+    settings = run_module.with_the_first_model(first)
     assert settings.length == quick["max_length"]
     assert settings.peak_rate == pytest.approx(SIZES["tiny"].learning_rate / 5)
     told = dataclasses.replace(first, max_length=12, learning_rate=0.5)
-    assert run_module._with_the_first_model(told) == told
+    assert run_module.with_the_first_model(told) == told
 
 
 def test_options_of_a_new_model_do_not_go_with_another():

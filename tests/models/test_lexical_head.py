@@ -26,7 +26,7 @@ def fill(head):
         head.idf.uniform_(0.5, 2.0)
         head.counts_as.copy_(torch.arange(len(head.counts_as)))
         head.counts_as[:4], head.counts_as[20] = NOTHING, 5
-        for number, (one, other) in enumerate(PAIRS if len(head.pairs) else ()):
+        for number, (one, other) in enumerate(PAIRS if head.num_buckets else ()):
             pair = head.codes(torch.tensor(one), torch.tensor(other))
             head.pairs[head.buckets(pair)[number == 2]] = pair
     return head
@@ -48,7 +48,11 @@ def by_hand(head, ids):
     """Counts of tokens and of the pairs that have a bucket, one row."""
     tokens = [int(head.counts_as[token]) for token in ids if head.counts_as[token] != NOTHING]
     counts = Counter(tokens)
-    table = {int(code): VOCABULARY + bucket for bucket, code in enumerate(head.pairs) if code != NOTHING}
+    table = {
+        int(code): VOCABULARY + bucket
+        for bucket, code in enumerate(head.pairs if head.num_buckets else ())
+        if code != NOTHING
+    }
     counts.update(table[code] for one, other in pairwise(tokens) if (code := one * 2**32 + other) in table)
     x = torch.zeros(len(head.idf), dtype=torch.float64)
     for feature, count in counts.items():

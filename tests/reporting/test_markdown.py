@@ -1,3 +1,4 @@
+from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.markdown import code_span, escape_markdown, markdown_table, render_markdown
 from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.templates import render_template
@@ -9,7 +10,8 @@ ESCAPED = r"a_b \*c\* \[d\](e) \<script\>\`f\` \\x1b\[2J_g\_"
 def test_headings_show_any_name_as_it_is():
     assert escape_markdown(ODD) == ESCAPED and escape_markdown("my-posts_2024.csv") == "my-posts_2024.csv"
     assert render_markdown(Report(title=ODD)).splitlines()[0] == f"# {ESCAPED}"
-    card = render_template("reporting/template_files/model_card.md", title=ODD, scores="", warnings=[], version="1")
+    known = {**card_of_source(None), "length": "512", "version": "1", "scores": "", "warnings": []}
+    card = render_template("reporting/template_files/model_card.md", title=ODD, **known)
     assert [line for line in card.splitlines() if "script" in line] == [f"# {ESCAPED}"]
 
 

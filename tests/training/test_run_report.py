@@ -38,7 +38,7 @@ def test_the_table_of_a_run_says_it_on_the_screen_and_on_the_page(finish_run):
 
 
 def test_the_table_of_an_adaptation_says_it_too():
-    table = _costs({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
+    (table,) = _costs({4096: (StepCost(9_000, 693), StepCost(6_000, 587)), 8192: (None, StepCost(1, 1))})
     assert table.rows[0] == ("4,096", "9,000", "6,000", "1.5× faster", "693", "587", "1.2× more memory")
     assert table.rows[1][3:] == ("–", "failed", "1", "–") and len(table.columns) == 7
 

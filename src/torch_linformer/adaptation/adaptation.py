@@ -79,7 +79,7 @@ class Adaptation:
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(settings.precision, self.device)
         self.objective = original.objective
-        self.warnings = find_overlap({"to learn from": train, "held out": test}).warnings
+        self.warnings = find_overlap({"training": train, "test": test}).warnings
         for warning in self.warnings:
             screen.say(warning)
         max_length = settings.max_length or original.usual_length

@@ -14,7 +14,7 @@ from torch_linformer.adaptation.similarity import chance_of_neighbours
 from torch_linformer.adaptation.slots_verdict import WithoutSlots, verdict_on_slots
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
-from torch_linformer.measuring.machine import machine_facts
+from torch_linformer.measuring.machine import machine_and_versions, machine_facts
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.run_folder import write_model
 from torch_linformer.opening.source_card import card_of_source
@@ -27,7 +27,6 @@ from torch_linformer.reporting.report import Headline, Report, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
 from torch_linformer.reporting.templates import render_template
 from torch_linformer.reporting.titles import name_in_title
-from torch_linformer.training.run_report import machine_and_versions
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.training_screen import TrainingScreen
 

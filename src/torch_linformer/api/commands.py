@@ -65,7 +65,7 @@ def train(
             ``output``, …; ``from_model`` is ``--from``.
 
     Returns:
-        The run: its model, tokenizer, scores and folder, ``runs/NAME OF THE DATA`` unless ``output`` is given.
+        The run, with its model, tokenizer, scores and folder, ``runs/NAME OF THE DATA`` unless ``output`` is given.
 
     Raises:
         TypeError: an unknown option.
@@ -104,7 +104,7 @@ def adapt(
         options: those of ``linformer adapt``, with underscores: ``max_length``, ``k``, ``window``, ``minutes``, ….
 
     Returns:
-        The run: its model, tokenizer and folder, and scores that say how close the model is to its original.
+        The run, with its model, tokenizer and folder, and scores that say how close the model is to its original.
 
     Raises:
         TypeError: an unknown option.

@@ -15,7 +15,7 @@ _GROUPS = {
     "label_smoothing whole_words seed",
     "Hardware": "device precision compile activation_memory chunk_size context_parallel fsdp",
     "Report": "floor probe",
-    "Run": "output config resume debug help",
+    "Run": "output config check resume debug help",
 }
 _GROUP_OF = {name: title for title, names in _GROUPS.items() for name in names.split()}
 

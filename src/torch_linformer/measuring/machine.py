@@ -55,6 +55,11 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def machine_and_versions(device: str) -> dict[str, str]:
+    """What a run was made on, and with."""
+    return {**machine_facts(device), **package_versions(("torch", "transformers", "torch-linformer"))}
+
+
 def git_commit(file: str) -> str | None:
     """The commit of the checkout that tracks ``file``, with ``-dirty`` if anything in it was changed; else None."""
     git = shutil.which("git")

@@ -27,7 +27,7 @@ class LexicalFeatures(nn.Module):
     Attributes:
         idf: a buffer, ``(vocab_size + buckets,)``, tokens first; 0 until it is fitted.
         counts_as: a buffer, ``(vocab_size,)``: the token as which each is counted, −1 for nothing (the first value).
-        pairs: a buffer, ``(buckets,)``: the :meth:`codes` of a pair, −1 for none (the first value).
+        pairs: a buffer, ``(buckets,)``: the :meth:`codes` of a pair, −1 for none (the first value); None if empty.
     """
 
     idf: Tensor
@@ -38,14 +38,17 @@ class LexicalFeatures(nn.Module):
         super().__init__()
         self.register_buffer("idf", torch.empty(vocab_size + buckets))
         self.register_buffer("counts_as", torch.empty(vocab_size, dtype=torch.long))
-        self.register_buffer("pairs", torch.empty(buckets, dtype=torch.long))
+        # torch.export.save writes no tensor that is empty.
+        self.register_buffer("pairs", torch.empty(buckets, dtype=torch.long) if buckets else None)
+        self.num_buckets = buckets
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Forget what was fitted: no token counts."""
         nn.init.zeros_(self.idf)
-        for tensor in (self.counts_as, self.pairs):
-            nn.init.constant_(tensor, NOTHING)
+        nn.init.constant_(self.counts_as, NOTHING)
+        if self.num_buckets:
+            nn.init.constant_(self.pairs, NOTHING)
 
     def weigh(self, input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The features ``(B, F)`` of token ids ``(B, N)`` and the :math:`x_f` of each; a feature that stands twice has
@@ -67,7 +70,7 @@ class LexicalFeatures(nn.Module):
 
     def features(self, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """The features ``(B, 2N)`` of tokens ``(B, N)`` and of each with the next one, and which of these count."""
-        if not len(self.pairs):
+        if not self.num_buckets:
             return tokens, real
         # Rolled, not sliced, so that an exported program makes no exception of rows of one or two tokens.
         following, last = tokens.roll(-1, dims=1), torch.arange(tokens.shape[1], device=tokens.device) + 1
@@ -86,5 +89,5 @@ class LexicalFeatures(nn.Module):
         """The two buckets in which a pair may be."""
         (one, other), tokens, following = _MULTIPLIERS, codes // 2**32, codes % 2**32
         hashes = (tokens * one + following * other, tokens * other + following * one)
-        first, second = (number % _PRIME % len(self.pairs) for number in hashes)
+        first, second = (number % _PRIME % self.num_buckets for number in hashes)
         return first, second

@@ -174,7 +174,7 @@ def learned_features(
     """What a head makes of the documents from which it gets its table of pairs and idf, ``(documents, features)``."""
     head.reset_parameters()
     _, tokens = counted(head, tokenizer, documents)
-    if len(head.pairs):
+    if head.num_buckets:
         _fill(head, tokens)
     counts = counts_of(head, tokens)
     head.idf.copy_(torch.from_numpy(np.where(counts.getnnz(axis=0) > 0, TfidfTransformer().fit(counts).idf_, 0.0)))
@@ -218,7 +218,7 @@ def _fill(head: LexicalHead, documents: Sequence[np.ndarray]) -> None:
     codes = [np.unique(head.codes(tokens[:-1], tokens[1:])) for tokens in documents]  # type: ignore[arg-type]
     pairs, having = np.unique(np.concatenate(codes), return_counts=True)
     least = 2 if len(documents) >= MANY_DOCUMENTS else 1
-    order = np.argsort(-having, kind="stable")[: min(np.count_nonzero(having >= least), 2 * len(head.pairs))]
+    order = np.argsort(-having, kind="stable")[: min(np.count_nonzero(having >= least), 2 * head.num_buckets)]
     chosen = torch.from_numpy(pairs[order])
     places = torch.stack(head.buckets(chosen), dim=1).tolist()
     table: dict[int, int] = {}

@@ -107,7 +107,7 @@ def drawn_documents(documents: Dataset, encoder: DocumentEncoder) -> Iterator[tu
 
 def give_head(model: LinformerForSequenceClassification, task: WholeDocuments, head: LexicalHead) -> None:
     """Make a lexical head a part of a classifier."""
-    model.config.lexical_buckets = len(head.pairs)
+    model.config.lexical_buckets = head.num_buckets
     model.lexical = head.to(device=model.device, dtype=model.dtype)
     task.lexical = True
 

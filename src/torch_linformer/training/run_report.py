@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 import torch_linformer
 from torch_linformer.errors import flag
-from torch_linformer.measuring.machine import machine_facts, package_versions
+from torch_linformer.measuring.machine import machine_and_versions
 from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import AnyModel
 from torch_linformer.opening.run_folder import write_columns, write_model
@@ -274,12 +274,6 @@ def _settings(outcome: Outcome) -> dict[str, object]:
     if config.max_answer_length is not None:
         found["tokens of an answer at most"] = str(config.max_answer_length)
     return {**{flag(name): str(value) for name, value in given.items() if value is not None}, **found}
-
-
-def machine_and_versions(device: str) -> dict[str, str]:
-    """What a run was made on, and with."""
-    versions = {**package_versions(("torch", "transformers")), "torch-linformer": torch_linformer.__version__}
-    return {**machine_facts(device), **versions}
 
 
 def _model_card(outcome: Outcome) -> str:
