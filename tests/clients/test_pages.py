@@ -159,7 +159,7 @@ def test_a_wide_table_scrolls_by_the_arrow_keys(visit, width):
     [
         ("train", "Linformer on ", ("Better than ", "Worse than ", "As good as ")),
         ("spectrum", "The spectrum of attention in bert", ("At 16 tokens ",)),
-        ("adapt", "bert, adapted", ("The slots ",)),
+        ("adapt", "bert, adapted", ("On texts held out: cosine to the original ",)),
     ],
 )
 def test_a_page_begins_with_its_name_and_what_follows(visit, name, title, begins):
