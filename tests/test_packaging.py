@@ -150,16 +150,15 @@ def test_model_without_the_hf_extra_gives_the_install_line(missing, tmp_path):
 
 
 @pytest.mark.parametrize("missing", [["typer"], TRAIN_EXTRA], ids=["typer", "everything"])
-@pytest.mark.parametrize(("command", "extra"), [("info", "train"), ("bench", "bench")])
-def test_command_without_its_extra_gives_the_install_line(missing, command, extra, tmp_path):
-    code = f"""
+def test_command_without_its_extra_gives_the_install_line(missing, tmp_path):
+    code = """
         from torch_linformer.cli import main
-        sys.argv = ["linformer", "{command}"]
+        sys.argv = ["linformer", "info"]
         main()
     """
     done = run_without(missing, code, tmp_path)
     assert done.returncode != 0
-    assert f'pip install "torch-linformer[{extra}]"' in done.stdout + done.stderr
+    assert 'pip install "torch-linformer[train]"' in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -45,7 +45,6 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
         "inspect",
     ),
     "api": ({"errors", "reporting", "data", "tasks", "opening", "training", "adaptation", "inference"}, "train"),
-    "bench": ({"functional", "nn", "encoders", "models", "distributed", "reporting", "measuring"}, "bench"),
     "cli": (
         {
             "errors",
@@ -61,7 +60,6 @@ LAYERS: dict[str, tuple[set[str], str | None]] = {
             "serving",
             "analysis",
             "api",
-            "bench",
         },
         "train",
     ),

@@ -6,10 +6,9 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from torch_linformer.bench.contenders import attention_contenders as attention
-from torch_linformer.bench.contenders import causal_contenders as causal
-from torch_linformer.bench.step import Step
-from torch_linformer.bench.suite import Case
+from runner.suite import Case
+from runner.timing import Step
+from suites import attention, causal
 
 CASE = Case(step="training", length=256, k=32, batch=2, width=24, heads=3)
 PEERS = {contender.name.split()[0]: contender for contender in attention.peers()}

@@ -1,4 +1,4 @@
-"""The ``linformer`` command, which needs the ``train`` extra, or ``bench``, which includes it."""
+"""The ``linformer`` command, which needs the ``train`` extra."""
 
 import gc
 import importlib.util
@@ -18,8 +18,7 @@ def main() -> None:
     gc.set_threshold(100_000)  # looking for garbage among what is imported took a tenth of the start
     missing = [name for name in REQUIRED if not _is_installed(name)]
     if missing:
-        extra = "bench" if sys.argv[1:2] == ["bench"] else "train"
-        message = f'linformer: {", ".join(missing)} not installed: pip install "torch-linformer[{extra}]"'
+        message = f'linformer: {", ".join(missing)} not installed: pip install "torch-linformer[train]"'
         print(message, file=sys.stderr)
         raise SystemExit(2)
     from torch_linformer.cli.app import run

@@ -11,7 +11,6 @@ from typer.core import TyperCommand
 
 from torch_linformer import __version__
 from torch_linformer.cli.adapt import adapt
-from torch_linformer.cli.bench import bench
 from torch_linformer.cli.embed import embed
 from torch_linformer.cli.evaluate import evaluate
 from torch_linformer.cli.explaining import explain
@@ -39,7 +38,7 @@ app = typer.Typer(
 )
 for command in (
     *(train, adapt, evaluate, predict, embed, generate, serve),
-    *(import_, export, info, inspect_, spectrum, bench),
+    *(import_, export, info, inspect_, spectrum),
 ):
     many_options = command.__name__ in ("train", "adapt")
     app.command(command.__name__.rstrip("_"), cls=GroupedCommand if many_options else TyperCommand)(command)

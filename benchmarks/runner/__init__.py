@@ -1,0 +1,1 @@
+"""How a suite is measured, kept and shown."""
