@@ -17,7 +17,7 @@ STATE := $(shell test -e $(STAMP) && $(PY) -c "import importlib.util as u, os; \
 	os.path.samefile(found, 'src/torch_linformer') and print('whole')" 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test coverage fuzz soak soak-serve clients test-clients test-hf check docs build release-check clean
+.PHONY: help setup train test coverage bench gpu fuzz soak soak-serve clients test-clients test-hf check docs build release-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,14 @@ $(THEIR_TESTS): | clients
 	@tar -xzf $(@D)/transformers-$(TRANSFORMERS).tar.gz -C $(@D)/.. --strip-components=1 transformers-$(TRANSFORMERS)/tests
 	@rm $(@D)/transformers-$(TRANSFORMERS).tar.gz
 	@touch $@
+
+SUITE := attention
+
+bench: setup  ## measure speed and memory: SUITE=attention|encoder|table3|scaling|causal|context|gpu, options in ARGS="..."
+	@$(PY) benchmarks/run.py $(SUITE) $(ARGS)
+
+gpu: setup  ## what to run first on a GPU, in nine minutes: its tests and the suite gpu, into one folder of results
+	@$(PY) tools/gpu.py $(ARGS)
 
 # A fresh seed each time, unless one is given.
 CASES := 10000

@@ -24,7 +24,8 @@ import typer
 from torch.nn import functional as F
 
 from learning import learn, one_of
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from runner.results import git_commit
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.markdown import markdown_table

@@ -16,8 +16,9 @@ import torch
 import transformers
 import typer
 
+from runner.results import git_commit
 from torch_linformer.encoders import linearize
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.reporting.files import write_json, write_text
 from torch_linformer.reporting.markdown import markdown_table
 

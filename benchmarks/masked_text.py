@@ -31,8 +31,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 from learning import chosen, learn, run_all
+from runner.results import git_commit
 from torch_linformer.data.tokenizer import build_tokenizer
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
 from torch_linformer.nn import SequenceProjection
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE

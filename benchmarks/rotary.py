@@ -22,10 +22,11 @@ import typer
 from torch.nn import functional as F
 from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerFast
 
+from runner.results import git_commit
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.encoders.linearize import with_options
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import autocast, resolve_precision
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.reporting.files import write_json, write_text

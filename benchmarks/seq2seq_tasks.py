@@ -28,7 +28,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from learning import learn, one_of
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from runner.results import git_commit
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
 from torch_linformer.nn import SequenceProjection
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png

@@ -28,6 +28,7 @@ import torch
 import typer
 
 from learning import chosen, learn, run_all
+from runner.results import git_commit
 from slot_rows import (
     CLOSE,
     FIRST_VALUE,
@@ -43,7 +44,7 @@ from slot_rows import (
     most_frequent_value,
     needle,
 )
-from torch_linformer.measuring.machine import git_commit, machine_facts
+from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import (
     LinformerConfig,
     LinformerForSequenceClassification,

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from torch_linformer import __version__
 from torch_linformer.reporting.files import damage_of, file_state
@@ -40,7 +41,7 @@ def release_check():
 def test_every_extra_of_a_user_is_checked(release_check):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     extras = release_check.extras()
-    assert set(extras) == {"none", "hf", "train", "bench", "minilm", "inspect", "onnx", "ray", "serve", "all"}
+    assert set(extras) == {"none", "hf", "train", "minilm", "inspect", "onnx", "ray", "serve", "all"}
     assert set(declared) - set(extras) == release_check.FOR_THE_PROJECT
     assert set(release_check.COMMAND) == set(extras) - {"none", "hf"}
 
@@ -100,3 +101,20 @@ def test_what_keeps_a_tag_from_being_released(project, name, before, after, reas
     change(project / name, before, after)
     found = script("tag_check").reasons_against(f"v{__version__}", project)
     assert any(reason in line for line in found) and not any("\n" in line for line in found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without CUDA")
+def test_the_gpu_session_without_a_gpu_says_so_and_leaves_nothing(tmp_path):
+    with pytest.raises(SystemExit, match="torch sees no CUDA device here"):
+        script("gpu").main(output=tmp_path / "results")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_of_the_gpu_session_is_stopped_after_its_seconds(tmp_path):
+    wait = (
+        "import time\nprint('begun', flush=True)\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('all but one')"
+    )
+    told = script("gpu")._run([sys.executable, "-c", wait], tmp_path / "log", 3.0)
+    assert (told["status"], told["last line"]) == ("stopped", "all but one")
+    told = script("gpu")._run([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", 60.0)
+    assert (told["status"], told["last line"]) == (3, "nothing was printed")

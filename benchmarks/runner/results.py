@@ -1,6 +1,8 @@
 """The rows of a benchmark, and what is left of them in its folder: results.json, results.md, figures, report.html."""
 
 import json
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -161,3 +163,20 @@ def _cells(row: Measurement) -> tuple[object, ...]:
     name = f"{row.contender}, {case.ranks} processes" if case.ranks else row.contender
     first = None if row.first is None else format_duration(row.first)
     return (name, case.step, case.length, case.k or None, case.batch, *times, row.repeats, memory, first, row.error)
+
+
+def git_commit(file: str) -> str | None:
+    """The commit of the checkout that tracks ``file``, with ``-dirty`` if anything in it was changed; else None."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+
+    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [git, "-C", str(Path(file).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    # An environment may lie inside another project's checkout, which does not track what is installed there.
+    if ask("ls-files", "--error-unmatch", Path(file).name).returncode:
+        return None
+    described = ask("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    return described.stdout.strip() or None

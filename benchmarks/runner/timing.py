@@ -2,7 +2,8 @@
 
 import errno
 import gc
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import quantiles
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from runner.suite import Case, Contender, Measurement, Workload
 from torch_linformer.measuring.memory import limited_memory
-from torch_linformer.measuring.timing import calls_in_a_round, mean_seconds
+from torch_linformer.measuring.timing import mean_seconds
 
 OUT_OF_MEMORY = "out of memory"
 # Largest difference from the plain computation, as a share of the largest expected value.
@@ -77,6 +78,7 @@ def explain(error: Exception) -> str:
     return line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR - 1]}…"
 
 
+MOST_GROWTH = 10  # times as many calls as in the round before: what one call seemed to take may be wrong
 ROUND_SECONDS = 0.05  # a shorter step is repeated within a round, which counts as their mean
 _SLOW = 1.0  # seconds: a step that takes this long is warm after one call
 
@@ -182,3 +184,19 @@ class _Runner:
         assert self.step is not None
         self.step.run()
         self.step.clear()
+
+
+def calls_in_a_round(step: Callable[[], object], device: str, at_least: float) -> tuple[int, float]:
+    """How many calls make a round of ``at_least`` so many seconds, and the mean time of a call in it.
+
+    The first call is not counted: if it is the second of its kind, it records a CUDA graph. Then rounds grow until one
+    is long enough: calls of microseconds on a GPU, timed one by one, mostly measure the wait for its end.
+    """
+    mean_seconds(step, device)
+    calls = 1
+    while True:
+        seconds = mean_seconds(step, device, calls)
+        if calls * seconds >= at_least:
+            return calls, seconds
+        needed = math.ceil(1.1 * at_least / max(seconds, 1e-9))
+        calls = min(MOST_GROWTH * calls, max(calls + 1, needed))

@@ -8,7 +8,13 @@ from torch import nn
 
 from runner.suite import Case, Contender, Grid, Measurement, Workload
 from suites.contenders import call, sequence_workload
-from torch_linformer.measuring.costs import least_work
+from torch_linformer.measuring.costs import (
+    Cost,
+    LayerSizes,
+    cheapest_attention_cost,
+    feedforward_cost,
+    full_attention_cost,
+)
 from torch_linformer.reporting.report import Headline, Section
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent
 
@@ -152,3 +158,18 @@ def _build_copy(case: Case) -> Workload:
     source = torch.ones(COPIED, case.length, case.width, device=case.device, dtype=case.torch_dtype)
     target = torch.empty_like(source)
     return Workload(module=nn.Identity(), inputs=(source,), run=target.copy_, output_shape=tuple(source.shape))
+
+
+def least_work(sizes: LayerSizes, layers: int = 1, training: bool = False) -> Cost:
+    """What no implementation of these layers can do without; ordinary attention where ``k`` is 0.
+
+    Multiplications are those of the matrix products, with one E and one F a layer in the cheaper order; a training step
+    takes three times as many. Bytes are those of input, output and weight matrices, read or written once; a training
+    step moves their gradients too.
+    """
+    n, c, k = sizes.length, sizes.width, sizes.k
+    attention = cheapest_attention_cost(sizes) if k else full_attention_cost(sizes)
+    products = layers * (attention.multiplications + feedforward_cost(sizes).multiplications)
+    weights = layers * (4 * c**2 + 2 * n * k + 2 * c * sizes.feedforward)
+    moved = (2 * sizes.batch * n * c + weights) * sizes.torch_dtype.itemsize
+    return Cost(multiplications=(3 if training else 1) * products, bytes=(2 if training else 1) * moved)

@@ -97,21 +97,6 @@ def feedforward_cost(sizes: LayerSizes) -> Cost:
     return _cost(sizes, 2 * n * c * hidden, 2 * n * hidden + n * c)
 
 
-def least_work(sizes: LayerSizes, layers: int = 1, training: bool = False) -> Cost:
-    """What no implementation of these layers can do without; ordinary attention where ``k`` is 0.
-
-    Multiplications are those of the matrix products, with one E and one F a layer in the cheaper order; a training step
-    takes three times as many. Bytes are those of input, output and weight matrices, read or written once; a training
-    step moves their gradients too.
-    """
-    n, c, k = sizes.length, sizes.width, sizes.k
-    attention = cheapest_attention_cost(sizes) if k else full_attention_cost(sizes)
-    products = layers * (attention.multiplications + feedforward_cost(sizes).multiplications)
-    weights = layers * (4 * c**2 + 2 * n * k + 2 * c * sizes.feedforward)
-    moved = (2 * sizes.batch * n * c + weights) * sizes.torch_dtype.itemsize
-    return Cost(multiplications=(3 if training else 1) * products, bytes=(2 if training else 1) * moved)
-
-
 def layer_ratio(*layers: LayerSizes, sharing: Sharing = "kv", feedforward: bool = True) -> tuple[float, float]:
     """Multiplications and bytes of ordinary layers, each over those of ours, all layers together.
 

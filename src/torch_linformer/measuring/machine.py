@@ -2,8 +2,6 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,23 +56,6 @@ def package_versions(names: Iterable[str]) -> dict[str, str]:
 def machine_and_versions(device: str) -> dict[str, str]:
     """What a run was made on, and with."""
     return {**machine_facts(device), **package_versions(("torch", "transformers", "torch-linformer"))}
-
-
-def git_commit(file: str) -> str | None:
-    """The commit of the checkout that tracks ``file``, with ``-dirty`` if anything in it was changed; else None."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-
-    def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [git, "-C", str(Path(file).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    # An environment may lie inside another project's checkout, which does not track what is installed there.
-    if ask("ls-files", "--error-unmatch", Path(file).name).returncode:
-        return None
-    described = ask("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-    return described.stdout.strip() or None
 
 
 def process_bytes(name: str) -> int | None:

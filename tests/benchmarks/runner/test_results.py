@@ -1,10 +1,12 @@
 import dataclasses
 import json
+import shutil
+import subprocess
 
 import pytest
 from small_suites import case
 
-from runner.results import Results, Settings, open_results
+from runner.results import Results, Settings, git_commit, open_results
 from runner.suite import Grid, Measurement
 
 CASES = [case(), case(length=11)]
@@ -99,3 +101,24 @@ def test_another_benchmark_is_not_mixed_in(tmp_path, changed, difference, resume
     with pytest.raises(ValueError) as error:
         open_results(tmp_path, dataclasses.replace(results(), **changed), resume)
     assert str(error.value) == f"--output {tmp_path}: holds another benchmark ({difference}); name another folder"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_told_of_a_file_that_the_checkout_tracks(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    tracked, untracked = tmp_path / "tracked.py", tmp_path / "installed.py"
+    for path in (tracked, untracked):
+        path.write_text("")
+    assert git_commit(str(tracked)) is None
+    git("init", "--quiet")
+    git("add", "tracked.py")
+    git("commit", "--quiet", "--message", "one")
+    commit = git("rev-parse", "HEAD")[:12]
+    assert git_commit(str(tracked)) == commit
+    assert git_commit(str(untracked)) is None
+    tracked.write_text("changed")
+    assert git_commit(str(tracked)) == f"{commit}-dirty"

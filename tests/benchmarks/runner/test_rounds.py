@@ -2,6 +2,7 @@
 
 import pytest
 
+from runner.timing import calls_in_a_round
 from torch_linformer.measuring import timing
 
 
@@ -29,14 +30,14 @@ def test_the_mean_of_several_calls(step):
 
 @pytest.mark.parametrize("first", [(), (2.0,), (0.01, 0.04, 0.02)])
 def test_a_round_is_long_enough_however_slow_the_first_calls_were(step, first):
-    calls, seconds = timing.calls_in_a_round(step(*first, 0.001), "cpu", at_least=0.05)
+    calls, seconds = calls_in_a_round(step(*first, 0.001), "cpu", at_least=0.05)
     assert calls * seconds >= 0.05 and calls >= 10
 
 
 def test_a_long_step_is_a_round(step):
-    assert timing.calls_in_a_round(step(0.2), "cpu", at_least=0.05) == (1, 0.2)
+    assert calls_in_a_round(step(0.2), "cpu", at_least=0.05) == (1, 0.2)
 
 
 def test_a_step_too_short_for_the_clock_grows_tenfold(step):
-    calls, _ = timing.calls_in_a_round(step(*[0.0] * 1112, 1.0), "cpu", at_least=0.5)
+    calls, _ = calls_in_a_round(step(*[0.0] * 1112, 1.0), "cpu", at_least=0.5)
     assert calls == 10_000
