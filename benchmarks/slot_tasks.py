@@ -50,8 +50,8 @@ from torch_linformer.models import (
     LinformerForSequenceClassification,
     LinformerForTokenClassification,
 )
+from torch_linformer.nn.attention.slot_maps import maps_in
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.nn.maps import maps_in
 from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
 from torch_linformer.reporting.files import write_text
 from torch_linformer.reporting.markdown import markdown_table

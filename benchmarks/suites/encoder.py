@@ -23,7 +23,7 @@ from suites.measurements import (
 )
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.encoder_layer import EncoderLayer, LinformerEncoderLayer
+from torch_linformer.nn.encoder import EncoderLayer, LinformerEncoderLayer
 from torch_linformer.nn.options import DEFAULT_K
 
 VOCABULARY = 1000

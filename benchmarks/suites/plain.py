@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_linformer.nn.attention import Attention, LinformerAttention
-from torch_linformer.nn.attention.causal_slot_context import CausalSlotContext
+from torch_linformer.nn.attention.causal_context import CausalSlotContext
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.causal_projection import CONTRAST, FASTEST
-from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.attention.slot_maps import SequenceMap
+from torch_linformer.nn.dynamic_projection import CONTRAST, FASTEST, DynamicProjection
 from torch_linformer.nn.options import DENSE
 from torch_linformer.nn.projection import SequenceProjection
 

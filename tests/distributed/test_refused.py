@@ -85,7 +85,7 @@ def test_a_past(piece):
 def test_chunks(piece):
     encoder = LinformerEncoder(8, 2, 1, max_len=10, k=4, chunk_size=4)
     with torch.no_grad(), pytest.raises(ValueError, match="a piece of the rows is not read in chunks"):
-        encoder.layers[0].cut(torch.zeros(1, 10, 8), piece)
+        encoder.layers[0].run_in_chunks([torch.zeros(1, 10, 8)], piece, None)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from torch_linformer.functional import CausalSlots, Slots, Window
 from torch_linformer.functional import causal_linformer_attention as of_record
 from torch_linformer.functional.attention import operation
+from torch_linformer.functional.attention.softmax_parts import SoftmaxCall
 from torch_linformer.functional.causal import attention as causal
 
 
 def attend(query, key, value, *, padding_mask=None, score_bias=None, **options):
     """Attention to slots, or to positions."""
-    return operation.attend(query, Slots(key, value, padding_mask, score_bias), **options)
+    return operation.attend(query, Slots(key, value, padding_mask, score_bias), call=SoftmaxCall(**options))
 
 
 def attend_with_window(
@@ -29,7 +30,7 @@ def attend_with_window(
     """Attention to slots and to a window."""
     slots = Slots(slots_k, slots_v, slot_padding, slot_bias)
     window = Window(key, value, reach, key_padding, offset, window_bias)
-    return operation.attend(query, slots, window=window, **options)
+    return operation.attend(query, slots, window=window, call=SoftmaxCall(**options))
 
 
 def causal_linformer_attention(
@@ -51,9 +52,10 @@ def attend_causally(
     window=None,
     exact_first=0,
     padding_mask=None,
+    state=None,
     **call,
 ):
     """The same, unchecked, with the softmax and the state after it."""
     slots = None if weights_k is None else CausalSlots(weights_k, weights_v, score_bias, chunk_size)
-    options = {"window": window, "exact_first": exact_first, "padding_mask": padding_mask}
-    return causal.attend_causally(query, key, value, slots, **options, call=causal.CausalCall(**call))
+    options = {"window": window, "exact_first": exact_first, "padding_mask": padding_mask, "state": state}
+    return causal.attend_causally(query, key, value, slots, **options, call=SoftmaxCall(**call))

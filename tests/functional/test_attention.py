@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import linformer_attention, reference
-from torch_linformer.functional.attention.past import attend_to_past
-from torch_linformer.functional.attention.softmax_parts import repeat_heads
+from torch_linformer.functional.attention.plain_softmax import attend_to_past
+from torch_linformer.functional.attention.softmax_parts import SoftmaxCall, repeat_heads
 
 
 def draw_inputs(seed, batch, queries, length, heads, head_dim, num_slots, kv_heads, max_len, per_head, v_dim=None):
@@ -234,7 +234,7 @@ def test_each_query_attends_to_the_tokens_up_to_its_own(gradients, queries, posi
         mask = torch.zeros(3, positions, dtype=torch.bool)
         mask[1, : positions // 2], mask[2] = True, True
         mask[1, -2:] = True
-    actual, weights = attend_to_past(*inputs, padding_mask=mask, need_weights=need_weights)
+    actual, weights = attend_to_past(*inputs, padding_mask=mask, call=SoftmaxCall(need_weights=need_weights))
     expected = attend_to_past_literally(*inputs, mask)
     assert_close(actual, expected)
     assert_close(gradients(actual, inputs), gradients(expected, inputs))
@@ -258,7 +258,7 @@ def test_all_positions_at_once_are_torchs_causal_attention(gradients):
 def test_the_gradient_to_later_positions_is_exactly_zero(padded, need_weights):
     query, key, value = causal_inputs(7, 7)
     mask = torch.arange(7) >= torch.tensor([[7], [4], [1]]) if padded else None
-    output, _ = attend_to_past(query, key, value, padding_mask=mask, need_weights=need_weights)
+    output, _ = attend_to_past(query, key, value, padding_mask=mask, call=SoftmaxCall(need_weights=need_weights))
     for position in range(7):
         for gradient in torch.autograd.grad(output[:, :, position].sum(), [key, value], retain_graph=True):
             assert not gradient[:, :, position + 1 :].any()
@@ -268,8 +268,10 @@ def test_dropout_of_causal_attention_scales_what_is_left():
     torch.manual_seed(0)
     query, value = torch.zeros(500, 2, 7, 3), torch.ones(500, 2, 7, 1)
     counts = torch.arange(1.0, 8.0).view(7, 1)
-    for options in ({}, {"need_weights": True}, {"padding_mask": torch.zeros(500, 7, dtype=torch.bool)}):
-        output, _ = attend_to_past(query, query, value, dropout_p=0.25, **options)
+    no_padding = torch.zeros(500, 7, dtype=torch.bool)
+    for mask, need_weights in ((None, False), (None, True), (no_padding, False)):
+        call = SoftmaxCall(dropout_p=0.25, need_weights=need_weights)
+        output, _ = attend_to_past(query, query, value, padding_mask=mask, call=call)
         kept = (output * counts * 0.75).round()
         assert_close(output, kept / (counts * 0.75))
         assert (kept == counts).any() and (kept < counts).any()

@@ -8,9 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torch_linformer.functional import reference, use_implementation
-from torch_linformer.functional.attention.past import attend_to_past
-from torch_linformer.functional.causal import attention as causal
-from torch_linformer.functional.causal import running_means
+from torch_linformer.functional.attention.plain_softmax import attend_to_past
+from torch_linformer.functional.causal import chunks, running_means
 from torch_linformer.functional.causal.running_means import Clock, SlotWeights
 from torch_linformer.nn import LinformerAttention
 
@@ -110,8 +109,8 @@ def test_memory_limits_what_is_computed_at_a_time(monkeypatch, take_at_once):
 
 
 def test_a_rest_of_a_chunk_is_no_segment_of_its_own(monkeypatch):
-    calls, attend = [], causal.attend_segment
-    monkeypatch.setattr(causal, "attend_segment", lambda *x, **y: calls.append(x[0].query.shape[2]) or attend(*x, **y))
+    calls, attend = [], chunks.attend_segment
+    monkeypatch.setattr(chunks, "attend_segment", lambda *x, **y: calls.append(x[0].query.shape[2]) or attend(*x, **y))
     sequences, projections = draw_inputs(1, 2, 2_000, 4, 4, 3)
     causal_linformer_attention(*sequences, *projections, impl="scan")
     assert calls == [2_048]

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from torch_linformer.functional import reference
 from torch_linformer.functional.slots.dynamic import pool, pooling_weights
-from torch_linformer.functional.slots.prior import SegmentPrior
+from torch_linformer.functional.slots.reach import SegmentPrior
 
 DOUBLE = {"dtype": torch.float64}
 MAX_LEN = 7

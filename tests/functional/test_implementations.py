@@ -8,15 +8,9 @@ from budgets import LAYER_ROUNDINGS, MORE_ROUNDINGS, PRODUCT_ROUNDINGS
 from calls import attend, attend_with_window, causal_linformer_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.functional import (
-    SlotWeights,
-    linformer_attention,
-    project_sequence,
-    use_implementation,
-)
-from torch_linformer.functional.attention.past import attend_to_past
-from torch_linformer.functional.products.linear import linear
-from torch_linformer.functional.products.mixing import mix_positions
+from torch_linformer.functional import SlotWeights, linformer_attention, project_sequence, use_implementation
+from torch_linformer.functional.attention.plain_softmax import attend_to_past
+from torch_linformer.functional.products import linear, mix_positions
 from torch_linformer.nn import LinformerEncoderLayer
 
 pytestmark = pytest.mark.cpu("what runs there is oneDNN or torch")

@@ -11,11 +11,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_linformer.functional import use_implementation
+from torch_linformer.functional import products, use_implementation
 from torch_linformer.functional.attention import plain_softmax as plain_attention
-from torch_linformer.functional.kernels import onednn as implementations
-from torch_linformer.functional.products import linear as matmul
-from torch_linformer.functional.products import mixing
+from torch_linformer.functional.kernels import cpu
 
 pytestmark = [
     pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"),
@@ -28,7 +26,7 @@ ROWS, INPUTS, OUTPUTS = 211, 227, 223  # primes, and enough multiplications for 
 @pytest.fixture(autouse=True)
 def faster_onednn(monkeypatch):
     """A processor on which oneDNN is the faster one, whatever this one is."""
-    monkeypatch.setattr(implementations, "MKL_IS_HELD_BACK", True)
+    monkeypatch.setattr(cpu, "MKL_IS_HELD_BACK", True)
 
 
 @contextmanager
@@ -81,7 +79,7 @@ def test_values_and_gradients(layout, bias, precision, gradients):
             return linear(input, weight, vector)
 
     doubles = [x.detach().double().requires_grad_() for x in parts]
-    outputs = run(matmul.linear, *parts), run(F.linear, *parts), run(F.linear, *doubles)
+    outputs = run(products.linear, *parts), run(F.linear, *parts), run(F.linear, *doubles)
     assert uses_onednn(outputs[0])
     assert outputs[0].dtype == outputs[1].dtype
     assert_within_budget(*outputs)
@@ -98,7 +96,7 @@ def test_gradients_of_gradients(gradients):
         return gradients(grad, parts)
 
     doubles = [x.detach().double().requires_grad_() for x in (input, weight)]
-    results = second(matmul.linear, input, weight), second(F.linear, input, weight), second(F.linear, *doubles)
+    results = second(products.linear, input, weight), second(F.linear, input, weight), second(F.linear, *doubles)
     for triple in zip(*results, strict=True):
         assert_within_budget(*triple)
 
@@ -108,38 +106,38 @@ def test_only_the_gradients_that_are_wanted():
     for frozen in (input, weight, bias):
         wanted = [x for x in (input, weight, bias) if x is not frozen]
         frozen.requires_grad_(False)
-        matmul.linear(input, weight, bias).sum().backward()
+        products.linear(input, weight, bias).sum().backward()
         assert frozen.grad is None and all(x.grad is not None for x in wanted)
         frozen.requires_grad_(True)
         input.grad = weight.grad = bias.grad = None
 
 
 def test_the_maps_of_a_batch_of_sequences(monkeypatch):
-    monkeypatch.setattr(mixing, "PIECE", ROWS - 10)
+    monkeypatch.setattr(products, "PIECE", ROWS - 10)
     mixture, sequence = draw((ROWS, 97), (3, ROWS, 431))
     exact = torch.einsum("mk,bmc->bkc", mixture.double(), sequence.double())
     plain = torch.einsum("mk,bmc->bkc", mixture, sequence)
-    assert_within_budget(mixing.mix_positions(mixture, sequence), plain, exact)
+    assert_within_budget(products.mix_positions(mixture, sequence), plain, exact)
 
 
 def test_small_products_and_other_types_are_torchs_own():
     input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
-    assert not uses_onednn(matmul.linear(input[:5], weight))
-    assert not uses_onednn(matmul.linear(input.double(), weight.double()))
-    assert not uses_onednn(matmul.linear(input.half(), weight.half()))
-    assert not uses_onednn(matmul.linear(input[0], weight.expand(5, OUTPUTS, INPUTS).reshape(-1, INPUTS)))
+    assert not uses_onednn(products.linear(input[:5], weight))
+    assert not uses_onednn(products.linear(input.double(), weight.double()))
+    assert not uses_onednn(products.linear(input.half(), weight.half()))
+    assert not uses_onednn(products.linear(input[0], weight.expand(5, OUTPUTS, INPUTS).reshape(-1, INPUTS)))
     with switched_off():
-        assert_close(matmul.linear(input, weight), F.linear(input, weight), rtol=0, atol=0)
+        assert_close(products.linear(input, weight), F.linear(input, weight), rtol=0, atol=0)
 
 
 def test_tools_that_watch_operations_see_torchs_own():
     input, weight = draw((ROWS, INPUTS), (OUTPUTS, INPUTS))
     with FlopCounterMode(display=False) as counter:
-        matmul.linear(input, weight)
+        products.linear(input, weight)
     assert counter.get_total_flops() == 2 * ROWS * INPUTS * OUTPUTS
-    mapped = torch.func.vmap(lambda row: matmul.linear(row, weight))(input.detach().expand(3, ROWS, INPUTS))
+    mapped = torch.func.vmap(lambda row: products.linear(row, weight))(input.detach().expand(3, ROWS, INPUTS))
     assert_close(mapped[1], F.linear(input, weight))
-    grad = torch.func.grad(lambda x: matmul.linear(x, weight).square().sum())(input.detach())
+    grad = torch.func.grad(lambda x: products.linear(x, weight).square().sum())(input.detach())
     assert_close(grad, torch.autograd.grad(F.linear(input, weight).square().sum(), input)[0])
 
 
@@ -152,11 +150,11 @@ def test_forward_mode_derivatives(bias):
     _, exact = torch.func.jvp(F.linear, *doubles)
     with forward_ad.dual_level():
         dual = [forward_ad.make_dual(x, tangent) for x, tangent in zip(parts, tangents, strict=True)]
-        actual, plain = (forward_ad.unpack_dual(f(*dual)).tangent for f in (matmul.linear, F.linear))
+        actual, plain = (forward_ad.unpack_dual(f(*dual)).tangent for f in (products.linear, F.linear))
         assert_within_budget(actual, plain, exact)
         for which in range(len(parts)):
             one = [*parts[:which], dual[which], *parts[which + 1 :]]
-            actual, plain = (forward_ad.unpack_dual(f(*one)).tangent for f in (matmul.linear, F.linear))
+            actual, plain = (forward_ad.unpack_dual(f(*one)).tangent for f in (products.linear, F.linear))
             assert_close(actual, plain, rtol=1e-5, atol=1e-4)
 
 
@@ -164,7 +162,7 @@ def test_forward_mode_derivatives(bias):
 def test_traced_graphs_hold_torchs_own():
     class Map(torch.nn.Linear):
         def forward(self, input):
-            return matmul.linear(input, self.weight, self.bias)
+            return products.linear(input, self.weight, self.bias)
 
     module, (example, other) = Map(INPUTS, OUTPUTS), draw((ROWS, INPUTS), (ROWS + 2, INPUTS))
     traced = torch.jit.trace(module, (example,))
@@ -226,7 +224,7 @@ def test_attention_in_blocks_is_for_inference():
 @pytest.mark.parametrize("activation", [F.gelu, F.relu, F.silu], ids=["gelu", "relu", "silu"])
 def test_an_activation_beside_its_product(monkeypatch, activation, precision, held_back):
     """In inference one step on any processor; what training needs, and functions that oneDNN does not know, are two."""
-    monkeypatch.setattr(implementations, "MKL_IS_HELD_BACK", held_back)
+    monkeypatch.setattr(cpu, "MKL_IS_HELD_BACK", held_back)
     parts = draw((2, ROWS, INPUTS), (OUTPUTS, INPUTS), (OUTPUTS,))
     if precision == "bfloat16":
         parts = [part.detach().bfloat16().requires_grad_() for part in parts]
@@ -234,7 +232,7 @@ def test_an_activation_beside_its_product(monkeypatch, activation, precision, he
     def run(function):
         autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast")
         with autocast, use_implementation("auto") as ran:
-            return matmul.activated_linear(function, *parts), ran.get("linear with activation")
+            return products.activated_linear(function, *parts), ran.get("linear with activation")
 
     exact = activation(F.linear(*(part.detach().bfloat16().double() for part in parts)))
     with torch.no_grad():
@@ -244,7 +242,7 @@ def test_an_activation_beside_its_product(monkeypatch, activation, precision, he
         assert_within_budget(output, plain, exact)
         assert run(lambda x: activation(x))[1] is None
         with use_implementation("torch") as ran:
-            matmul.activated_linear(activation, *parts)
+            products.activated_linear(activation, *parts)
         assert set(ran["linear with activation"]) == {"torch"}
     output, ran = run(activation)
     assert ran is None and output.requires_grad

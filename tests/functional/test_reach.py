@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from torch_linformer.functional.slots import pooling
 from torch_linformer.functional.slots.dynamic import pool
-from torch_linformer.functional.slots.prior import SegmentPrior
+from torch_linformer.functional.slots.reach import SegmentPrior
 
 LENGTH, SLOTS, HEADS, WIDTH = 1200, 60, 2, 4
 

@@ -10,11 +10,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import reference
-from torch_linformer.functional.rotary import rotate
+from torch_linformer.functional.attention.plain_softmax import rotate
 from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
 
 DOUBLE = {"dtype": torch.float64}
 WIDTH, LENGTH = 12, 11

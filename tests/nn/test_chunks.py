@@ -12,8 +12,8 @@ from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEn
 from torch_linformer.nn.attention import FullAttention, Past
 from torch_linformer.nn.attention.source import Pair, Source
 from torch_linformer.nn.chunks import Gathered
-from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.reversible import ReversibleEncoderLayer
 
 WIDTH, LENGTH = 12, 23
 SIZES = {"max_len": 29, "k": 5}  # windows of 6

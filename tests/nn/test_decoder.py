@@ -11,8 +11,7 @@ from torch.testing import assert_close
 
 from torch_linformer.nn import LinformerAttention, LinformerDecoder, LinformerDecoderLayer
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.decoder import Decoder
-from torch_linformer.nn.decoder_layer import DecoderLayer
+from torch_linformer.nn.decoder import Decoder, DecoderLayer
 
 DOUBLE = {"dtype": torch.float64}
 MEMORY_MAPS = ["multihead_attn.context.proj_k.weight", "multihead_attn.context.proj_v.weight"]

@@ -15,9 +15,8 @@ from torch_linformer.nn import (
     SequenceProjection,
 )
 from torch_linformer.nn.attention import FullAttention, Past
-from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer
-from torch_linformer.nn.maps import build_map
+from torch_linformer.nn.attention.slot_maps import build_map
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
 
 SIZES = {"max_len": 13, "k": 5}
 

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from torch_linformer.nn import LinformerEncoder
 from torch_linformer.nn.attention import FullAttention
-from torch_linformer.nn.encoder import Encoder
-from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer
+from torch_linformer.nn.encoder import Encoder, EncoderLayer
+from torch_linformer.nn.reversible import ReversibleEncoderLayer
 
 WIDTH, LENGTH = 12, 11
 SIZES = {"max_len": 13, "k": 5, "norm_first": True}

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from torch_linformer.distributed.collectives import Around, HandOn, Neighbors, Peers, Receive, Sum
-from torch_linformer.functional.masks import Mask, kept
-from torch_linformer.functional.padding import Padding, check_padding_mask, zero_padding
+from torch_linformer.functional.padding import Mask, Padding, check_padding_mask, kept, zero_padding
 
 
 class SequencePiece(Padding):

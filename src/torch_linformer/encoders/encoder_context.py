@@ -10,11 +10,10 @@ from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.kernels.graph import records_a_graph, serves_any_length
 from torch_linformer.functional.padding import Padding, length_of
-from torch_linformer.nn.attention.context import CALL, Attended, Call, HeadSizes
-from torch_linformer.nn.attention.full_context import FullContext, FullContextOfDistances
+from torch_linformer.nn.attention.context import CALL, Attended, Call, FullContext, FullContextOfDistances, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.nn.attention.slot_maps import SequenceMap
 
 Heads = tuple[Tensor, Tensor, Tensor]  # queries, keys, values
 

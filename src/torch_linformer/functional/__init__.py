@@ -16,14 +16,12 @@ Shapes are written in one set of letters, in docstrings ``(B, H, N, D)`` and as 
 ====== ======================================= ====== =======================================
 """
 
-from torch_linformer.functional.attention.operation import slot_attention
+from torch_linformer.functional.attention.operation import linformer_attention, slot_attention
 from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
-from torch_linformer.functional.bounds import johnson_lindenstrauss_k
 from torch_linformer.functional.causal.attention import causal_linformer_attention
 from torch_linformer.functional.causal.running_means import CausalSlots, SlotWeights
 from torch_linformer.functional.kernels.implementations import implementations, use_implementation
-from torch_linformer.functional.linformer import linformer_attention
-from torch_linformer.functional.slots.dense import project_sequence
+from torch_linformer.functional.slots.dense import johnson_lindenstrauss_k, project_sequence
 from torch_linformer.functional.slots.dynamic import dynamic_slots
 from torch_linformer.functional.slots.segments import segment_slots
 

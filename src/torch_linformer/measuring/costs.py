@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from torch_linformer.functional.slots.order import SlotProducts, count_multiplications
+from torch_linformer.functional.products import SlotProducts, count_multiplications
 from torch_linformer.nn.options import Sharing
 
 Order = Literal["compress_first", "project_last"]

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from torch_linformer.functional.causal.state import CausalState
 from torch_linformer.nn.attention import KeysAndValues, Past
-from torch_linformer.nn.attention.past import FullState
+from torch_linformer.nn.attention.keys_and_values import FullState
 
 
 class LinformerCacheLayer(CacheLayerMixin):

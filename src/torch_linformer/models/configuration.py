@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
+from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.backbone_fields import fill_from_backbone

@@ -14,7 +14,7 @@ from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_
 from torch_linformer.encoders.interface import reads_piece
 from torch_linformer.encoders.kinds import OWN_ATTENTION
 from torch_linformer.encoders.positions import Positions
-from torch_linformer.functional.attention.exact_tokens import check_exact_tokens
+from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
 from torch_linformer.models.arguments import known_arguments, without_unread

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from torch_linformer.functional.attention.exact_tokens import find_exact_tokens
+from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.nn.linear import run_linear

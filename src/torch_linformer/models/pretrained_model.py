@@ -16,9 +16,8 @@ from torch_linformer.models.resizing import check_maps
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotTerms
-from torch_linformer.nn.causal_projection import FIRST_SCORE, CausalProjection
-from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
-from torch_linformer.nn.maps import maps_in, resize_maps
+from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
+from torch_linformer.nn.dynamic_projection import FIRST_SCORE, STD, CausalProjection, DynamicProjection
 from torch_linformer.nn.projection import SequenceProjection
 
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from torch_linformer.nn.maps import maps_in
+from torch_linformer.nn.attention.slot_maps import maps_in
 
 
 def check_maps(owner: nn.Module, max_len: int, mode: str) -> None:

@@ -19,8 +19,8 @@ from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.resizing import check_maps
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.models.typed import typed
+from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.maps import maps_in, resize_maps
 from torch_linformer.nn.options import check_new_length
 
 

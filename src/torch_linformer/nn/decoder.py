@@ -1,18 +1,192 @@
-"""The transformer decoder over Linformer attention, with the signature of ``torch.nn``."""
+"""The transformer decoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.nn.activations import Activation
-from torch_linformer.nn.attention import KeysAndValues, Past
-from torch_linformer.nn.decoder_layer import DecoderLayer, LinformerDecoderLayer, memory_slots
-from torch_linformer.nn.maps import resize_maps
-from torch_linformer.nn.options import StackOptions, check_activation_memory, split_stack_options
+from torch_linformer.functional.kernels.graph import runs_in_chunks
+from torch_linformer.nn.attention import Attention, KeysAndValues, LinformerAttention, Past
+from torch_linformer.nn.attention.checks import check_causal_mask, check_memory
+from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
+from torch_linformer.nn.chunks import Chunks, must_be_called
+from torch_linformer.nn.layer import TransformerLayer
+from torch_linformer.nn.linear import Activation
+from torch_linformer.nn.options import (
+    LayerOptions,
+    StackOptions,
+    check_activation_memory,
+    default_k,
+    memory_slots,
+    split_attentions,
+    split_options,
+    split_stack_options,
+)
 from torch_linformer.nn.padding import KeyPaddingMask
 from torch_linformer.nn.stack import Stack, plan_layers
+
+
+class DecoderLayer(TransformerLayer):
+    """Causal self-attention, attention to a memory and feed-forward, each with dropout, a residual and a layer norm.
+
+    Takes any attentions of this package, the first causal and the second not, then the arguments of
+    :class:`TransformerLayer`; parameters are named as in ``torch.nn.TransformerDecoderLayer``.
+    """
+
+    multihead_attn: Attention
+
+    def __init__(self, self_attn: Attention, multihead_attn: Attention, *layout: Any, **options: Any) -> None:
+        assert self_attn.causal and not multihead_attn.causal
+        super().__init__({"self_attn": self_attn, "multihead_attn": multihead_attn}, *layout, **options)
+
+    def compress(
+        self,
+        memory: Tensor,
+        memory_key_padding_mask: KeyPaddingMask = None,
+        shared_projection: SequenceMap | None = None,
+    ) -> KeysAndValues:
+        """What this layer reads of a memory, to be given to :meth:`forward` in its place at every step of a generation.
+
+        Raises:
+            ValueError: for a memory that is longer than ``memory_len``, or a mask that does not fit.
+        """
+        length = self.multihead_attn.to_batch_first(memory).shape[1]
+        context = self.multihead_attn.context
+        projection = context.maps(shared_projection).key if isinstance(context, SlotContext) else None
+        if projection is not None and length > projection.max_len:
+            raise ValueError(
+                f"the memory has {length} positions but memory_len is {projection.max_len}: cut the encoder's input to "
+                f"{projection.max_len}, or call resize_memory_len({length}) on the decoder"
+            )
+        return self.multihead_attn.compress(memory, None, memory_key_padding_mask, shared_projection)
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor | KeysAndValues,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: KeyPaddingMask = None,
+        memory_key_padding_mask: KeyPaddingMask = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+        shared_projection: SequenceMap | None = None,
+        need_weights: bool = False,
+        past: Past | None = None,
+    ) -> Tensor:
+        """``(B, N, C)`` to ``(B, N, C)``; position t sees the target up to t, and all of the memory.
+
+        Args:
+            tgt: the target; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
+            memory: ``(B, M, memory_dim)`` likewise, or what :meth:`compress` made of it.
+            tgt_mask: None or the causal mask; the layer is causal in any case.
+            memory_mask: must be None.
+            tgt_key_padding_mask: ``(B, N)``, as in :meth:`LinformerEncoderLayer.forward`.
+            memory_key_padding_mask: ``(B, M)`` likewise; None beside a compressed memory, which holds it already.
+            tgt_is_causal: True promises that ``tgt_mask`` is the causal mask; else it is compared.
+            memory_is_causal: must be False.
+            shared_projection: the map of the memory to slots that a decoder with ``sharing="layerwise"`` hands over.
+            need_weights: let both attentions return their weights, for hooks that record them; nothing runs in chunks.
+            past: what the self-attention has read so far, to which this call adds ``tgt``.
+
+        Raises:
+            ValueError: for a mask that cannot be applied, shapes that do not fit, or M over ``memory_len``.
+        """
+        check_causal_mask(tgt_mask, tgt_is_causal, tgt.shape[self.sequence_dim(tgt)])
+        check_memory(memory, memory_mask, memory_is_causal, memory_key_padding_mask)
+        memory_inputs: dict[str, Any] = {"key": memory}
+        if must_be_called(self.multihead_attn):
+            memory_inputs |= {"key_padding_mask": memory_key_padding_mask, "shared_projection": shared_projection}
+        elif isinstance(memory, Tensor):
+            memory_inputs["key"] = self.compress(memory, memory_key_padding_mask, shared_projection)
+        padding = self.read_padding(tgt, tgt_key_padding_mask)
+        weights: dict[str, Any] = {"need_weights": need_weights, "average_attn_weights": False}
+        attend_to_memory = partial(self.multihead_attn, **memory_inputs, **weights)
+        if runs_in_chunks(self.chunk_size) and not need_weights:
+
+            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
+                attend_of = self.attend_in_chunks(chunks, None, past)
+                return lambda chunk, piece: [self.run(piece, [attend_of(chunk), attend_to_memory])]
+
+            return self.run_in_chunks([tgt], padding, read)[0]
+        attend = partial(self.self_attn, key_padding_mask=padding, past=past, **weights)
+        return self.run(self.clean(tgt, padding), [attend, attend_to_memory])
+
+
+class LinformerDecoderLayer(DecoderLayer):
+    r"""``torch.nn.TransformerDecoderLayer`` with Linformer attention to the target and to the memory.
+
+    Two things differ: ``batch_first=True`` by default, so inputs are ``(B, N, C)``; and the layer is causal without a
+    ``tgt_mask``, where torch's sees the whole target unless it is given one.
+
+    .. math:: x_1 = x + \mathrm{causal}(x), \quad x_2 = x_1 + \mathrm{attend}(x_1, \mathrm{memory}), \quad
+        x_3 = x_2 + W_2\, \varphi(W_1 x_2)
+
+    with a layer norm after each sum (or before each branch, ``norm_first``). The attention to the memory goes over K
+    slots of its M positions, which :meth:`compress` makes once for all steps of a generation. ``load_state_dict`` takes
+    the weights of torch's layer (``strict=False``: only projections and slots are missing), and the layer goes into
+    ``torch.nn.TransformerDecoder``.
+
+    Args:
+        d_model: model width C. It and those up to ``bias`` are as in :class:`LinformerEncoderLayer`.
+        max_len: longest time scale that the slots of the target begin with; a target may be longer.
+        k: slots of the target, min(256, max_len / 4) by default; 0 with a ``window``.
+        memory_len: longest memory, in tokens; ``max_len`` by default.
+        memory_k: slots of the memory, 1 to ``memory_len``; by default ``k``, or ``memory_len`` if that is less.
+        memory_dim: width of the memory, C by default.
+        options: :class:`~torch_linformer.nn.options.LayerOptions`: ``window`` and ``rotary_dim`` of the self-attention,
+            ``projection``, ``sharing`` (not ``layerwise``, which belongs to :class:`LinformerDecoder`),
+            ``length_scaling``, ``slot_mass``, ``exact_first`` and ``exact_last`` of the memory (the self-attention has
+            no exact tokens), ``num_kv_heads``, ``head_dim`` and ``attention_dropout`` of both, ``gated``,
+            ``chunk_size``.
+
+    Raises:
+        ValueError: for arguments out of range, and for ``sharing="layerwise"``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        max_len: int,
+        k: int | None = None,
+        memory_len: int | None = None,
+        memory_k: int | None = None,
+        memory_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        memory_len = max_len if memory_len is None else memory_len
+        k = default_k(max_len) if k is None else k
+        parts = split_options(options, dropout, self)
+        target_options, memory_options = split_attentions(parts.attention)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
+        slots = memory_slots(k, memory_k, memory_len)
+        memory_options |= {"kdim": memory_dim, "vdim": memory_dim}
+        super().__init__(
+            LinformerAttention(d_model, nhead, max_len, k, **linears, **target_options),
+            LinformerAttention(d_model, nhead, memory_len, slots, **linears, **memory_options),
+            *(dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias),
+            **parts.layer,
+            **factory,
+        )
+
+    def resize_memory_len(self, memory_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
+        """Take memories up to ``memory_len``; see :meth:`LinformerAttention.resize_max_len`."""
+        resize_maps(self, memory_len, mode)
 
 
 class Decoder(Stack):
@@ -23,10 +197,8 @@ class Decoder(Stack):
 
         Its size does not depend on the target: with Linformer attention 2·K·C numbers a layer and row.
         """
-        return [
-            cast("DecoderLayer", layer).compress(memory, memory_key_padding_mask, self.shared_projection)
-            for layer in self.layers
-        ]
+        layers = (cast(DecoderLayer, layer) for layer in self.layers)
+        return [layer.compress(memory, memory_key_padding_mask, self.shared_projection) for layer in layers]
 
     def forward(
         self,
@@ -97,34 +269,24 @@ class LinformerDecoder(Decoder):
         parts, has_norm, activation_memory = split_stack_options(options, dropout, self)
         check_activation_memory(activation_memory, norm_first, decoder=True)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
+        target_options, memory_options = split_attentions(parts.attention)
         target_k = plan_layers(k, num_layers, max_len, d_model, {}).k
         if memory_k is None:
             memory_k = [memory_slots(layer_k, None, memory_len) for layer_k in target_k]
         width = d_model if memory_dim is None else memory_dim
-        plan = plan_layers(memory_k, num_layers, memory_len, width, parts.attention, name="memory_k", **factory)
-        attention = {**plan.options, "attention_dropout": plan.options["dropout"]}
-        del attention["dropout"]
+        plan = plan_layers(memory_k, num_layers, memory_len, width, memory_options, name="memory_k", **factory)
+        read: dict[str, Any] = {"kdim": memory_dim, "vdim": memory_dim, **linears, **plan.options}
+        layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
         layers = [
-            LinformerDecoderLayer(
-                d_model,
-                nhead,
-                dim_feedforward,
-                dropout,
-                activation,
-                layer_norm_eps,
-                batch_first,
-                norm_first,
-                bias,
-                max_len=max_len,
-                k=layer_k,
-                memory_len=memory_len,
-                memory_k=layer_memory_k,
-                memory_dim=memory_dim,
-                **attention,
+            DecoderLayer(
+                LinformerAttention(d_model, nhead, max_len, layer_k, **linears, **target_options),
+                LinformerAttention(d_model, nhead, memory_len, memory_slots(1, slots, memory_len), **read),
+                *layout,
                 **parts.layer,
                 **factory,
             )
-            for layer_k, layer_memory_k in zip(target_k, plan.k, strict=True)
+            for layer_k, slots in zip(target_k, plan.k, strict=True)
         ]
         norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
         super().__init__(layers, norm, plan.shared_projection, activation_memory=activation_memory)

@@ -1,6 +1,6 @@
-"""The transformer encoder over Linformer attention, with the signature of ``torch.nn``."""
+"""The transformer encoder over Linformer attention, layer and stack, with the signatures of ``torch.nn``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack, cast
 
@@ -10,15 +10,112 @@ from torch import Tensor, nn
 from torch_linformer.functional.kernels.graph import can_reverse, compiles_training, runs_in_chunks
 from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
-from torch_linformer.nn.activations import Activation
 from torch_linformer.nn.attention import LinformerAttention, Past
-from torch_linformer.nn.chunks import is_watched
-from torch_linformer.nn.encoder_layer import EncoderLayer, ReversibleEncoderLayer, SelfAttentionLayer
-from torch_linformer.nn.maps import resize_maps
-from torch_linformer.nn.options import StackOptions, split_stack_options
+from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
+from torch_linformer.nn.chunks import Chunks, is_watched
+from torch_linformer.nn.layer import SelfAttentionLayer
+from torch_linformer.nn.linear import Activation
+from torch_linformer.nn.options import LayerOptions, StackOptions, split_options, split_stack_options
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
-from torch_linformer.nn.reversible import Reversal
+from torch_linformer.nn.reversible import Reversal, ReversibleEncoderLayer
 from torch_linformer.nn.stack import Stack, plan_layers
+
+
+class EncoderLayer(SelfAttentionLayer):
+    """Self-attention and feed-forward, each with dropout, a residual connection and a layer norm."""
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: KeyPaddingMask = None,
+        is_causal: bool = False,
+        shared_projection: SequenceMap | None = None,
+        need_weights: bool = False,
+        overwrite: bool = False,
+        past: Past | None = None,
+    ) -> Tensor:
+        """``(B, N, C)`` to ``(B, N, C)``.
+
+        Args:
+            src: the sequence; ``(N, B, C)`` with ``batch_first=False``, ``(N, C)`` unbatched.
+            src_mask: must be None; a causal layer takes the causal one with ``is_causal=True``.
+            src_key_padding_mask: ``(B, N)``, bool (True at padding) or float (0, and −1000 or less at padding), on any
+                side and between real tokens. A stack, which reads it once, hands over what it read, and a sequence
+                that it has cleaned.
+            is_causal: must be False, except in a causal layer.
+            shared_projection: the map to slots that an encoder with ``sharing="layerwise"`` hands over.
+            need_weights: let ``self_attn`` return its weights, for hooks that record them; nothing runs in chunks.
+            overwrite: ``src`` is not needed any more: inference in chunks may write the result into it.
+            past: of a causal layer: what its attention has read so far, to which this call adds ``src``.
+
+        Padding comes out as some finite value; gradients to it are exactly zero.
+        """
+        padding = self.read_padding(src, src_key_padding_mask)
+        if self.can_chunk(padding, src_mask, is_causal, need_weights):
+
+            def read(chunks: Chunks) -> Callable[[slice, Tensor], Sequence[Tensor]]:
+                attend_of = self.attend_in_chunks(chunks, shared_projection, past)
+                return lambda chunk, piece: [self.run(piece, [attend_of(chunk)])]
+
+            return self.run_in_chunks([src], padding, read, overwrite)[0]
+        attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
+        # A causal model predicts the first token of a row where there is padding before it: nothing may show there.
+        handed_over = padding is src_key_padding_mask and not self.self_attn.causal
+        return self.run(src if handed_over else self.clean(src, padding), [attend])
+
+
+class LinformerEncoderLayer(EncoderLayer):
+    """``torch.nn.TransformerEncoderLayer`` with Linformer attention; goes into ``torch.nn.TransformerEncoder``.
+
+    One default differs: ``batch_first=True``, so inputs are ``(B, N, C)``. Code that gives ``(N, B, C)`` needs
+    ``batch_first=False``, or rows of the batch are taken for positions and mixed.
+    ``load_state_dict`` takes the weights of torch's layer (``strict=False``: only the projections are missing).
+
+    Args:
+        d_model: model width C.
+        nhead: heads.
+        dim_feedforward: width of the feed-forward.
+        dropout: after the attention, inside and after the feed-forward, and on the attention weights.
+        activation: ``relu``, ``gelu``, ``silu`` or a callable.
+        layer_norm_eps: of the two norms.
+        batch_first: ``(B, N, C)`` inputs; False for ``(N, B, C)``.
+        norm_first: norms before attention and feed-forward (pre-norm) instead of after.
+        bias: on linear maps and norms.
+        max_len: longest sequence, in tokens.
+        k: slots K, 1 to ``max_len``, min(256, max_len / 4) by default; 0 with a ``window``, for no slots.
+        options: :class:`~torch_linformer.nn.options.LayerOptions`: those of :class:`LinformerAttention`, and
+            ``attention_dropout``, ``gated``, ``chunk_size``.
+
+    Raises:
+        ValueError: for arguments out of range, for an option that the layer would not use, and for
+            ``sharing="layerwise"``, which belongs to :class:`LinformerEncoder`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        max_len: int,
+        k: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        parts = split_options(options, dropout, self)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        linears: dict[str, Any] = {"bias": bias, "batch_first": batch_first, **factory}
+        attention = LinformerAttention(d_model, nhead, max_len, k, **linears, **parts.attention)
+        layout = dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias
+        super().__init__(attention, *layout, **parts.layer, **factory)
 
 
 class Encoder(Stack):
@@ -165,13 +262,8 @@ class LinformerEncoder(Encoder):
             for k in plan.k
         ]
         norm = nn.LayerNorm(d_model, layer_norm_eps, bias=bias, **factory) if norm_first and has_norm else None
-        super().__init__(
-            layers,
-            norm,
-            plan.shared_projection,
-            activation_memory=activation_memory,
-            chunk_size=parts.layer["chunk_size"],
-        )
+        kept: dict[str, Any] = {"activation_memory": activation_memory, "chunk_size": parts.layer["chunk_size"]}
+        super().__init__(layers, norm, plan.shared_projection, **kept)
 
     def resize_max_len(self, max_len: int, mode: Literal["interpolate", "keep"] = "interpolate") -> None:
         """Take sequences up to ``max_len``; see :meth:`LinformerAttention.resize_max_len`."""

@@ -1,17 +1,19 @@
 """A transformer layer: residual branches, each an attention or the feed-forward, whatever their number."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
-from torch_linformer.nn.activations import Activation, resolve_activation
 from torch_linformer.nn.attention.attention import Attention
-from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks
-from torch_linformer.nn.linear import run_activated, run_linear
-from torch_linformer.nn.maps import resize_maps
+from torch_linformer.nn.attention.keys_and_values import Past
+from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
+from torch_linformer.nn.chunks import Chunks, Gathered, check_chunk_size, map_chunks, must_be_called
+from torch_linformer.nn.linear import Activation, resolve_activation, run_activated, run_linear
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 Attend = Callable[[Tensor], tuple[Tensor, Tensor | None]]
@@ -113,27 +115,44 @@ class TransformerLayer(nn.Module):
 
     def run_in_chunks(
         self,
-        x: Tensor,
+        streams: Sequence[Tensor],
         padding: Padding | None,
-        read: Callable[[Chunks], Callable[[slice], Sequence[Attend]]],
+        read: Callable[[Chunks], Callable[..., Sequence[Tensor]]],
         overwrite: bool = False,
-    ) -> Tensor:
-        """:meth:`run`, chunk by chunk: ``read`` is given the whole sequence, what it returns each chunk."""
-        sequence = self.cut(x, padding)
-        attends_of = read(sequence)
-        output = Gathered(sequence.length, 1, sequence.sequence if overwrite or sequence.is_copy else None)
-        for chunk in sequence:
-            piece = self.self_attn.from_batch_first(sequence.read(chunk), unbatched=False)
-            output.write(chunk, self.self_attn.to_batch_first(self.run(piece, attends_of(chunk))))
-        return self.put_back(output.sequence(), padding, unbatched=x.dim() == 2)
+    ) -> list[Tensor]:
+        """The streams after the layer, computed chunk by chunk.
 
-    def cut(self, x: Tensor, padding: Padding | None) -> Chunks:
-        """``x`` with its real tokens first, to be read in chunks."""
+        ``read`` is given the whole of the last stream, and returns what is run for each chunk: a function of its slice
+        and of the pieces of the streams. With ``overwrite`` the results may take the place of the streams.
+        """
         assert self.chunk_size is not None
-        return Chunks(self.self_attn.to_batch_first(x), padding, self.chunk_size)
+        attention = self.self_attn
+        sequences = [Chunks(attention.to_batch_first(x), padding, self.chunk_size) for x in streams]
+        run = read(sequences[-1])
+        outputs = [Gathered(x.length, 1, x.sequence if overwrite or x.is_copy else None) for x in sequences]
+        for chunk in sequences[0]:
+            pieces = [attention.from_batch_first(x.read(chunk), unbatched=False) for x in sequences]
+            for output, piece in zip(outputs, run(chunk, *pieces), strict=True):
+                output.write(chunk, attention.to_batch_first(piece))
+        return [self.put_back(x.sequence(), padding, streams[0].dim() == 2) for x in outputs]
+
+    def attend_in_chunks(
+        self, chunks: Chunks, shared_projection: SequenceMap | None, past: Past | None
+    ) -> Callable[[slice], Attend]:
+        """The self-attention for each chunk of a sequence.
+
+        One pass over it makes slots, which the chunks attend to. A causal layer needs no such pass: what it has read is
+        its past.
+        """
+        if self.self_attn.causal:
+            after = Past() if past is None else past
+            return lambda chunk: partial(self.self_attn, key_padding_mask=chunks.padding_of(chunk), past=after)
+        norm = self.norm(1) if self.norm_first else None
+        context = self.self_attn.compress_chunks(chunks, norm, shared_projection)
+        return lambda chunk: partial(self.self_attn, key=context, past=past, start=chunk.start)
 
     def put_back(self, sequence: Tensor, padding: Padding | None, unbatched: bool) -> Tensor:
-        """What :meth:`cut` made of it, as it was."""
+        """What was put in the order of :class:`Chunks`, as it was."""
         sequence = sequence if padding is None else padding.restore(sequence)
         return self.self_attn.from_batch_first(sequence, unbatched)
 
@@ -151,3 +170,46 @@ class TransformerLayer(nn.Module):
     def sequence_dim(self, x: Tensor) -> int:
         """The dimension of ``x`` along which the sequence runs."""
         return 1 if self.self_attn.batch_first and x.dim() == 3 else 0
+
+
+class SelfAttentionLayer(TransformerLayer):
+    """Self-attention and feed-forward: the two branches of an encoder layer, however they are coupled.
+
+    Takes any attention of this package, then the arguments of :class:`TransformerLayer`; parameters are named as in
+    ``torch.nn.TransformerEncoderLayer``.
+    """
+
+    def __init__(self, self_attn: Attention, *layout: Any, **options: Any) -> None:
+        super().__init__({"self_attn": self_attn}, *layout, **options)
+
+    def can_chunk(self, padding: Padding | None, src_mask: Tensor | None, is_causal: bool, need_weights: bool) -> bool:
+        """Whether a call with these arguments runs in chunks; a mask that is to be refused goes to the attention.
+
+        Of a piece of the rows, which is short already, only the feed-forward does; so where the attention must be
+        called to have its parameters.
+        """
+        refused = not self.self_attn.causal if is_causal else src_mask is not None
+        whole = padding is None or not padding.is_piece
+        in_chunks = self.self_attn.causal or not must_be_called(self.self_attn)
+        return runs_in_chunks(self.chunk_size) and whole and in_chunks and not need_weights and not refused
+
+    def attend_with(
+        self,
+        padding: Padding | None,
+        src_mask: Tensor | None,
+        is_causal: bool,
+        shared_projection: SequenceMap | None,
+        need_weights: bool,
+        past: Past | None,
+    ) -> Attend:
+        """The self-attention with these arguments."""
+        return partial(
+            self.self_attn,
+            key_padding_mask=padding,
+            need_weights=need_weights,
+            attn_mask=src_mask,
+            average_attn_weights=False,
+            is_causal=is_causal,
+            shared_projection=shared_projection,
+            past=past,
+        )

@@ -8,7 +8,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as registry
 
-from torch_linformer.functional.products.linear import activated_linear, linear
+from torch_linformer.functional.products import activated_linear, linear
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu}
+
+
+def resolve_activation(activation: str | Activation) -> Activation:
+    """The function a name stands for; a callable is taken as it is."""
+    if callable(activation):
+        return activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be a callable or one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+    return ACTIVATIONS[activation]
 
 
 def run_linear(module: nn.Module, x: Tensor) -> Tensor:

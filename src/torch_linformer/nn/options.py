@@ -35,12 +35,12 @@ class AttentionOptions(TypedDict, total=False):
             in an encoder or decoder, ``layerwise`` (one E = F for the whole stack).
         length_scaling: False leaves the length factor s out (``linear`` and ``random``).
         causal: position t attends to running means of what came before it, itself included, instead of E and F over
-            all positions: see :class:`~torch_linformer.nn.causal_projection.CausalProjection`. There is no longest
+            all positions: see :class:`~torch_linformer.nn.dynamic_projection.CausalProjection`. There is no longest
             sequence: ``max_len`` is the longest time scale that slots begin with.
         window: a local window in the same softmax: with ``causal`` the last w tokens, the query's own among them, and
             otherwise those at most w // 2 positions away. With it a causal attention may have ``k=0``: only the window.
         rotary_dim: channels of each head in which queries and keys of causal attention are turned by their position,
-            even; see ``torch_linformer.functional.rotary.rotate``.
+            even; see ``torch_linformer.functional.attention.plain_softmax.rotate``.
         slot_bias: parameters ``bias_k`` and ``bias_v`` ``(num_kv_heads, K, D)``, 0 at first, are added to
             :math:`\\bar K` and :math:`\\bar V`. The paper has none; some models trained elsewhere do.
         slot_mass: a slot that stands for m tokens has log m added to its scores: ``none``, ``fixed``, or ``learned``,
@@ -141,6 +141,25 @@ def split_stack_options(
     rest = dict(options)
     final_norm, activation_memory = rest.pop("final_norm", True), rest.pop("activation_memory", "none")
     return split_options(rest, dropout, owner), final_norm, activation_memory
+
+
+def split_attentions(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the self-attention, which is causal, and of the attention to the memory, which is not."""
+    for name in ("causal", "slot_bias"):
+        if name in options:
+            raise TypeError(f"a decoder layer takes no {name}: its self-attention is causal, its memory is read whole")
+    map_options = ("projection", "sharing", "length_scaling", "slot_mass", "exact_first", "exact_last")
+    target_options = ("window", "rotary_dim")
+    target = {name: value for name, value in options.items() if name not in map_options}
+    memory = {name: value for name, value in options.items() if name not in target_options}
+    return {**target, "causal": True}, memory
+
+
+def memory_slots(k: int, memory_k: int | None, memory_len: int) -> int:
+    """Slots of a memory where the target has ``k``; raises ``ValueError`` for a number that does not fit."""
+    slots = min(k, memory_len) if memory_k is None else memory_k
+    check_k(slots, memory_len, name="memory_k", limit="memory_len")
+    return slots
 
 
 def complete(options: Mapping[str, Any], owner: object) -> AttentionOptions:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_linformer.functional.masks import Mask, mask_of
-from torch_linformer.functional.padding import Padding, length_of, reorder, zero_padding
+from torch_linformer.functional.padding import Mask, Padding, length_of, mask_of, reorder, zero_padding
 from torch_linformer.functional.slots.dense import check_length, compress
 from torch_linformer.functional.slots.segments import (
     are_reached,

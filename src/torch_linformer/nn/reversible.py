@@ -1,4 +1,4 @@
-"""A stack of reversible layers: its inputs are computed back from its outputs instead of being kept.
+"""Reversible layers: their inputs are computed back from their outputs instead of being kept.
 
 Two streams run through the layers. Layer l adds to each what it makes of the other,
 
@@ -11,7 +11,7 @@ The graph is autograd's own, and every parameter a leaf of it; what is not kept 
 The first node of a branch that asks for one in the backward pass has the branch computed again from its input.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_linformer.nn.chunks import cut, take
-from torch_linformer.nn.recomputing import Parameters
+from torch_linformer.nn.attention import Past
+from torch_linformer.nn.attention.slot_maps import SequenceMap
+from torch_linformer.nn.chunks import Chunks, Gathered, Parameters, cut, map_chunks, take
+from torch_linformer.nn.layer import Attend, SelfAttentionLayer
+from torch_linformer.nn.padding import KeyPaddingMask
 
 Branch = Callable[[Tensor], Tensor]
 Streams = tuple[Tensor, Tensor]
@@ -184,3 +187,69 @@ class _Autocast:
             return nullcontext()
         # Without the cache: a weight cast in a graph that is thrown away must not serve in another.
         return torch.autocast(self.device_type, self.dtype, self.enabled, cache_enabled=False)
+
+
+class ReversibleEncoderLayer(SelfAttentionLayer):
+    """Self-attention f and feed-forward g on two streams, norms and dropout included; ``norm_first`` must be True."""
+
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: KeyPaddingMask = None,
+        is_causal: bool = False,
+        shared_projection: SequenceMap | None = None,
+        need_weights: bool = False,
+        overwrite: bool = False,
+        past: Past | None = None,
+        reversal: Reversal | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean of both streams after the layer, and the streams, each ``(B, N, C)``.
+
+        Args:
+            first: a stream; so is ``second``.
+            reversal: in training: keeps nothing of this layer for the backward pass.
+
+        The others are those of :meth:`EncoderLayer.forward`.
+        """
+        padding = self.read_padding(first, src_key_padding_mask)
+        if self.can_chunk(padding, src_mask, is_causal, need_weights):
+            mean = Gathered(first.shape[self.sequence_dim(first)], 1)
+
+            def read(chunks: Chunks) -> Callable[[slice, Tensor, Tensor], Sequence[Tensor]]:
+                attend_of = self.attend_in_chunks(chunks, shared_projection, past)
+
+                def run(chunk: slice, first: Tensor, second: Tensor) -> Sequence[Tensor]:
+                    piece, *streams = self.couple(stream_of(first), stream_of(second), attend_of(chunk))
+                    mean.write(chunk, self.self_attn.to_batch_first(piece))
+                    return streams
+
+                return run
+
+            unbatched = first.dim() == 2
+            first, second = self.run_in_chunks([first, second], padding, read, overwrite)
+            return self.put_back(mean.sequence(), padding, unbatched), first, second
+        attend = self.attend_with(padding, src_mask, is_causal, shared_projection, need_weights, past)
+        return self.couple(stream_of(first), stream_of(second), attend, reversal)
+
+    def couple(
+        self, first: Tensor, second: Tensor, attend: Attend, reversal: Reversal | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Both branches, with their dropout and norms."""
+        dtype = self.norm(1).weight.dtype
+
+        def f(x: Tensor) -> Tensor:
+            added, _ = attend(self.norm(1)(x.to(dtype)))
+            return self.drop(1, added)
+
+        def g(x: Tensor) -> Tensor:
+            return self.feed_forward(x.to(dtype))
+
+        dim = self.sequence_dim(first)
+        if reversal is None:
+            first = first + f(second)
+            second = second + map_chunks(g, self, first, self.chunk_size, dim)
+        else:
+            first, second = reversal.run((first, second), f, g, self.chunk_size, dim)
+        return ((first + second) / 2).to(dtype), first, second

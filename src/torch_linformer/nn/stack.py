@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.nn.attention import Past
 from torch_linformer.nn.attention.slot_context import SlotContext
-from torch_linformer.nn.chunks import check_chunk_size, map_chunks
+from torch_linformer.nn.attention.slot_maps import SequenceMap, build_map
+from torch_linformer.nn.chunks import check_chunk_size, computed_again, map_chunks
 from torch_linformer.nn.layer import TransformerLayer
-from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
     DEFAULTS,
     ActivationMemory,
@@ -20,7 +20,6 @@ from torch_linformer.nn.options import (
     complete,
     default_k,
 )
-from torch_linformer.nn.recomputing import computed_again
 
 
 class Stack(nn.Module):

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.attention.exact_tokens import find_exact_tokens
-from torch_linformer.functional.attention.softmax_parts import repeat_heads
+from torch_linformer.functional.attention.softmax_parts import find_exact_tokens, repeat_heads
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotContext
+from torch_linformer.nn.attention.slot_maps import SequenceMap
 from torch_linformer.nn.attention.source import Pair
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.projection import SequenceProjection
 
 COLUMNS = 512  # positions projected at a time

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from torch_linformer.functional.attention.softmax_parts import Slots, Window
-from torch_linformer.functional.kernels.graph import is_compiling, is_watched, records_a_graph
-from torch_linformer.functional.masks import Mask, as_mask, derive
+from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window
+from torch_linformer.functional.kernels.graph import is_compiling, is_transformed, is_watched, records_a_graph
+from torch_linformer.functional.padding import Mask, as_mask, derive
 
 BLOCK = 128  # queries, and keys, that one program of the kernel takes: FlexAttention's own default
+
+
+FLEX_DEVICES = ("cpu", "cuda", "xpu")  # of which FlexAttention has a gradient everywhere but on a CPU
+FLEX_WIDTH = 16  # channels that a kernel of FlexAttention multiplies at the least
 
 
 def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) -> Tensor:
@@ -58,6 +62,30 @@ def attend_by_flex(query: Tensor, slots: Slots, window: Window, scale: float) ->
     shares_heads = query.shape[1] != keys.shape[1]
     output: Tensor = attend(query.to(dtype), keys, values, modify_scores, mask, scale, shares_heads)
     return output
+
+
+def why_not_flex(query: Tensor, key: Tensor, value: Tensor, *call: object) -> str | None:
+    """The reason why FlexAttention cannot compute a call, or None where it can."""
+    device, width = query.device.type, min(query.shape[-1], value.shape[-1])
+    *_, window_bias, result = call
+    assert isinstance(result, SoftmaxCall)
+    if window_bias is not None:
+        return "it adds no bias to the scores of a window"
+    if result.need_weights:
+        return "it returns no weights"
+    if result.dropout_p > 0:
+        return "it drops no weights"
+    if is_transformed():
+        return "the transforms of torch.func do not know it"
+    if records_a_graph() and not is_compiling():
+        return "torch.jit.trace cannot record it"
+    if device not in FLEX_DEVICES:
+        return f"it runs on {', '.join(FLEX_DEVICES)}, and a tensor is on {device}"
+    if 0 in query.shape[:3]:
+        return f"it needs a row and a query, got {tuple(query.shape)}"
+    if device != "cpu" and width < FLEX_WIDTH:
+        return f"its kernels need heads of {FLEX_WIDTH} channels or more, got {width}"
+    return None
 
 
 def _hidden_columns(

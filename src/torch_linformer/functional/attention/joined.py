@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.scores import bias_at
-from torch_linformer.functional.attention.softmax_parts import Slots, Window
+from torch_linformer.functional.attention.plain_softmax import bias_at
+from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window
 from torch_linformer.functional.attention.spans import SpanLayout, blocks_of, visible_positions
+from torch_linformer.functional.kernels.cpu import autocast_dtype
+from torch_linformer.functional.kernels.graph import needs_graph
 from torch_linformer.functional.kernels.torch_private import flash_attention
-from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
+from torch_linformer.functional.padding import Mask, as_mask, derive, mask_of
 
 BLOCK = 32  # queries whose windows are computed together: more see more positions that are none of theirs
 LANES = 16  # slots that the CPU's SDPA computes together; what is beyond a multiple of them it takes one by one
@@ -22,6 +24,7 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> 
     No slot is copied for each block, and no bias widens the channels: it takes half the time (docs/log.md). Only the
     operator below SDPA gives these logarithms, without a gradient.
     """
+    query, window_keys, window_values = (x.to(autocast_dtype(x)) for x in (query, window.keys, window.values))
     accurate = torch.promote_types(query.dtype, torch.float32)  # scores may be as low as anything in float16
     hidden = torch.finfo(accurate).min / 2  # a sum of nothing but −∞ would be NaN
     keys, values, bias = _in_lanes(slots, accurate, hidden)
@@ -31,11 +34,10 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> 
     query = F.pad(query, (0, 0, 0, fill)) if fill else query
     output, slot_sums = flash_attention(query, keys, values, mask=bias, scale=scale)
 
-    num_keys = window.keys.shape[2]
-    layout = SpanLayout(BLOCK, length + fill, num_keys, window.reach, window.offset, query.device)
+    layout = SpanLayout(BLOCK, length + fill, window_keys.shape[2], window.reach, window.offset, query.device)
     spans = [
         F.pad(x, (0, 0, *layout.sides)).unfold(2, layout.span, BLOCK).transpose(-2, -1)
-        for x in (window.keys, window.values)
+        for x in (window_keys, window_values)
     ]
     allowed = derive(as_mask(window.padding), _window_scores, layout, accurate, hidden)
     window_bias = None if window.bias is None else bias_at(window.bias, layout.distances).to(accurate)
@@ -52,9 +54,23 @@ def attend_joined(query: Tensor, slots: Slots, window: Window, scale: float) -> 
     return output[:, :, :length]
 
 
+def why_not_joined(query: Tensor, key: Tensor, value: Tensor, slot_keys: Tensor, *call: object) -> str | None:
+    """The reason why :func:`attend_joined` cannot compute a call, or None where it can."""
+    *tensors, result = call
+    assert isinstance(result, SoftmaxCall)
+    if result.need_weights or result.dropout_p > 0:
+        return "it returns and drops no weights"
+    if needs_graph(query, key, value, slot_keys, *(x for x in tensors if isinstance(x, Tensor))):
+        return "it has no gradient"
+    if query.shape[2] == 0 or slot_keys.shape[2] == 0 or slot_keys.shape[3] != value.shape[3]:
+        return "it needs a query and a slot, and keys and values of one width"
+    return None
+
+
 def _in_lanes(slots: Slots, dtype: torch.dtype, hidden: float) -> tuple[Tensor, Tensor, Tensor | None]:
     """Keys and values of a multiple of :data:`LANES` slots, and what is added to their scores ``(B or 1, ·, 1, K)``."""
-    keys, values, padding, bias = slots.keys, slots.values, mask_of(slots.padding), slots.bias
+    keys, values = (x.to(autocast_dtype(x)) for x in slots[:2])
+    padding, bias = mask_of(slots.padding), slots.bias
     if rest := -keys.shape[2] % LANES:
         padding = keys.new_zeros(1, keys.shape[2], dtype=torch.bool) if padding is None else padding
         padding = F.pad(padding, (0, rest), value=True)

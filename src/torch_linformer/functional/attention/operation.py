@@ -1,13 +1,22 @@
-"""The operation: one softmax over slots, exact tokens and a window."""
+"""The operations: one softmax over slots, exact tokens and a window; and Linformer's, over slots made by E and F."""
 
 import torch
 from torch import Tensor
 
 from torch_linformer.functional.attention.plain_softmax import attend_to_slots
-from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window, check_heads, join
+from torch_linformer.functional.attention.softmax_parts import (
+    CALL,
+    ExactTokens,
+    Slots,
+    SoftmaxCall,
+    Window,
+    check_heads,
+    join,
+)
 from torch_linformer.functional.attention.window import attend_with_window
 from torch_linformer.functional.kernels.implementations import Name, check_implementation
-from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.padding import justify, mask_of
+from torch_linformer.functional.slots.dense import check_dense, compress
 
 
 def slot_attention(
@@ -58,14 +67,11 @@ def slot_attention(
         >>> slot_attention(query, slots, window=Window(key, value, reach=8))[0].shape
         torch.Size([2, 4, 1000, 16])
     """
-    _check_part("slots", query, slots.keys, slots.values, mask_of(slots.padding))
-    if exact is not None:
-        _check_part("exact", query, exact.keys, exact.values, mask_of(exact.padding))
+    for name, part in (("slots", slots), ("exact", exact), ("window", window)):
+        if part is not None:
+            _check_part(name, query, part)
     if window is not None:
-        _check_part("window", query, window.keys, window.values, mask_of(window.padding))
-        if window.reach < 0:
-            raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
-        _check_window_bias(window, query.shape[1])
+        _check_window(window, query.shape[1])
     elif slots.keys.shape[2] == 0 and (exact is None or exact.keys.shape[2] == 0):
         raise ValueError("there is nothing to attend to: give a slot, an exact token or a window")
     if slots.bias is not None:
@@ -77,37 +83,23 @@ def slot_attention(
                 f"{tuple(slots.bias.shape)}"
             )
     check_implementation(impl)
-    return attend(
-        query,
-        slots,
-        exact=exact,
-        window=window,
-        dropout_p=dropout_p,
-        scale=scale,
-        need_weights=need_weights,
-        impl=impl,
-    )
+    return attend(query, slots, exact, window, SoftmaxCall(dropout_p, need_weights, scale, impl))
 
 
 def attend(
     query: Tensor,
     slots: Slots,
-    *,
     exact: ExactTokens | None = None,
     window: Window | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    need_weights: bool = False,
-    impl: Name = "auto",
+    call: SoftmaxCall = CALL,
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`slot_attention`, unchecked."""
     joint = join(slots, exact)
-    if window is None:
-        return attend_to_slots(query, joint, dropout_p, scale, need_weights, impl)
-    return attend_with_window(query, joint, window, dropout_p, scale, need_weights, impl)
+    return attend_to_slots(query, joint, call) if window is None else attend_with_window(query, joint, window, call)
 
 
-def _check_part(name: str, query: Tensor, keys: Tensor, values: Tensor, padding: Tensor | None) -> None:
+def _check_part(name: str, query: Tensor, part: Slots | ExactTokens | Window) -> None:
+    keys, values, padding = part.keys, part.values, mask_of(part.padding)
     if query.dim() != 4 or keys.dim() != 4 or values.dim() != 4:
         shapes = tuple(tuple(x.shape) for x in (query, keys, values))
         raise ValueError(f"query and {name} must be (B, H, ·, D) each, got shapes {shapes}")
@@ -117,14 +109,17 @@ def _check_part(name: str, query: Tensor, keys: Tensor, values: Tensor, padding:
             f"{tuple(keys.shape)} and {tuple(values.shape)}"
         )
     check_heads(query.shape[1], keys.shape[1])
-    if padding is not None and (padding.dtype is not torch.bool or padding.shape not in _mask_shapes(keys)):
+    shapes = (keys.shape[0], keys.shape[2]), (1, keys.shape[2])
+    if padding is not None and (padding.dtype is not torch.bool or padding.shape not in shapes):
         raise ValueError(
             f"{name}.padding must be bool (B or 1, {keys.shape[2]}), True at what is hidden, got {padding.dtype} "
             f"{tuple(padding.shape)}"
         )
 
 
-def _check_window_bias(window: Window, num_heads: int) -> None:
+def _check_window(window: Window, num_heads: int) -> None:
+    if window.reach < 0:
+        raise ValueError(f"window.reach must be at least 0 positions, got {window.reach}")
     width = 2 * window.reach + 1
     if window.bias is not None and window.bias.shape not in ((num_heads, width), (1, width)):
         raise ValueError(
@@ -132,5 +127,72 @@ def _check_window_bias(window: Window, num_heads: int) -> None:
         )
 
 
-def _mask_shapes(keys: Tensor) -> tuple[tuple[int, int], ...]:
-    return (keys.shape[0], keys.shape[2]), (1, keys.shape[2])
+def linformer_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    proj_k: Tensor,
+    proj_v: Tensor,
+    *,
+    key_padding_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    length_scaling: bool = True,
+    impl: Name = "auto",
+) -> Tensor:
+    r"""Attention of N queries over M positions compressed into K slots.
+
+    .. math::
+        \bar K = s E^\top (m \odot K), \quad \bar V = s F^\top (m \odot V), \quad
+        \mathrm{out} = \mathrm{softmax}(Q \bar K^\top / \sqrt D)\, \bar V
+
+    where m is 0 at padding and s is the length factor of :func:`project_sequence`. Time and memory are
+    O(N·K + M·K) instead of O(N·M).
+
+    Args:
+        query: ``(B, H, N, D)``.
+        key: ``(B, H, M, D)``; fewer heads than the query's (multi-query), dividing H, are allowed.
+        value: ``(B, H, M, Dv)``, with the key's number of heads.
+        proj_k: E, ``(max_len, K)`` or one matrix a key/value head, ``(H, max_len, K)``.
+        proj_v: F, likewise.
+        key_padding_mask: bool ``(B, M)``, True at padding.
+        dropout_p: probability of dropping an attention weight; as in SDPA it applies whenever it is above 0.
+        scale: factor on the scores, ``1 / sqrt(D)`` by default.
+        length_scaling: False leaves s out.
+        impl: ``"auto"``, ``"torch"`` or ``"onednn"``: see :func:`use_implementation`.
+
+    Returns:
+        ``(B, H, N, Dv)``.
+
+    Raises:
+        ValueError: if shapes do not fit, M exceeds ``max_len``, or ``impl`` cannot compute it.
+
+    Source: arXiv 2006.04768, equation 7.
+
+    Example:
+        >>> import torch
+        >>> from torch_linformer.functional import linformer_attention
+        >>> sequence = torch.randn(2, 4, 3000, 16)  # (B, H, N, D)
+        >>> proj = torch.randn(4096, 64) / 64  # E = F, for up to 4,096 positions, with variance 1 / max_len
+        >>> linformer_attention(sequence, sequence, sequence, proj, proj).shape
+        torch.Size([2, 4, 3000, 16])
+    """
+    _check_inputs(query, key, value)
+    for sequence, proj in ((key, proj_k), (value, proj_v)):
+        check_dense(sequence, proj, key_padding_mask)
+    check_implementation(impl)
+    (key, value), padding = justify(key_padding_mask, key, value)
+    slots_k = compress(key, proj_k, padding, length_scaling, impl=impl)
+    slots_v = compress(value, proj_v, padding, length_scaling, impl=impl)
+    return attend(query, Slots(slots_k, slots_v), call=SoftmaxCall(dropout_p, scale=scale, impl=impl))[0]
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    fits = query.dim() == key.dim() == value.dim() == 4 and shapes[1][:3] == shapes[2][:3]
+    if not fits or (shapes[0][0], shapes[0][3]) != (shapes[1][0], shapes[1][3]):
+        raise ValueError(
+            f"query, key and value must be (B, H, N, D), (B, H, M, D) and (B, H, M, Dv), got {shapes[0]}, {shapes[1]} "
+            f"and {shapes[2]}"
+        )
+    check_heads(query.shape[1], key.shape[1])

@@ -1,17 +1,73 @@
-"""Softmax attention to slots, or to all positions: by SDPA, by its definition, and by oneDNN."""
-
-import math
+"""One softmax over whole rows of scores: to slots, to all positions, to those before; and what is added to scores."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.scores import additive_mask, bias_as_channel
-from torch_linformer.functional.attention.softmax_parts import Slots, for_heads
-from torch_linformer.functional.kernels.graph import needs_graph
-from torch_linformer.functional.kernels.implementations import Implementation, Name, Operation, choose, register
-from torch_linformer.functional.kernels.onednn import autocast_dtype, by_onednn
-from torch_linformer.functional.masks import mask_of
+from torch_linformer.functional.attention.softmax_parts import CALL, Slots, SoftmaxCall, for_heads
+from torch_linformer.functional.kernels.cpu import autocast_dtype, by_onednn
+from torch_linformer.functional.kernels.graph import is_traced, needs_graph
+from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
+from torch_linformer.functional.padding import mask_of
+
+
+def bias_as_channel(
+    query: Tensor, key: Tensor, value: Tensor, score_bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with one more channel, whose product is ``score_bias`` ``(B or 1, H or 1, K)``.
+
+    A bias that is learned would be a mask with a gradient, for which SDPA keeps all scores.
+    """
+    channel = (score_bias / scale).to(key.dtype).expand(*key.shape[:3]).unsqueeze(-1)
+    # The kernels of SDPA take values as wide as keys.
+    return F.pad(query, (0, 1), value=1.0), torch.cat([key, channel], dim=-1), F.pad(value, (0, 1))
+
+
+def bias_at(bias: Tensor, offsets: Tensor) -> Tensor:
+    """A bias of distances ``(H, 2 R + 1)`` at ``offsets`` ``(n, m)``, as ``(H, n, m)``; beyond R that of the ends."""
+    longest = bias.shape[-1] // 2
+    places = offsets.clamp(-longest, longest) + longest
+    # A third of the time of bias[..., places], its gradient too; and no size is a product of sizes, to which a graph
+    # for all lengths would be tied.
+    rows = bias.unsqueeze(1).expand(-1, places.shape[0], -1)
+    return rows.gather(-1, places.expand(bias.shape[0], -1, -1))
+
+
+def additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a bool mask is True and -∞ elsewhere; adding it to scores of many heads is faster than filling them.
+
+    What is no bool mask is one that is added already.
+    """
+    if allowed.dtype != torch.bool:
+        return allowed.to(dtype)
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
+
+
+def rotate(x: Tensor, positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
+    r"""Rotate the first ``width`` channels of every head, so that q · k depends only on their distance.
+
+    Channels i and i + width / 2 are the coordinates of a vector rotated by :math:`p\,\theta^{-2i / width}`; the other
+    channels stay as they are. Angles are computed in no less than float32.
+
+    Args:
+        x: ``(B, H, N, D)``.
+        positions: ``(B or 1, N)``, whole numbers.
+        width: channels to rotate, even, 0 to D.
+        theta: the slowest rotation takes about :math:`2\pi\theta` positions.
+
+    Source: arXiv 2104.09864, section 3.4.
+    """
+    if width == 0:
+        return x
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    frequencies = theta ** (torch.arange(0, width, 2, device=x.device, dtype=dtype) / -width)
+    angles = positions[:, None, :, None].to(dtype) * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    # Split, not sliced: the gradient of a slice is as wide as the whole head.
+    first, second, unrotated = torch.split(x, [width // 2, width // 2, x.shape[-1] - width], dim=-1)
+    rotated = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat([*(channels.to(x.dtype) for channels in rotated), unrotated], dim=-1)
+
 
 FEWEST_ROWS = 64  # queries in a block; smaller ones are slower than SDPA
 SCORES = 2**21  # attention scores at a time, where they are computed in blocks: a few megabytes, which caches hold
@@ -28,74 +84,114 @@ def _pays(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 ATTENTION = register(Operation("attention", (by_onednn((torch.bfloat16,), _pays), Implementation("torch"))))
+ATTENTION_OF_DISTANCES = register(Operation("attention with a bias of distances", (Implementation("torch"),)))
+CAUSAL_ATTENTION = register(Operation("full causal attention", (Implementation("torch"),)))
 
 
-def attend_to_slots(
-    query: Tensor, slots: Slots, dropout_p: float, scale: float | None, need_weights: bool, impl: Name
-) -> tuple[Tensor, Tensor | None]:
+def attend_to_slots(query: Tensor, slots: Slots, call: SoftmaxCall = CALL) -> tuple[Tensor, Tensor | None]:
     """Softmax attention of ``(B, H, N, D)`` to slots, unchecked.
 
     A row in which every slot is masked attends evenly to all of them: its values are zeros, so its output is finite.
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax ``(B, H, N, K)`` before dropout.
     """
     key, value, _, bias = for_heads(slots, query.shape[1])
-    padding, width = mask_of(slots.padding), value.shape[-1]
-    allowed_B11K = None
-    if padding is not None:
-        allowed_B11K = (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
-    if bias is not None and needs_graph(bias) and not need_weights:
-        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    width, allowed = value.shape[-1], _allowed(mask_of(slots.padding))
+    if bias is not None and needs_graph(bias) and not call.need_weights:
+        scale = call.scale_for(query)
+        call = call._replace(scale=scale)
         query, key, value = bias_as_channel(query, key, value, bias, scale)
     elif bias is not None:
-        allowed_B11K = _biased(bias.unsqueeze(2), allowed_B11K, query.dtype)
-    if choose(ATTENTION, query, key, value, impl=impl) == "onednn":
-        output, weights = _attend_by_onednn(query, key, value, allowed_B11K, dropout_p, scale, need_weights)
-    elif need_weights:
-        output, weights = attend_by_definition(query, key, value, allowed_B11K, dropout_p, scale)
+        added = bias.unsqueeze(2).to(query.dtype)
+        allowed = added if allowed is None else added.masked_fill(~allowed, float("-inf"))
+    if choose(ATTENTION, query, key, value, impl=call.impl) == "onednn":
+        output, weights = _attend_by_onednn(query, key, value, allowed, call)
     else:
-        weights = None
-        output = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed_B11K, dropout_p=dropout_p, scale=scale
-        )
+        output, weights = _attend(query, key, value, allowed, call)
     return output if value.shape[-1] == width else output[..., :width], weights
 
 
-def _biased(score_bias: Tensor, allowed: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What is added to scores of a bias, and of a bool mask if there is one."""
-    bias = score_bias.to(dtype)
-    return bias if allowed is None else bias.masked_fill(~allowed, float("-inf"))
+def attend_by_distance(
+    query: Tensor, positions: Slots, distance_bias: Tensor, call: SoftmaxCall = CALL
+) -> tuple[Tensor, Tensor | None]:
+    r"""Softmax attention of ``(B, H, N, D)`` to M positions, of which query i stands at the i-th, unchecked.
+
+    .. math:: \mathrm{out}_i = \mathrm{softmax}_j(q_i \cdot k_j / \sqrt D + a_{j - i})\, v_j
+
+    ``distance_bias`` is a, ``(H or 1, 2 R + 1)``, of the distances -R … R; farther ones have that of the ends. A row of
+    padding attends evenly to all of it. Returns as :func:`attend_to_slots`; it holds N × M scores.
+    """
+    choose(ATTENTION_OF_DISTANCES, query, positions.keys, positions.values)
+    key, value, _, _ = for_heads(positions, query.shape[1])
+    columns = torch.arange(key.shape[2], device=query.device)
+    rows = torch.arange(query.shape[2], device=query.device)
+    added_BHNM = bias_at(distance_bias, columns - rows.unsqueeze(-1)).to(query.dtype).unsqueeze(0)
+    allowed_B11M = _allowed(mask_of(positions.padding))
+    if allowed_B11M is not None:
+        added_BHNM = added_BHNM + additive_mask(allowed_B11M, query.dtype)
+    return _attend(query, key, value, added_BHNM, call)
 
 
-def attend_by_definition(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, dropout_p: float, scale: float | None
+def attend_to_past(
+    query: Tensor, key: Tensor, value: Tensor, *, padding_mask: Tensor | None = None, call: SoftmaxCall = CALL
+) -> tuple[Tensor, Tensor | None]:
+    """Ordinary causal attention: the queries are the last N of the M positions and see those up to their own.
+
+    ``padding_mask`` is bool ``(B, M)``; a position of padding sees itself, so that its output is finite. Returns as
+    :func:`attend_to_slots`.
+    """
+    choose(CAUSAL_ATTENTION, query, key, value)
+    length, positions = query.shape[2], key.shape[2]
+    if padding_mask is None and not is_traced() and length in (1, positions) and not call.need_weights:
+        # One query, the last, sees every position.
+        is_causal = length > 1
+        output = F.scaled_dot_product_attention(query, key, value, dropout_p=call.dropout_p, is_causal=is_causal)
+        return output, None
+    offset = positions - length
+    allowed = torch.ones(length, positions, dtype=torch.bool, device=query.device).tril(offset)
+    if padding_mask is not None:
+        itself = allowed & ~allowed.tril(offset - 1)
+        allowed = (allowed & ~padding_mask[:, None, None, :]) | itself
+    return _attend(query, key, value, allowed, call)
+
+
+def _allowed(padding: Tensor | None) -> Tensor | None:
+    """Bool ``(B or 1, 1, 1, M)``, True at what is seen: in a row of nothing but padding all of it."""
+    return None if padding is None else (~padding | padding.all(dim=-1, keepdim=True))[:, None, None, :]
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
+) -> tuple[Tensor, Tensor | None]:
+    """By SDPA, or where the softmax is asked for, which SDPA does not return, by the definition."""
+    if call.need_weights:
+        return _attend_by_definition(query, key, value, allowed, call)
+    dropout_p, scale = call.dropout_p, call.scale
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout_p, scale=scale), None
+
+
+def _attend_by_definition(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
 ) -> tuple[Tensor, Tensor]:
-    """Output and softmax, which SDPA does not return."""
-    scores_BHNK = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores_BHNK = (query @ key.transpose(-2, -1)) * call.scale_for(query)
     if allowed is not None:
         scores_BHNK = scores_BHNK + additive_mask(allowed, scores_BHNK.dtype)
     weights_BHNK = torch.softmax(scores_BHNK, dim=-1)
-    return F.dropout(weights_BHNK, dropout_p) @ value, weights_BHNK
+    return F.dropout(weights_BHNK, call.dropout_p) @ value, weights_BHNK
 
 
 def _attend_by_onednn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    allowed: Tensor | None,
-    dropout_p: float,
-    scale: float | None,
-    need_weights: bool,
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, call: SoftmaxCall
 ) -> tuple[Tensor, Tensor | None]:
     """By batched products, which PyTorch computes by oneDNN in bfloat16, but not inside SDPA.
 
     In inference a block of queries at a time, so small that its scores stay in the caches.
     """
-    if need_weights or dropout_p > 0 or needs_graph(query, key, value):
-        output, weights = attend_by_definition(query, key, value, allowed, dropout_p, scale)
-        return output, weights if need_weights else None
+    if call.need_weights or call.dropout_p > 0 or needs_graph(query, key, value):
+        output, weights = _attend_by_definition(query, key, value, allowed, call)
+        return output, weights if call.need_weights else None
+    scale = call.scale_for(query)
     query, key, value = (x.to(autocast_dtype(x)) for x in (query, key, value))
-    batch, heads, length, width = query.shape
-    scale = 1 / math.sqrt(width) if scale is None else scale
+    batch, heads, length, _ = query.shape
     keys, values = key.flatten(0, 1).transpose(-2, -1), value.flatten(0, 1)  # of all heads of the batch
     output_BHNX = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
     blocks = max(1, -(-length // max(1, _rows_at_once(query, key))))

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.kernels.graph import is_traced, records_a_graph
-from torch_linformer.functional.masks import Mask
+from torch_linformer.functional.padding import Mask
 
 
 def blocks_of(length: int, block: int) -> int:

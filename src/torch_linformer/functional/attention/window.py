@@ -1,16 +1,15 @@
 """The local window: each query and the positions near it, in blocks of queries, so that the cost is O(N·w)."""
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_linformer.functional.attention.flex import attend_by_flex
-from torch_linformer.functional.attention.joined import attend_joined
-from torch_linformer.functional.attention.scores import additive_mask, bias_as_channel, bias_at
-from torch_linformer.functional.attention.softmax_parts import Slots, Window, for_heads, repeat_heads
+from torch_linformer.functional.attention.flex import attend_by_flex, why_not_flex
+from torch_linformer.functional.attention.joined import attend_joined, why_not_joined
+from torch_linformer.functional.attention.plain_softmax import additive_mask, bias_as_channel, bias_at
+from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall, Window, for_heads, repeat_heads
 from torch_linformer.functional.attention.spans import (
     SpanLayout,
     blocks_of,
@@ -20,50 +19,50 @@ from torch_linformer.functional.attention.spans import (
     put_around,
     visible_positions,
 )
-from torch_linformer.functional.attention.window_implementations import WINDOWED_ATTENTION, Result
+from torch_linformer.functional.kernels.cpu import by_flash, by_onednn
 from torch_linformer.functional.kernels.device_sizes import sizes_for
 from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph, serves_any_length
-from torch_linformer.functional.kernels.implementations import Name, choose
-from torch_linformer.functional.kernels.onednn import autocast_dtype
-from torch_linformer.functional.masks import Mask, as_mask, derive, mask_of
+from torch_linformer.functional.kernels.implementations import UNMEASURED, Implementation, Operation, choose, register
+from torch_linformer.functional.padding import Mask, as_mask, derive, mask_of
+
+_FLEX = Implementation(
+    "flex",
+    "cpu, cuda or xpu; no bias of a window, no dropout, no weights, no trace, no torch.func; on a CPU no gradient",
+    why_not_flex,
+    lambda *call: False,  # nobody has measured it
+    measured=UNMEASURED,
+)
+_ONEDNN = by_onednn((torch.bfloat16,), lambda *call: True)
+WINDOWED_ATTENTION = register(
+    Operation("windowed attention", (_FLEX, _ONEDNN, by_flash(why_not_joined), Implementation("torch")))
+)
 
 
-def attend_with_window(
-    query: Tensor,
-    slots: Slots,
-    window: Window,
-    dropout_p: float,
-    scale: float | None,
-    need_weights: bool,
-    impl: Name,
-) -> tuple[Tensor, Tensor | None]:
+def attend_with_window(query: Tensor, slots: Slots, window: Window, call: SoftmaxCall) -> tuple[Tensor, Tensor | None]:
     """One softmax over slots and over the positions near each query, unchecked.
 
     Returns the output ``(B, H, N, Dv)`` and, with ``need_weights``, the softmax before dropout
     ``(B, H, N, K + 2 reach + 1)``, slots first; zeros where K is 0 and a query reaches no position but padding.
     """
     num_heads, length, width = query.shape[1], query.shape[2], window.values.shape[-1]
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scale = call.scale_for(query)
     tensors = window.keys, window.values, slots.keys, slots.values, slots.bias, window.bias
-    chosen = choose(WINDOWED_ATTENTION, query, *tensors, Result(dropout_p, need_weights), impl=impl)
+    chosen = choose(WINDOWED_ATTENTION, query, *tensors, call, impl=call.impl)
     if chosen == "flex":
         bias = None if slots.bias is None else repeat_heads(slots.bias, num_heads)
         return attend_by_flex(query, slots._replace(bias=bias), window, scale), None
     slots = for_heads(slots, num_heads)
     window = window._replace(keys=repeat_heads(window.keys, num_heads), values=repeat_heads(window.values, num_heads))
     if chosen == "flash":
-        slots = slots._replace(keys=_cast(slots.keys), values=_cast(slots.values))
-        window = window._replace(keys=_cast(window.keys), values=_cast(window.values))
-        return attend_joined(_cast(query), slots, window, scale), None
+        return attend_joined(query, slots, window, scale), None
     if slots.bias is not None:
         query, keys, values = bias_as_channel(query, slots.keys, slots.values, slots.bias, scale)
         slots = slots._replace(keys=keys, values=values)
         window = window._replace(keys=F.pad(window.keys, (0, 1)), values=F.pad(window.values, (0, 1)))
-    blocks = _cut_into_blocks(query, window, slots)
-    by_sdpa = chosen == "torch" and not need_weights and dropout_p == 0
+    by_sdpa = chosen == "torch" and not call.need_weights and call.dropout_p == 0
     if window.bias is not None and needs_graph(window.bias):
         by_sdpa = False  # its mask would have a gradient, for which it keeps all scores beside copies of the slots
-    outputs, weights = _attend_in_parts(blocks, slots, scale, dropout_p, by_sdpa, need_weights)
+    outputs, weights = _attend_in_parts(_cut_into_blocks(query, window, slots), slots, scale, call, by_sdpa)
     output = first_positions(outputs.flatten(2, 3), length)[..., :width]
     weights = None if weights is None else first_positions(weights, length)
     if slots.keys.shape[2] == 0:
@@ -71,10 +70,6 @@ def attend_with_window(
         blind = derive(as_mask(window.padding), _blind_queries, layout)
         output, weights = output.masked_fill(blind, 0.0), None if weights is None else weights.masked_fill(blind, 0.0)
     return output, weights
-
-
-def _cast(x: Tensor) -> Tensor:
-    return x.to(autocast_dtype(x))
 
 
 class _Blocks(NamedTuple):
@@ -134,7 +129,7 @@ def _blind_queries(mask: Mask | None, layout: SpanLayout) -> Tensor:
 
 
 def _attend_in_parts(
-    blocks: _Blocks, slots: Slots, scale: float, dropout_p: float, by_sdpa: bool, need_weights: bool
+    blocks: _Blocks, slots: Slots, scale: float, call: SoftmaxCall, by_sdpa: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Outputs ``(B, H, n, c, ·)`` and weights ``(B, H, n · c, ·)`` of all blocks, as many at a time as is fast."""
     parts = _split(blocks, slots)
@@ -142,18 +137,14 @@ def _attend_in_parts(
     weights: list[Tensor] = []
     for part in parts:
         if by_sdpa:
-            mask = _added_to_scores(part, slots, is_whole=len(parts) == 1)
-            output = F.scaled_dot_product_attention(*_sdpa_arguments(part, slots), attn_mask=mask, scale=scale)
-            output = output.view(part.queries.shape[0], part.queries.shape[2], *output.shape[1:]).transpose(1, 2)
-            # Where another program computes a graph's SDPA, its strides are other ones.
-            outputs.append(output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output)
+            outputs.append(_attend_by_sdpa(part, slots, scale, is_whole=len(parts) == 1))
             continue
-        output, softmax = _by_definition(part, slots, dropout_p, scale)
+        output, softmax = _attend_by_definition(part, slots, scale, call.dropout_p)
         outputs.append(output)
-        if need_weights:
+        if call.need_weights:
             weights.append(join_weights(softmax, slots.keys.shape[2], blocks.layout.reach, blocks.layout.reach))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return output, torch.cat(weights, dim=2) if need_weights else None
+    return output, torch.cat(weights, dim=2) if call.need_weights else None
 
 
 def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
@@ -166,22 +157,19 @@ def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
     at_once = max(1, largest // max(1, scores))
     if at_once >= number:
         return [blocks]
-
     # Split, not sliced: the gradient of a slice is as long as the whole.
     queries, visible = torch.split(blocks.queries, at_once, dim=2), torch.split(blocks.visible, at_once, dim=1)
-    keys, values = ([torch.split(x, at_once, dim=2) for x in pieces] for pieces in (blocks.keys, blocks.values))
+    keys, values = (
+        [list(part) for part in zip(*(torch.split(x, at_once, dim=2) for x in pieces), strict=True)]
+        for pieces in (blocks.keys, blocks.values)
+    )
     return [
-        blocks._replace(
-            queries=queries[part],
-            keys=[x[part] for x in keys],
-            values=[x[part] for x in values],
-            visible=visible[part],
-        )
-        for part in range(len(queries))
+        blocks._replace(queries=part[0], keys=part[1], values=part[2], visible=part[3])
+        for part in zip(queries, keys, values, visible, strict=True)
     ]
 
 
-def _by_definition(blocks: _Blocks, slots: Slots, dropout_p: float, scale: float) -> tuple[Tensor, Tensor]:
+def _attend_by_definition(blocks: _Blocks, slots: Slots, scale: float, dropout_p: float) -> tuple[Tensor, Tensor]:
     """Output and softmax of the blocks."""
     queries_BHncD = blocks.queries * scale
     shape, num_slots = queries_BHncD.shape[:-1], slots.keys.shape[2]
@@ -198,26 +186,30 @@ def _by_definition(blocks: _Blocks, slots: Slots, dropout_p: float, scale: float
         scores_BHncs = scores_BHncs + blocks.bias.unsqueeze(1).to(scores_BHncs.dtype)
     softmax = torch.softmax(torch.cat([slot_scores_BHncK, scores_BHncs], dim=-1), dim=-1)
     kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
-    # Split, not sliced: the gradient of a slice is as long as the whole.
     to_slots, to_window = torch.split(kept, [num_slots, keys_BHnsD.shape[3]], dim=-1)
     slot_output = (to_slots.flatten(2, 3) @ slots.values).view(*shape, slots.values.shape[3])
     return slot_output + to_window @ values_BHnsX, softmax
 
 
-def _sdpa_arguments(blocks: _Blocks, slots: Slots) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value: each block is a row of a batch, with a copy of the slots before its span."""
-    number = blocks.queries.shape[2]
+def _attend_by_sdpa(blocks: _Blocks, slots: Slots, scale: float, is_whole: bool) -> Tensor:
+    """Output of the blocks: each is a row of a batch, with a copy of the slots before its span."""
+    batch, _, number, _, _ = blocks.queries.shape
 
     def with_slots(slots_BHKX: Tensor, pieces: list[Tensor]) -> Tensor:
         slots_BHnKX = slots_BHKX.unsqueeze(2).expand(-1, -1, number, -1, -1)
         return torch.cat([x.transpose(1, 2) for x in (slots_BHnKX, *pieces)], dim=-2).flatten(0, 1)
 
     queries = blocks.queries.transpose(1, 2).flatten(0, 1)
-    return queries, with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
+    keys, values = with_slots(slots.keys, blocks.keys), with_slots(slots.values, blocks.values)
+    mask = _added_to_scores(blocks, slots, is_whole)
+    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+    output = output.view(batch, number, *output.shape[1:]).transpose(1, 2)
+    # Where another program computes a graph's SDPA, its strides are other ones.
+    return output.clone(memory_format=torch.contiguous_format) if records_a_graph() else output
 
 
 def _added_to_scores(blocks: _Blocks, slots: Slots, is_whole: bool) -> Tensor:
-    """What is added to the scores of :func:`_sdpa_arguments`, ``(B · n, H or 1, c, K + s)``."""
+    """What SDPA adds to the scores, ``(B · n, H or 1, c, K + s)``."""
     sizes = as_mask(slots.padding), slots.keys.shape[2], blocks.queries.shape[0], blocks.queries.dtype
     # Parts of it are made where they are needed: all at once they are larger than the caches.
     if is_whole and blocks.window_mask is not None:

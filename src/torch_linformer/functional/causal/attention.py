@@ -2,19 +2,15 @@
 
 import math
 from contextlib import nullcontext
-from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_linformer.functional.causal.chunks import attend_segment
-from torch_linformer.functional.causal.decoding import attend_next
+from torch_linformer.functional.attention.softmax_parts import CALL, SoftmaxCall
+from torch_linformer.functional.causal.chunks import CausalRun, attend_in_segments
 from torch_linformer.functional.causal.running_means import CHUNK, CausalSlots, SlotWeights
-from torch_linformer.functional.causal.segments import attend_as_one_segment, attend_by_scan, attend_in_segments
-from torch_linformer.functional.causal.state import CausalInput, CausalState
-from torch_linformer.functional.kernels.device_sizes import sizes_for
-from torch_linformer.functional.kernels.graph import is_compiling, is_traced, records_a_graph
+from torch_linformer.functional.causal.state import CausalInput, CausalState, attend_next
+from torch_linformer.functional.kernels.graph import is_compiling, is_traced
 from torch_linformer.functional.kernels.implementations import (
     UNMEASURED,
     Implementation,
@@ -121,30 +117,9 @@ def causal_linformer_attention(
         window=window,
         exact_first=exact_first,
         padding_mask=None if padding is None else padding.trailing,
-        call=CausalCall(None, dropout_p, False, scale, impl),
+        call=SoftmaxCall(dropout_p, scale=scale, impl=impl),
     )
     return output if padding is None else padding.restore(output)
-
-
-class CausalCall(NamedTuple):
-    """How positions attend in one call.
-
-    Attributes:
-        state: what came before; None for nothing.
-        dropout_p: probability of dropping an attention weight.
-        need_weights: also return the softmax before dropout.
-        scale: factor on the scores, ``1 / sqrt(D)`` by default.
-        impl: see :func:`use_implementation`.
-    """
-
-    state: CausalState | None = None
-    dropout_p: float = 0.0
-    need_weights: bool = False
-    scale: float | None = None
-    impl: Name = "auto"
-
-
-CALL = CausalCall()
 
 
 def attend_causally(
@@ -156,9 +131,10 @@ def attend_causally(
     window: int | None = None,
     exact_first: int = 0,
     padding_mask: Tensor | None = None,
-    call: CausalCall = CALL,
+    state: CausalState | None = None,
+    call: SoftmaxCall = CALL,
 ) -> tuple[Tensor, Tensor | None, CausalState]:
-    """:func:`causal_linformer_attention`, unchecked, of positions that follow those in the state of ``call``.
+    """:func:`causal_linformer_attention`, unchecked, of positions that follow those in ``state``, if it is given.
 
     With a window or exact tokens, padding follows the real tokens
     (:class:`torch_linformer.functional.padding.Padding`). ``slots`` may be None where there is a window: no slots then.
@@ -167,11 +143,11 @@ def attend_causally(
     own position last; and the state after the last position.
     """
     by_scan = choose(RUNNING_MEANS, query, impl=call.impl) == "scan"
-    state, device = call.state, query.device.type
+    device = query.device.type
     if state is None:
         num_slots = 0 if slots is None else slots.weights_k.decay.shape[-1]
         state = CausalState.empty(key, value, num_slots, window, exact_first)
-    query = query * (1 / math.sqrt(query.shape[-1]) if call.scale is None else call.scale)
+    query = query * call.scale_for(query)
     query, key, value = (zero_padding(x, padding_mask) for x in (query, key, value))
     # Sums exceed the range of float16. Scores in bfloat16 err three times as much as SDPA's; the cost of float32 was
     # measured only on a CPU, where it is small (docs/log.md).
@@ -181,29 +157,16 @@ def attend_causally(
         return value, query.new_zeros(*query.shape[:3], num_weights) if call.need_weights else None, state
     if exact_first > 0:
         state = state.with_first(key, value, padding_mask)
-    weights_k, weights_v, score_bias = (None, None, None) if slots is None else slots[:3]
-    inputs = CausalInput(query, key, value, padding_mask, weights_k, weights_v)
+    inputs = CausalInput(query, key, value, padding_mask, slots, window)
     has_autocast = torch.amp.is_autocast_available(device)  # "meta" has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
         if not is_traced() and query.shape[2] == 1:
-            output, softmax, state = attend_next(inputs.to(dtype), score_bias, state, window, call.dropout_p)
+            output, softmax, state = attend_next(inputs.to(dtype), state, call.dropout_p)
             output = zero_padding(output.to(value.dtype), padding_mask)
             return output, softmax if call.need_weights else None, state
-        attend = partial(
-            attend_segment,
-            score_bias=score_bias,
-            window=window,
-            dtype=dtype,
-            dropout_p=call.dropout_p,
-            need_weights=call.need_weights,
-            by_scan=by_scan,
-        )
-        chunk = CHUNK if slots is None else slots.chunk_size
-        if records_a_graph():
-            return attend_as_one_segment(attend, inputs, state, chunk)
-        if by_scan:
-            return attend_by_scan(attend, inputs, state, chunk, call.dropout_p)
-        return attend_in_segments(attend, inputs, state, chunk, call.dropout_p, sizes_for(query.device).segment)
+        chunk_size = CHUNK if slots is None else slots.chunk_size
+        run = CausalRun(chunk_size, dtype, by_scan, call.dropout_p, call.need_weights)
+        return attend_in_segments(inputs, state, run)
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor, window: int | None, exact_first: int) -> None:

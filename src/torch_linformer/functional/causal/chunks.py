@@ -1,62 +1,127 @@
-"""Causal attention of many positions, in chunks that are computed side by side."""
+"""Causal attention of many positions: segments, one after the other, of chunks that are computed side by side."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from torch_linformer.functional.attention.scores import additive_mask
-from torch_linformer.functional.attention.spans import join_weights, local_blocks, local_mask
-from torch_linformer.functional.causal.running_means import Clock, RunningMeans, SlotWeights, WeightsOfChunks
+from torch_linformer.functional.attention.plain_softmax import additive_mask
+from torch_linformer.functional.attention.spans import (
+    blocks_of,
+    first_positions,
+    join_weights,
+    local_blocks,
+    local_mask,
+)
+from torch_linformer.functional.causal.running_means import CausalSlots, Clock, RunningMeans, WeightsOfChunks
 from torch_linformer.functional.causal.state import CausalInput, CausalState
+from torch_linformer.functional.kernels.device_sizes import sizes_for
+from torch_linformer.functional.kernels.graph import is_transformed, records_a_graph
 from torch_linformer.functional.padding import zero_padding
 
 
-def attend_segment(
-    inputs: CausalInput,
-    state: CausalState,
-    *,
-    score_bias: Tensor | None,
-    window: int | None,
-    chunk: int,
-    dtype: torch.dtype,
-    dropout_p: float,
-    need_weights: bool,
-    by_scan: bool,
+class CausalRun(NamedTuple):
+    """How all segments of a sequence are computed.
+
+    Attributes:
+        chunk_size: positions in a chunk.
+        dtype: of scores and sums.
+        by_scan: many chunks side by side: see :class:`Clock`.
+        dropout_p: probability of dropping an attention weight.
+        need_weights: also return the softmax.
+    """
+
+    chunk_size: int
+    dtype: torch.dtype
+    by_scan: bool
+    dropout_p: float
+    need_weights: bool
+
+
+def attend_in_segments(
+    inputs: CausalInput, state: CausalState, run: CausalRun
 ) -> tuple[Tensor, Tensor | None, CausalState]:
-    """Attention of positions that follow those of ``state``, computed in ``dtype``: see :class:`Segment`."""
-    segment = Segment(inputs.to(dtype), state, window, chunk, by_scan)
-    output, weights, state = segment.attend(score_bias, dropout_p, need_weights)
+    """Attention of positions that follow those of ``state``, a segment of whole chunks at a time.
+
+    A rest of a chunk is a segment of its own; by a scan, for which that would double the kernels that are launched, it
+    is filled up with padding. While compiling, sizes are symbolic: one segment, filled up, serves every length.
+    """
+    length = inputs.query.shape[2]
+    if records_a_graph():
+        filled = inputs.pad(blocks_of(length, run.chunk_size) * run.chunk_size - length)
+        output, weights, state = attend_segment(filled, state, run.chunk_size, run)
+        return first_positions(output, length), None if weights is None else first_positions(weights, length), state
+    chunk_size, longest, fill = run.chunk_size, sizes_for(inputs.query.device).segment, 0
+    if run.by_scan:
+        chunk_size = min(chunk_size, length)
+        longest, fill = _longest_scan(inputs, state, chunk_size), -length % chunk_size
+        inputs = inputs.pad(fill) if fill else inputs
+    attend: Callable[..., Any] = attend_segment
+    # A segment keeps only its inputs for the backward pass; the transforms of torch.func allow no hooks for that.
+    if torch.is_grad_enabled() and not is_transformed():
+        attend = partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=run.dropout_p > 0)
+    outputs, all_weights = [], []
+    for segment in inputs.split(_segment_sizes(length + fill, chunk_size, longest)):
+        output, weights, state = attend(segment, state, min(chunk_size, segment.query.shape[2]), run)
+        outputs.append(output)
+        all_weights.append(weights)
+    output = torch.cat(outputs, dim=2)
+    softmax = torch.cat(all_weights, dim=2) if run.need_weights else None
+    if fill:
+        output, softmax = output[:, :, :length], None if softmax is None else softmax[:, :, :length]
+    return output, softmax, state
+
+
+def _longest_scan(inputs: CausalInput, state: CausalState, chunk: int) -> int:
+    """Positions that make ``scan_numbers``: (K + T + c + w + 2 K (D + Dv) / c) numbers a position and head."""
+    batch, heads, _, width = inputs.query.shape
+    num_slots = state.mass_k.shape[-1]
+    score_numbers = num_slots + state.first_keys.shape[2] + chunk + state.recent_keys.shape[2]
+    state_numbers = 2 * num_slots * (width + inputs.value.shape[-1]) // chunk
+    return sizes_for(inputs.query.device).scan_numbers // max(1, batch * heads * (score_numbers + state_numbers))
+
+
+def _segment_sizes(length: int, chunk: int, longest: int) -> list[int]:
+    """Positions of segments of whole chunks, at most ``longest`` or one chunk, and of the rest."""
+    whole = length - length % chunk
+    size = max(chunk, longest - longest % chunk)
+    sizes = [size] * (whole // size) + [whole % size, length - whole]
+    return [size for size in sizes if size > 0]
+
+
+def attend_segment(
+    inputs: CausalInput, state: CausalState, chunk: int, run: CausalRun
+) -> tuple[Tensor, Tensor | None, CausalState]:
+    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``."""
+    segment = Segment(inputs.to(run.dtype), state, chunk, run.by_scan)
+    output, weights, state = segment.attend(run.dropout_p, run.need_weights)
     return zero_padding(output.to(inputs.value.dtype), inputs.padding), weights, state
 
 
 class Segment:
-    """A whole number of chunks, of ``chunk`` positions each, that follow those of ``state``.
+    """The chunks of :func:`attend_segment`, computed side by side."""
 
-    With ``by_scan`` there may be many: see :class:`Clock`.
-    """
-
-    def __init__(
-        self, inputs: CausalInput, state: CausalState, window: int | None, chunk: int, by_scan: bool = False
-    ) -> None:
-        self.inputs, self.state, self.window, self.chunk, self.by_scan = inputs, state, window, chunk, by_scan
-        self.length, self.before = inputs.query.shape[2], (window or 1) - 1
+    def __init__(self, inputs: CausalInput, state: CausalState, chunk: int, by_scan: bool) -> None:
+        self.inputs, self.state, self.window, self.chunk = inputs, state, inputs.window, chunk
+        self.by_scan, self.slots = by_scan, inputs.slots
+        self.length, self.before = inputs.query.shape[2], (inputs.window or 1) - 1
         self.real = None if inputs.padding is None else ~inputs.padding
         # Together with the tokens that the first windows reach back to.
         self.keys = torch.cat([state.recent_keys.to(inputs.key.dtype), inputs.key], dim=2)
         self.values = torch.cat([state.recent_values.to(inputs.value.dtype), inputs.value], dim=2)
         self.queries = self._chunks(inputs.query, 2).contiguous()
 
-    def attend(
-        self, score_bias: Tensor | None, dropout_p: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None, CausalState]:
+    def attend(self, dropout_p: float, need_weights: bool) -> tuple[Tensor, Tensor | None, CausalState]:
         """Output, with ``need_weights`` the softmax (slots, exact tokens, window), and the state after the segment."""
         keys_BHnsD, values_BHnsX = (local_blocks(x, self.chunk, self.before) for x in (self.keys, self.values))
         products_BHncs = self.queries @ keys_BHnsD.transpose(-2, -1)
-        means = None if self.inputs.weights_k is None else self._means(self.inputs.weights_k, keys_BHnsD, values_BHnsX)
-        softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs, score_bias), dim=-1), dim=-1)
+        means = None if self.slots is None else self._means(self.slots, keys_BHnsD, values_BHnsX)
+        softmax = torch.softmax(torch.cat(self._scores(means, products_BHncs), dim=-1), dim=-1)
         kept = F.dropout(softmax, dropout_p) if dropout_p > 0 else softmax
         num_slots, num_first = self.state.mass_k.shape[-1], self.state.first_keys.shape[2]
         sizes = [num_slots, num_first, kept.shape[-1] - num_slots - num_first]
@@ -76,13 +141,14 @@ class Segment:
                 weights = join_weights(softmax, num_slots + num_first, self.before, 0)
         return output.flatten(2, 3), weights, self._state_after(means)
 
-    def _scores(self, means: "_Means | None", products_BHncs: Tensor, score_bias: Tensor | None) -> list[Tensor]:
+    def _scores(self, means: "_Means | None", products_BHncs: Tensor) -> list[Tensor]:
         """Scores ``(B, H, n, c, ·)`` of slots, exact tokens and window, those of them that there are."""
         scores = []
         if means is not None:
             scores_BHncK = means.keys.products(self.queries, products_BHncs[..., self.before :])
-            if score_bias is not None:
-                bias = score_bias if score_bias.dim() == 1 else score_bias[:, None, None]
+            bias = None if self.slots is None else self.slots.bias
+            if bias is not None:
+                bias = bias if bias.dim() == 1 else bias[:, None, None]
                 scores_BHncK = scores_BHncK + bias.to(scores_BHncK.dtype)
             scores.append(scores_BHncK)
         if self.state.first_keys.shape[2] > 0:
@@ -94,13 +160,14 @@ class Segment:
             scores.append(products_BHncs + additive_mask(self._visible(), products_BHncs.dtype))
         return scores
 
-    def _means(self, weights_k: SlotWeights, keys: Tensor, values: Tensor) -> "_Means":
+    def _means(self, slots: CausalSlots, keys: Tensor, values: Tensor) -> "_Means":
         real = None if self.real is None else self._chunks(self.real, 1)
         clock = Clock(real, (keys.shape[2], self.chunk), keys.device, self.state.keys.dtype, self.by_scan)
-        key_weights = WeightsOfChunks(clock, self._chunks_of_weights(weights_k), self.state.mass_k)
+        slots = slots.map_weights(lambda weights: self._chunks(weights, weights.dim() - 2))
+        key_weights = WeightsOfChunks(clock, slots.weights_k, self.state.mass_k)
         value_weights = key_weights
-        if self.inputs.weights_v is not None:
-            value_weights = WeightsOfChunks(clock, self._chunks_of_weights(self.inputs.weights_v), self.state.mass_v)
+        if slots.weights_v is not None:
+            value_weights = WeightsOfChunks(clock, slots.weights_v, self.state.mass_v)
         return _Means(
             RunningMeans(key_weights, keys[..., self.before :, :], self.state.keys),
             RunningMeans(value_weights, values[..., self.before :, :], self.state.values),
@@ -150,11 +217,6 @@ class Segment:
 
     def _chunks(self, x: Tensor, dim: int) -> Tensor:
         return x.reshape(*x.shape[:dim], x.shape[dim] // self.chunk, self.chunk, *x.shape[dim + 1 :])
-
-    def _chunks_of_weights(self, proj: SlotWeights) -> SlotWeights:
-        if proj.weights is None:
-            return proj
-        return SlotWeights(proj.decay, self._chunks(proj.weights, proj.weights.dim() - 2))
 
 
 class _Means(NamedTuple):

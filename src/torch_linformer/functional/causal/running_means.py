@@ -6,6 +6,7 @@ tokens. In a chunk that begins after :math:`p_0` tokens the mean is the same wit
 its numerator and its denominator; what came before the chunk enters as two sums. Derivation: docs/causal.md.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,23 +32,15 @@ class SlotWeights(NamedTuple):
     decay: Tensor
     weights: Tensor | None = None
 
-    def reorder(self, order: Tensor | None) -> "SlotWeights":
-        """The weights of positions in the ``order`` of a :class:`Padding`."""
-        if self.weights is None or order is None:
-            return self
-        weights = self.weights[(None,) * (4 - self.weights.dim())]
-        return SlotWeights(self.decay, reorder(weights, order, dim=2))
+    def map(self, function: Callable[[Tensor], Tensor]) -> "SlotWeights":
+        """The same decay, and ``function`` of the weights if there are any."""
+        return self if self.weights is None else self._replace(weights=function(self.weights))
 
     def split(self, sizes: list[int]) -> "list[SlotWeights]":
         """The weights of consecutive pieces of these sizes."""
         if self.weights is None:
             return [self] * len(sizes)
-        return [SlotWeights(self.decay, weights) for weights in torch.split(self.weights, sizes, dim=-2)]
-
-    def pad(self, number: int) -> "SlotWeights":
-        """The weights with ``number`` positions of padding after them."""
-        weights = None if self.weights is None else F.pad(self.weights, (0, 0, 0, number))
-        return SlotWeights(self.decay, weights)
+        return [self._replace(weights=weights) for weights in torch.split(self.weights, sizes, dim=-2)]
 
 
 class CausalSlots(NamedTuple):
@@ -65,10 +58,21 @@ class CausalSlots(NamedTuple):
     bias: Tensor | None = None
     chunk_size: int = CHUNK
 
+    def map_weights(self, function: Callable[[Tensor], Tensor]) -> "CausalSlots":
+        """The slots with ``function`` of the weights of positions, where there are any."""
+        weights_v = None if self.weights_v is None else self.weights_v.map(function)
+        return self._replace(weights_k=self.weights_k.map(function), weights_v=weights_v)
+
     def reorder(self, order: Tensor | None) -> "CausalSlots":
         """The weights of positions in the ``order`` of a :class:`Padding`."""
-        weights_v = None if self.weights_v is None else self.weights_v.reorder(order)
-        return self._replace(weights_k=self.weights_k.reorder(order), weights_v=weights_v)
+        if order is None:
+            return self
+        return self.map_weights(lambda weights: reorder(weights[(None,) * (4 - weights.dim())], order, dim=2))
+
+    def split(self, sizes: list[int]) -> "list[CausalSlots]":
+        """The slots of consecutive pieces of these sizes."""
+        pieces = [[None] * len(sizes) if proj is None else proj.split(sizes) for proj in self[:2]]
+        return [self._replace(weights_k=proj_k, weights_v=proj_v) for proj_k, proj_v in zip(*pieces, strict=True)]
 
 
 class Clock:
@@ -78,7 +82,7 @@ class Clock:
 
     Attributes:
         ticks: tokens of the chunk up to each position, ``(B, n, c)``, or ``(1, 1, c)`` where all are real.
-        elapsed: tokens before each chunk and, last, in all, ``(B or 1, n + 1)``.
+        tokens: of each chunk, ``(B or 1, n)``.
     """
 
     def __init__(
@@ -93,10 +97,10 @@ class Clock:
         number, size = chunks
         if real is None:
             self.ticks = torch.arange(1, size + 1, device=device, dtype=dtype)[None, None]
-            self.elapsed = torch.arange(number + 1, device=device, dtype=dtype)[None] * size
+            self.tokens = torch.full((1, number), size, device=device, dtype=dtype)
         else:
             self.ticks = real.to(dtype).cumsum(dim=-1)
-            self.elapsed = F.pad(self.ticks[..., -1].cumsum(dim=-1), (1, 0))
+            self.tokens = self.ticks[..., -1]
 
     def carry(self, decay_HK: Tensor, added_BHnKX: Tensor, start_BHKX: Tensor) -> tuple[Tensor, Tensor]:
         """Sums ``(B, H, n, K, X)`` before each chunk, and those after the last one, ``(B, H, K, X)``.
@@ -104,14 +108,12 @@ class Clock:
         They decay by ``decay_HK`` nats a token (H may be 1) from ``start_BHKX``, to which each chunk adds, relative to
         its beginning, ``added_BHnKX``.
         """
+        levels = 0
         if records_a_graph():
-            # Any number of chunks in one graph: the number of levels is fixed.
-            return _carry(decay_HK, self.ticks[..., -1], added_BHnKX, start_BHKX, levels=1)
-        if self.by_scan:
-            return _carry(decay_HK, self.elapsed.diff(dim=-1), added_BHnKX, start_BHKX, _levels(added_BHnKX.shape[2]))
-        elapsed_B1n = self.elapsed.unsqueeze(1)
-        sums_BHnKX = _faded_sums(decay_HK, elapsed_B1n, elapsed_B1n[..., :-1], added_BHnKX, start_BHKX)
-        return sums_BHnKX[:, :, :-1], sums_BHnKX[:, :, -1]
+            levels = 1  # any number of chunks in one graph: the number of levels is fixed
+        elif self.by_scan:
+            levels = _levels(added_BHnKX.shape[2])
+        return _carry(decay_HK, self.tokens, added_BHnKX, start_BHKX, levels)
 
 
 def _carry(
@@ -191,7 +193,7 @@ class WeightsOfChunks:
         decay = proj.decay.to(mass.dtype)
         self.decay = decay if decay.dim() == 2 else decay.unsqueeze(0)
         grown = torch.exp(self.decay[:, None, None] * clock.ticks[:, None, :, :, None])
-        grown = grown.expand(-1, -1, clock.elapsed.shape[1] - 1, -1, -1)
+        grown = grown.expand(-1, -1, clock.tokens.shape[1], -1, -1)
         absent = None if clock.real is None else ~clock.real[:, None, :, :, None]
         if proj.weights is not None:
             weights = proj.weights.to(grown.dtype)

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.kernels import flash
+from torch_linformer.functional.kernels.cpu import by_flash
 from torch_linformer.functional.kernels.graph import is_transformed, records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
-from torch_linformer.functional.masks import mask_of
-from torch_linformer.functional.padding import check_padding_mask, justify
+from torch_linformer.functional.padding import check_padding_mask, justify, mask_of
 from torch_linformer.functional.slots.pooling import Place, Pool, Pooled, mix, pooling_scores, pooling_softmax
-from torch_linformer.functional.slots.prior import SegmentPrior
+from torch_linformer.functional.slots.reach import SegmentPrior
 
 
 def _why_not_flash(queries: Tensor, scored: Tensor, *pooled: Tensor) -> str | None:
@@ -22,9 +21,7 @@ def _why_not_flash(queries: Tensor, scored: Tensor, *pooled: Tensor) -> str | No
     return None
 
 
-POOLING = register(
-    Operation("slots chosen by the input", (flash.implementation(_why_not_flash), Implementation("torch")))
-)
+POOLING = register(Operation("slots chosen by the input", (by_flash(_why_not_flash), Implementation("torch"))))
 
 
 def dynamic_slots(

@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from torch_linformer.functional.kernels.torch_private import flash_attention
 from torch_linformer.functional.padding import Padding
-from torch_linformer.functional.slots.prior import SegmentPrior
-from torch_linformer.functional.slots.reach import LOWEST_SCORE, Block, Reach, blocks_of_slots
+from torch_linformer.functional.slots.reach import LOWEST_SCORE, Block, Reach, SegmentPrior, blocks_of_slots
 
 HIDDEN = -1e30  # the score of padding, below any other, whose weight is then 0; −∞ less −∞ would be NaN
 LARGEST_SUM = 256  # that the weights of a block sum to, times a value within what float16 holds

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.attention.spans import put_around
 from torch_linformer.functional.kernels.graph import records_a_graph
-from torch_linformer.functional.masks import Mask, derive, mask_of
 from torch_linformer.functional.padding import (
+    Mask,
     Padding,
     check_padding_mask,
+    derive,
     fill_padding,
     justify,
+    mask_of,
     start_of,
     total_of,
     zero_padding,

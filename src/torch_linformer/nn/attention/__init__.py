@@ -1,8 +1,7 @@
 """Multi-head attention: one module (:mod:`.attention`), and what its queries attend to (:mod:`.context` and others)."""
 
 from torch_linformer.nn.attention.attention import Attention
-from torch_linformer.nn.attention.keys_and_values import KeysAndValues
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
 from torch_linformer.nn.attention.linformer import CONTEXTS, FullAttention, LinformerAttention
-from torch_linformer.nn.attention.past import Past
 
 __all__ = ["CONTEXTS", "Attention", "FullAttention", "KeysAndValues", "LinformerAttention", "Past"]

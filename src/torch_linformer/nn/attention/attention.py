@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.kernels.portions import queries_at_once
+from torch_linformer.functional.kernels.device_sizes import queries_at_once
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.checks import (
     check_aligned,
@@ -17,12 +17,11 @@ from torch_linformer.nn.attention.checks import (
     check_piece,
 )
 from torch_linformer.nn.attention.context import Call, Context
-from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past, at_positions
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past, at_positions
+from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
 from torch_linformer.nn.attention.source import ChunkedSource, HeadMaps, Pair, Source
 from torch_linformer.nn.chunks import Chunks, Gathered, cut
 from torch_linformer.nn.linear import run_linear
-from torch_linformer.nn.maps import SequenceMap, resize_maps
 from torch_linformer.nn.padding import KeyPaddingMask, read_padding
 
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention.context import Context
-from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past
-from torch_linformer.nn.padding import KeyPaddingMask
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
+from torch_linformer.nn.padding import LOWEST, KeyPaddingMask
 
 if TYPE_CHECKING:
     from torch_linformer.nn.attention.attention import Attention
@@ -101,6 +101,33 @@ def check_compressed(
             f"what was compressed has {heads} heads of width {width}, this attention {attention.num_kv_heads} of "
             f"{attention.head_dim}: it was made by another module"
         )
+
+
+def check_causal_mask(mask: Tensor | None, is_causal: bool | None, length: int) -> None:
+    """Raise ``ValueError`` for a mask of the target that is not the causal one."""
+    if mask is None or is_causal:
+        return
+    hidden = mask if mask.dtype == torch.bool else mask <= LOWEST
+    expected = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
+    causal = mask.shape == expected.shape and torch.equal(hidden, expected)
+    if not causal or (mask.dtype != torch.bool and mask.masked_fill(hidden, 0).any()):
+        raise ValueError(
+            f"tgt_mask of shape {tuple(mask.shape)} is not the causal mask of {length} positions, and no other can be "
+            "applied: leave it out (the decoder is causal in any case), and use tgt_key_padding_mask for padding"
+        )
+
+
+def check_memory(
+    memory: Tensor | KeysAndValues, mask: Tensor | None, is_causal: bool, key_padding_mask: KeyPaddingMask
+) -> None:
+    """Raise ``ValueError`` for a mask of a decoder's memory that cannot be applied."""
+    if mask is not None or is_causal:
+        raise ValueError(
+            "the memory is read whole: memory_mask must be None and memory_is_causal False; use "
+            "memory_key_padding_mask for padding"
+        )
+    if isinstance(memory, KeysAndValues) and key_padding_mask is not None:
+        raise ValueError("memory_key_padding_mask belongs to compress(): the compressed memory holds it already")
 
 
 def _check_width(name: str, x: Tensor, linear: nn.Linear) -> None:

@@ -1,15 +1,16 @@
 """What the queries of an attention attend to: the part that one attention differs from another in."""
 
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
-import torch
 from torch import Tensor, nn
 
+from torch_linformer.functional.attention.operation import attend
+from torch_linformer.functional.attention.plain_softmax import attend_by_distance
+from torch_linformer.functional.attention.softmax_parts import Slots, SoftmaxCall
 from torch_linformer.functional.padding import Padding, zero_padding
-from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past
+from torch_linformer.nn.attention.keys_and_values import KeysAndValues, Past
+from torch_linformer.nn.attention.slot_maps import SequenceMap
 from torch_linformer.nn.attention.source import HeadSource, Source
-from torch_linformer.nn.maps import SequenceMap
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions
 
 Attended = tuple[Tensor, Tensor | None]  # output, and weights where they are asked for
@@ -60,6 +61,10 @@ class Call(NamedTuple):
     need_weights: bool = False
     distance_bias: Tensor | None = None
 
+    @property
+    def softmax(self) -> SoftmaxCall:
+        return SoftmaxCall(self.dropout_p, self.need_weights)
+
 
 CALL = Call()
 
@@ -75,6 +80,7 @@ class Context(nn.Module):
         options: of the attention.
         max_len: longest sequence at first, for contexts with slots.
         k: number of slots, likewise.
+        factory: ``device`` and ``dtype`` of its parameters.
 
     Attributes:
         name: as in an error message.
@@ -101,9 +107,7 @@ class Context(nn.Module):
         options: AttentionOptions = DEFAULTS,
         max_len: int = 1,
         k: int = 1,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         super().__init__()
         self.check_options(options)
@@ -223,12 +227,15 @@ class Context(nn.Module):
         return zero_padding(query, is_equal & padding.mask)
 
     def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
-        """What there is to attend to in a sequence.
+        """What there is to attend to in a sequence: every position, in a context without slots of the whole.
 
         Raises:
             ValueError: for ``shared_projection`` where there is none to be given.
         """
-        raise NotImplementedError
+        if shared_projection is not None:
+            raise ValueError(f"shared_projection belongs to an attention with projection=None, not to {self.name}")
+        keys, values = source.all_heads()
+        return KeysAndValues(Slots(keys, values, source.padding))
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
         """Output ``(B, H, N, D)``, and weights ``(B, H, N, ·)`` where they are asked for."""
@@ -255,3 +262,34 @@ def head_sizes(
         raise ValueError(f"rotary_dim must be even and lie between 0 and head_dim = {head_dim}, got {rotary_dim}")
     key_width, value_width = (embed_dim if width is None else width for width in (kdim, vdim))
     return HeadSizes(num_heads, num_kv_heads, head_dim, key_width, value_width)
+
+
+class FullContext(Context):
+    """Every position of the keys: ordinary attention."""
+
+    name = "full attention"
+    options = frozenset[str]()
+    no_mask = "it takes the masks that Linformer attention takes"
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        return attend(queries, read.slots, call=call.softmax)
+
+
+class FullContextOfDistances(FullContext):
+    """Every position of the keys, and a bias of their distance in real tokens: self-attention only."""
+
+    name = "full attention with a bias of distances"
+    takes_distances = True
+
+    @property
+    def is_ordered(self) -> bool:
+        return True
+
+    @property
+    def is_aligned(self) -> bool:
+        return True
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        if call.distance_bias is None:
+            return super().attend(queries, read, call)
+        return attend_by_distance(queries, read.slots, call.distance_bias, call.softmax)

@@ -5,9 +5,8 @@ from typing import Any, Unpack
 import torch
 
 from torch_linformer.nn.attention.attention import Attention
-from torch_linformer.nn.attention.causal_slot_context import CausalSlotContext
-from torch_linformer.nn.attention.context import Context, head_sizes
-from torch_linformer.nn.attention.full_context import CausalFullContext, FullContext
+from torch_linformer.nn.attention.causal_context import CausalFullContext, CausalSlotContext
+from torch_linformer.nn.attention.context import Context, FullContext, head_sizes
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import AttentionOptions, complete, default_k
 

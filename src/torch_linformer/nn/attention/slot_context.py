@@ -5,17 +5,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.attention.exact_tokens import ExactPlaces, check_exact_tokens, find_exact_tokens
 from torch_linformer.functional.attention.operation import attend
-from torch_linformer.functional.attention.scores import bias_at
-from torch_linformer.functional.attention.softmax_parts import ExactTokens, Slots, Window
-from torch_linformer.functional.masks import mask_of
-from torch_linformer.functional.padding import Padding, zero_padding
+from torch_linformer.functional.attention.plain_softmax import bias_at
+from torch_linformer.functional.attention.softmax_parts import (
+    ExactPlaces,
+    ExactTokens,
+    Slots,
+    Window,
+    check_exact_tokens,
+    find_exact_tokens,
+)
+from torch_linformer.functional.padding import Padding, mask_of, zero_padding
 from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, HeadSizes
 from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.slot_maps import SlotMaps, SlotReader
+from torch_linformer.nn.attention.slot_maps import SequenceMap, SlotMaps, SlotReader, build_map
 from torch_linformer.nn.attention.source import Pair, Source
-from torch_linformer.nn.maps import SequenceMap, build_map
 from torch_linformer.nn.options import (
     COUNTED,
     DEFAULTS,
@@ -97,9 +101,7 @@ class SlotContext(Context):
         options: AttentionOptions = DEFAULTS,
         max_len: int = 1,
         k: int = 1,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, window=self.window)
@@ -112,7 +114,6 @@ class SlotContext(Context):
         self.projection = options["projection"]
         self.exact_first, self.exact_last = options["exact_first"], options["exact_last"]
         self.mass = options["slot_mass"] if k > 0 else "none"
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.proj_k, self.proj_v = self._build_maps(options, factory)
         has_bias, has_mass = options["slot_bias"] and k > 0, self.mass == "learned"
         shape = sizes.num_kv_heads, k, sizes.head_dim
@@ -213,14 +214,8 @@ class SlotContext(Context):
         if window is not None and call.distance_bias is not None:
             distances = torch.arange(-window.reach, window.reach + 1, device=queries.device)
             window = window._replace(bias=bias_at(call.distance_bias, distances.unsqueeze(0)).squeeze(1))
-        output, weights = attend(
-            queries,
-            read.slots if self.slot_terms is None else self.slot_terms(read.slots),
-            exact=read.exact,
-            window=window,
-            dropout_p=call.dropout_p,
-            need_weights=call.need_weights,
-        )
+        slots = read.slots if self.slot_terms is None else self.slot_terms(read.slots)
+        output, weights = attend(queries, slots, read.exact, window, call.softmax)
         return output, None if weights is None else read.over_all_slots(weights)
 
     def extra_repr(self) -> str:

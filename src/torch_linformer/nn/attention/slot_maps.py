@@ -1,20 +1,121 @@
-"""E and F at work: the keys and values of slots, in the order of products that costs less."""
+"""E and F: how they are built and resized, and the keys and values of slots that they make, in the cheaper order."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_linformer.functional.padding import Padding, length_of, zero_padding
-from torch_linformer.functional.slots.dense import check_length, compress, compress_with_mass
-from torch_linformer.functional.slots.order import SlotProducts, compresses_first
+from torch_linformer.functional.products import SlotProducts, compresses_first
+from torch_linformer.functional.slots.dense import check_length, compress, compress_with_mass, scale_to_length
+from torch_linformer.functional.slots.pooling import Pooled
 from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
-from torch_linformer.nn.dynamic_projection import DynamicProjection
+from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
 from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
-from torch_linformer.nn.maps import SequenceMap
-from torch_linformer.nn.options import DENSE
+from torch_linformer.nn.options import DEFAULTS, DENSE
 from torch_linformer.nn.projection import SequenceProjection
-from torch_linformer.nn.slots_of_chunks import PooledChunks, ProjectedChunks, slots_of_chunks
+
+SequenceMap = SequenceProjection | DynamicProjection
+
+
+def build_map(
+    max_len: int,
+    k: int,
+    width: int,
+    *,
+    projection: Any,
+    num_heads: int | None = None,
+    length_scaling: bool = DEFAULTS["length_scaling"],
+    **factory: Any,
+) -> SequenceMap:
+    """The map of this ``projection``; ``width`` is that of what a dynamic one scores, ``factory`` device and dtype."""
+    if projection == "dynamic":
+        return DynamicProjection(max_len, k, width, num_heads=num_heads, **factory)
+    options: dict[str, Any] = {"projection": projection, "num_heads": num_heads, "length_scaling": length_scaling}
+    return SequenceProjection(max_len, k, **options, **factory)
+
+
+def maps_in(owner: nn.Module) -> list[SequenceMap]:
+    """Every map in ``owner``."""
+    return [module for module in owner.modules() if isinstance(module, SequenceMap)]
+
+
+def resize_maps(owner: nn.Module, max_len: int, mode: Literal["interpolate", "keep"]) -> None:
+    """``resize_max_len`` of every map in ``owner``, or of none where one of them refuses."""
+    maps = maps_in(owner)
+    if not maps:
+        raise ValueError(
+            f"nothing to resize: this {type(owner).__name__} owns no map of a whole sequence. A causal one reads any "
+            "length, and one with projection=None is given its map"
+        )
+    for module in maps:
+        module.check_resize(max_len, mode)
+    for module in maps:
+        module.resize_max_len(max_len, mode)
+
+
+def slots_of_chunks(projection: SequenceMap, like: Tensor, padding: Padding | None) -> "ProjectedChunks | PooledChunks":
+    """What makes slots of sequences that come chunk by chunk; all have the length of ``like``."""
+    if isinstance(projection, DynamicProjection):
+        return PooledChunks(projection, like, padding)
+    return ProjectedChunks(projection, like, padding)
+
+
+class ProjectedChunks:
+    """The slots that a :class:`SequenceProjection` makes of sequences chunk by chunk; all have the length of ``like``.
+
+    Slots of a dense map are sums over all chunks; those of windows lie in one chunk each.
+    """
+
+    def __init__(self, projection: SequenceProjection, like: Tensor, padding: Padding | None) -> None:
+        self.projection, self.length, self.padding = projection, length_of(like, padding), padding
+        check_length(self.length, projection.max_len)
+        self._parts: list[list[Tensor]] = []
+        self._dtype = torch.get_default_dtype()
+
+    def add(self, chunk: slice, scored: Tensor, sequences: Sequence[Tensor], padding: Padding | None) -> None:
+        """Take the positions of ``chunk``, with this padding, of each sequence ``(B, m, C)`` or ``(B, H, m, D)``."""
+        slots = [self.projection(piece, padding, all_slots=False, chunk=chunk) for piece in sequences]
+        if self.projection.projection not in DENSE:
+            self._parts.append(slots)
+            return
+        self._dtype = slots[0].dtype
+        # Roundings of a sum grow with its terms: this one is kept in no less than float32.
+        slots = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in slots]
+        if self._parts:
+            slots = [total.add_(x) for total, x in zip(self._parts[0], slots, strict=True)]
+        self._parts = [slots]
+
+    def total(self) -> list[Tensor]:
+        """The slots ``(B, ·, C)`` or ``(B, H, ·, D)`` that each whole sequence reaches."""
+        if self.projection.projection not in DENSE:
+            return [torch.cat(parts, dim=-2) for parts in zip(*self._parts, strict=True)]
+        slots = self._parts[0]
+        if self.projection.length_scaling:
+            slots = [scale_to_length(x, self.projection.max_len, self.length, self.padding) for x in slots]
+        return [x.to(self._dtype) for x in slots]
+
+
+class PooledChunks:
+    """The slots that a :class:`DynamicProjection` makes of sequences chunk by chunk: a softmax over all of them."""
+
+    def __init__(self, projection: DynamicProjection, like: Tensor, padding: Padding | None) -> None:
+        check_length(length_of(like, padding), projection.max_len)
+        self.projection, self.tokens = projection, real_tokens(like, padding)
+        self._pooled: Pooled | None = None
+        self._like: list[Tensor] = []
+
+    def add(self, chunk: slice, scored: Tensor, sequences: Sequence[Tensor], padding: Padding | None) -> None:
+        """As :meth:`ProjectedChunks.add`."""
+        pooled = self.projection(scored, sequences, padding, chunk=chunk, tokens=self.tokens)
+        self._pooled = pooled if self._pooled is None else self._pooled.joined(pooled)
+        self._like = [x[..., :0, :] for x in sequences]
+
+    def total(self) -> list[Tensor]:
+        """The slots of each whole sequence."""
+        assert self._pooled is not None
+        return self.projection.slots_like(self._pooled, self._like)
 
 
 class SlotMaps(NamedTuple):

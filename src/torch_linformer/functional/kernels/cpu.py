@@ -1,10 +1,10 @@
-"""When oneDNN computes an operation, and when it is the faster of two."""
+"""What only a CPU has: when oneDNN, and when the operator below SDPA, computes an operation, and when it is faster."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_linformer.functional.kernels.graph import is_transformed, is_watched, records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation
@@ -48,7 +48,7 @@ def why_not_onednn(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> str | N
     for tensor in tensors:
         if tensor.device.type != "cpu":
             return f"it runs on a CPU, and a tensor is on {tensor.device}"
-        if type(tensor) not in (Tensor, torch.nn.Parameter):
+        if type(tensor) not in (Tensor, nn.Parameter):
             return f"it takes plain tensors, got {type(tensor).__name__}"
     tensor_dtypes = {autocast_dtype(tensor) for tensor in tensors}
     if len(tensor_dtypes) > 1 or not tensor_dtypes <= set(dtypes):
@@ -57,6 +57,24 @@ def why_not_onednn(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> str | N
     if torch.bfloat16 in tensor_dtypes and not onednn_has_bfloat16():
         return "this processor has no bfloat16 instructions that it could use"
     return None
+
+
+def by_flash(why_not: Callable[..., str | None]) -> Implementation:
+    """The operator below SDPA as an implementation, where ``why_not`` has no objection to a call."""
+
+    def why_not_flash(*call: Any) -> str | None:
+        if records_a_graph() or is_transformed():
+            return "compiled and traced graphs, and transforms of torch.func, take PyTorch's public functions"
+        tensors = [x for x in call if isinstance(x, Tensor)]
+        if not all(type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu" for x in tensors):
+            return "it takes plain tensors on a CPU"
+        return why_not(*call)
+
+    def pays(*call: Any) -> bool:
+        return not records_a_graph() and not is_watched()  # counters of operations know only public ones
+
+    needs = "plain tensors on a CPU, of one width; no graph, no torch.func"
+    return Implementation("flash", needs, why_not_flash, pays, is_public=False)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:

@@ -1,23 +1,37 @@
-"""The context of causal Linformer attention: slots that are running means of what came before."""
+"""The contexts of causal attention: every position up to the query's own, or slots that are running means of them."""
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from torch_linformer.functional.attention.plain_softmax import attend_to_past
 from torch_linformer.functional.attention.softmax_parts import Slots
-from torch_linformer.functional.causal.attention import CausalCall, attend_causally
+from torch_linformer.functional.causal.attention import attend_causally
 from torch_linformer.functional.causal.state import CausalState
-from torch_linformer.functional.masks import mask_of
-from torch_linformer.functional.padding import Padding
-from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, HeadSizes
-from torch_linformer.nn.attention.full_context import read_positions
-from torch_linformer.nn.attention.keys_and_values import KeysAndValues
-from torch_linformer.nn.attention.past import Past, at_positions
-from torch_linformer.nn.attention.source import Source
-from torch_linformer.nn.causal_projection import CausalProjection
-from torch_linformer.nn.maps import SequenceMap
+from torch_linformer.functional.padding import Padding, mask_of
+from torch_linformer.nn.attention.context import CALL, Attended, Call, Context, FullContext, HeadSizes
+from torch_linformer.nn.attention.keys_and_values import FullState, KeysAndValues, Past, at_positions
+from torch_linformer.nn.dynamic_projection import CausalProjection
 from torch_linformer.nn.options import DEFAULTS, AttentionOptions, check_k
+
+
+class CausalFullContext(FullContext):
+    """Every position up to the query's own: ordinary causal attention."""
+
+    name = "causal full attention"
+    options = frozenset({"rotary_dim"})
+    causal = True
+
+    def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
+        past, padding = call.past, mask_of(read.slots.padding)
+        queries, keys, values = at_positions(self.rotary_dim, queries, read.slots, past)
+        if past is not None:
+            state = FullState(keys, values, padding)
+            if isinstance(past.state, FullState):
+                state = past.state.followed_by(keys, values, padding)
+            past.state = state
+            keys, values, padding = state.keys, state.values, state.padding
+        return attend_to_past(queries, keys, values, padding_mask=padding, call=call.softmax)
 
 
 class CausalSlotContext(Context):
@@ -43,14 +57,11 @@ class CausalSlotContext(Context):
         options: AttentionOptions = DEFAULTS,
         max_len: int = 1,
         k: int = 1,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **factory: Any,
     ) -> None:
         super().__init__(sizes, options, max_len, k)
         check_k(k, max_len, causal=True, window=self.window)
         self.exact_first = options["exact_first"]
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.running = CausalProjection(k, sizes.num_heads, sizes.head_dim, max_len, **factory) if k > 0 else None
 
     @property
@@ -60,9 +71,6 @@ class CausalSlotContext(Context):
     def reset_parameters(self) -> None:
         if self.running is not None:
             self.running.reset_parameters()
-
-    def read(self, source: Source, shared_projection: SequenceMap | None = None) -> KeysAndValues:
-        return KeysAndValues(read_positions(self, source, shared_projection))
 
     def attend(self, queries: Tensor, read: KeysAndValues, call: Call = CALL) -> Attended:
         past, padding = call.past, read.slots.padding
@@ -80,7 +88,8 @@ class CausalSlotContext(Context):
             window=self.window,
             exact_first=self.exact_first,
             padding_mask=mask_of(padding),
-            call=CausalCall(before, call.dropout_p, call.need_weights),
+            state=before,
+            call=call.softmax,
         )
         if past is not None:
             past.state = state

@@ -1,0 +1,237 @@
+"""Matrix products: linear maps of channels, mixtures of positions, and the order of one of each; oneDNN's gradients."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_linformer.functional.kernels.cpu import PRODUCTS, SMALLEST, autocast_dtype, by_onednn, why_not_onednn
+from torch_linformer.functional.kernels.graph import is_watched, needs_graph, records_a_graph
+from torch_linformer.functional.kernels.implementations import Implementation, Name, Operation, choose, register
+from torch_linformer.functional.kernels.torch_private import onednn_linear
+
+NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
+PIECE = 1024  # positions compressed at a time
+_ACTIVATIONS = {F.gelu: "gelu", F.relu: "relu", F.silu: "swish"}  # by their names in oneDNN
+
+
+def _linear_pays(input: Tensor, weight: Tensor) -> bool:
+    return input.dim() > 1 and input.numel() * weight.shape[0] >= SMALLEST
+
+
+def _activated_linear_pays(input: Tensor, weight: Tensor) -> bool:
+    return autocast_dtype(input) == torch.bfloat16 and _linear_pays(input, weight)
+
+
+def _mixture_pays(mixture: Tensor, sequence: Tensor) -> bool:
+    wide = sequence.dim() == 3 and sequence.shape[-1] >= NARROWEST
+    return wide and mixture.numel() * sequence.shape[-1] >= SMALLEST
+
+
+def _rows_pay(mixture: Tensor, sequence: Tensor) -> bool:
+    """On a CPU in bfloat16 a batched product takes two to eight times as long as one for each row (docs/log.md)."""
+    return sequence.device.type == "cpu" and autocast_dtype(sequence) == torch.bfloat16
+
+
+def _why_no_rows(mixture: Tensor, sequence: Tensor) -> str | None:
+    if sequence.dim() == 4:
+        return "heads are multiplied together"
+    return "a graph for all batches cannot have as many steps as rows" if records_a_graph() else None
+
+
+_TORCH = Implementation("torch")
+_ROWS = Implementation("rows", "sequences (B, M, C), no graph", _why_no_rows, _rows_pay, measured="docs/log.md")
+LINEAR = register(Operation("linear", (by_onednn(PRODUCTS, _linear_pays), _TORCH)))
+ACTIVATED_LINEAR = register(
+    Operation("linear with activation", (by_onednn(PRODUCTS, _activated_linear_pays, on_every_cpu=True), _TORCH))
+)
+MIXTURE = register(Operation("projection", (by_onednn(PRODUCTS, _mixture_pays), _ROWS, _TORCH)))
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, impl: Name = "auto") -> Tensor:
+    r""":func:`torch.nn.functional.linear`: :math:`X W^\top + b`, ``(…, I)`` and ``(O, I)`` to ``(…, O)``."""
+    if choose(LINEAR, input, weight, impl=impl) == "torch" or weight.numel() == 0:
+        return F.linear(input, weight, bias)
+    if input.dim() == 1:
+        return _multiply(input.unsqueeze(0), weight, bias).squeeze(0)
+    return _multiply(input, weight, bias)
+
+
+def activated_linear(
+    activation: Callable[[Tensor], Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """``activation(linear(input, weight, bias))``.
+
+    On a CPU in bfloat16, in inference, oneDNN applies those it knows while the product is in its registers: a wide
+    result that is written once instead of three times, into memory that is fresh each time (docs/log.md).
+    """
+    algorithm = _ACTIVATIONS.get(activation)
+    parts = [x for x in (input, weight, bias) if x is not None]
+    # Training keeps what the activation is given.
+    in_two_steps = input.dim() < 2 or weight.numel() == 0 or needs_graph(*parts)
+    if algorithm is None or in_two_steps or choose(ACTIVATED_LINEAR, input, weight) == "torch":
+        return activation(linear(input, weight, bias))
+    return onednn_linear(
+        _autocast(input), _autocast(weight), None if bias is None else _autocast(bias), algorithm, "none"
+    )
+
+
+def mix_positions(mixture: Tensor, sequence: Tensor, *, impl: Name = "auto") -> Tensor:
+    """``Eᵀ X`` of ``(B, M, C)``, ``(B, K, C)``, or of heads ``(B, H, M, D)``, ``(B, H, K, D)``.
+
+    The mixture is ``(M, K)``; one a row, ``(B, M, K)`` or for heads ``(B, 1, M, K)``; or one a head, ``(H, M, K)``.
+    """
+    chosen = choose(MIXTURE, mixture, sequence, impl=impl)
+    if chosen != "torch" and sequence.numel() == 0:  # in a graph, where only torch is chosen, this is not asked
+        chosen = "torch"
+    if sequence.dim() == 4:
+        if chosen == "onednn":
+            heads = sequence.unbind(1)
+            mixtures = [mixture.squeeze(1)] * len(heads) if mixture.dim() == 4 else mixture.expand(len(heads), -1, -1)
+            return torch.stack([_mix_in_pieces(E, X) for E, X in zip(mixtures, heads, strict=True)], dim=1)
+        if mixture.dim() == 4:
+            return mixture.transpose(-2, -1) @ sequence
+        return torch.einsum("bhmd,mk->bhkd" if mixture.dim() == 2 else "bhmd,hmk->bhkd", sequence, mixture)
+    if chosen == "onednn":
+        return _mix_in_pieces(mixture, sequence)
+    mixtures_BKM = mixture.expand(sequence.shape[0], -1, -1).transpose(-2, -1)
+    if chosen == "rows":
+        return torch.stack([E @ X for E, X in zip(mixtures_BKM, sequence, strict=True)])
+    return torch.bmm(mixtures_BKM, sequence)
+
+
+def _mix_in_pieces(mixture: Tensor, sequence_BMC: Tensor) -> Tensor:
+    """By oneDNN, which transposes its operands: in pieces, because that is cheap within the caches."""
+    slots = []
+    for mixture_MK, row_MC in zip(mixture.expand(len(sequence_BMC), -1, -1), sequence_BMC, strict=True):
+        total_KC = torch.zeros(())
+        for weights, positions in zip(torch.split(mixture_MK, PIECE), torch.split(row_MC, PIECE), strict=True):
+            piece_KC = _multiply(weights.t(), positions.t())
+            # The rounding error of a sum grows with its terms: it is kept in no less than float32.
+            total_KC = total_KC + piece_KC.to(torch.promote_types(piece_KC.dtype, torch.float32))
+        slots.append(total_KC.to(piece_KC.dtype))
+    return torch.stack(slots)
+
+
+def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """:func:`linear` by oneDNN, in the type that autocast asks for."""
+    parts = _autocast(input), _autocast(weight), None if bias is None else _autocast(bias)
+    product: Tensor = _OneDNNLinear.apply(*parts)  # type: ignore[no-untyped-call]
+    return product
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """What autocast would make of it: operations below it do not know of it."""
+    return x.to(autocast_dtype(x))
+
+
+def _multiply_gradient(input: Tensor, weight: Tensor) -> Tensor:
+    """By oneDNN like the product itself, unless a transform or a counter of operations has become active."""
+    if is_watched() or why_not_onednn(PRODUCTS, input, weight) is not None:
+        return F.linear(input, weight)
+    return _multiply(input, weight)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``(…, C)`` to ``(rows, C)``; not flatten, which the batched gradients of torch.autograd have no rule for."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """``X Wᵀ + b`` and its three gradients, each one product of the same kind."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return onednn_linear(input, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.save_for_forward(inputs[0], inputs[1])
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Tensor | None) -> Tensor:
+        input, weight = ctx.saved_tensors
+        tangent_input, tangent_weight, tangent_bias = grad_inputs
+        parts = [
+            None if tangent_input is None else _multiply_gradient(tangent_input, weight),
+            None if tangent_weight is None else _multiply_gradient(input, tangent_weight),
+            None if tangent_bias is None else tangent_bias.expand(*input.shape[:-1], -1),
+        ]
+        first, *tangents = (part for part in parts if part is not None)
+        return sum(tangents, start=first)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        input, weight = ctx.saved_tensors
+        grad = grad_outputs[0]
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
+        grad_rows, input_rows = _rows(grad), _rows(input)
+        return (
+            _multiply_gradient(grad, weight.t()) if needs_input else None,
+            _multiply_gradient(grad_rows.t(), input_rows.t()) if needs_weight else None,
+            grad_rows.sum(dim=0) if needs_bias else None,
+        )
+
+
+class SlotMultiplications(NamedTuple):
+    """Multiplications, for one row of a batch, that the keys and values of all slots take in either order.
+
+    Attributes:
+        compress_first: ``(Eᵀ X) W``.
+        project_last: ``Eᵀ (X W)``.
+    """
+
+    compress_first: int
+    project_last: int
+
+
+class SlotProducts(NamedTuple):
+    """What the products of slots and of channels consist of.
+
+    Attributes:
+        slots: K that M positions reach, as a function of M.
+        widths: inputs and outputs of each linear map W: those of the keys and of the values.
+        slots_of_position: slots that one position enters, K for a dense E.
+        one_compressed: one ``Eᵀ X`` serves keys and values.
+        has_positions: ``X W`` is needed anyway, for a window.
+    """
+
+    slots: Callable[[int], int]
+    widths: Sequence[tuple[int, int]]
+    slots_of_position: int
+    one_compressed: bool
+    has_positions: bool = False
+
+
+def count_multiplications(length: int, products: SlotProducts) -> SlotMultiplications:
+    """Count both orders for M positions."""
+    slots, each_position = products.slots(length), products.slots_of_position
+    maps = sum(width_in * width_out for width_in, width_out in products.widths)
+    width_in, width_out = (sum(sizes) for sizes in zip(*products.widths, strict=True))
+    compressed = products.widths[0][0] if products.one_compressed else width_in
+    return SlotMultiplications(
+        compress_first=length * each_position * compressed + slots * maps,
+        project_last=length * each_position * width_out + (0 if products.has_positions else length * maps),
+    )
+
+
+def _compressing_pays(length: int, products: SlotProducts) -> bool:
+    counted = count_multiplications(length, products)
+    return counted.compress_first < counted.project_last
+
+
+_ORDERS = Implementation("compress first", pays=_compressing_pays), Implementation("project first")
+ORDER = register(Operation("order of products", _ORDERS, is_plan=True))
+
+
+def compresses_first(length: int, max_len: int, products: SlotProducts) -> bool:
+    """Whether the inputs are compressed before their channels are mixed.
+
+    A compiled graph serves many lengths, and deciding on the actual one would tie it to that: it decides on
+    ``max_len``.
+    """
+    return choose(ORDER, max_len if records_a_graph() else length, products) == "compress first"

@@ -1,1 +1,0 @@
-"""Matrix products: linear maps of channels, and mixtures of positions."""
