@@ -62,9 +62,20 @@ def attend_with_window(query: Tensor, slots: Slots, window: Window, call: Softma
     by_sdpa = chosen == "torch" and not call.need_weights and call.dropout_p == 0
     if window.bias is not None and needs_graph(window.bias):
         by_sdpa = False  # its mask would have a gradient, for which it keeps all scores beside copies of the slots
-    outputs, weights = _attend_in_parts(_cut_into_blocks(query, window, slots), slots, scale, call, by_sdpa)
-    output = first_positions(outputs.flatten(2, 3), length)[..., :width]
-    weights = None if weights is None else first_positions(weights, length)
+    parts = _split(_cut_into_blocks(query, window, slots), slots)
+    outputs: list[Tensor] = []
+    softmaxes: list[Tensor] = []
+    for part in parts:
+        if by_sdpa:
+            outputs.append(_attend_by_sdpa(part, slots, scale, is_whole=len(parts) == 1))
+            continue
+        output, softmax = _attend_by_definition(part, slots, scale, call.dropout_p)
+        outputs.append(output)
+        if call.need_weights:
+            softmaxes.append(join_weights(softmax, slots.keys.shape[2], window.reach, window.reach))
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+    output = first_positions(output.flatten(2, 3), length)[..., :width]
+    weights = first_positions(torch.cat(softmaxes, dim=2), length) if call.need_weights else None
     if slots.keys.shape[2] == 0:
         layout = SpanLayout(1, length, window.keys.shape[2], window.reach, window.offset, query.device)
         blind = derive(as_mask(window.padding), _blind_queries, layout)
@@ -126,25 +137,6 @@ def _visible_in_blocks(mask: Mask | None, layout: SpanLayout, slot_mask: Mask | 
 def _blind_queries(mask: Mask | None, layout: SpanLayout) -> Tensor:
     """Queries whose window holds no real token, bool ``(B or 1, 1, N, 1)``."""
     return ~visible_positions(mask, layout).any(dim=-1).unsqueeze(1)
-
-
-def _attend_in_parts(
-    blocks: _Blocks, slots: Slots, scale: float, call: SoftmaxCall, by_sdpa: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Outputs ``(B, H, n, c, ·)`` and weights ``(B, H, n · c, ·)`` of all blocks, as many at a time as is fast."""
-    parts = _split(blocks, slots)
-    outputs: list[Tensor] = []
-    weights: list[Tensor] = []
-    for part in parts:
-        if by_sdpa:
-            outputs.append(_attend_by_sdpa(part, slots, scale, is_whole=len(parts) == 1))
-            continue
-        output, softmax = _attend_by_definition(part, slots, scale, call.dropout_p)
-        outputs.append(output)
-        if call.need_weights:
-            weights.append(join_weights(softmax, slots.keys.shape[2], blocks.layout.reach, blocks.layout.reach))
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
-    return output, torch.cat(weights, dim=2) if call.need_weights else None
 
 
 def _split(blocks: _Blocks, slots: Slots) -> list[_Blocks]:
