@@ -40,9 +40,9 @@ from documents import SETS, Parts, write_set
 from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerConfig
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
+from torch_linformer.tasks.baselines import tfidf_floor
 from torch_linformer.tasks.tallies import paired_difference, tally
-from torch_linformer.tasks.tfidf_floors import tfidf_floor
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.lexical import fit_heads
 from torch_linformer.training.splits import Splits, load_splits

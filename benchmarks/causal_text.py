@@ -28,7 +28,7 @@ from runner.results import git_commit
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForCausalLM
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 LENGTH, WINDOW, SLOTS = 2048, 64, 32
 VARIANTS = {

@@ -28,7 +28,7 @@ import pandas as pd
 import typer
 
 from learning import chosen, write_results
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings

@@ -23,7 +23,7 @@ from frozen_heads import LABELED, first_model
 from learning import chosen, write_results
 from torch_linformer.cli.options import positive_numbers
 from torch_linformer.opening.devices import resolve_device
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 

@@ -39,7 +39,7 @@ from torch_linformer.models import LinformerConfig, LinformerForSequenceClassifi
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_any_config, load_tokenizer
 from torch_linformer.opening.run_folder import write_model
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.tallies import paired_difference
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer

@@ -20,7 +20,7 @@ from runner.results import git_commit
 from torch_linformer.encoders import linearize
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 SIZE = {"hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12, "vocab_size": 1000}
 ENCODERS = {

@@ -36,9 +36,9 @@ from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerConfig, LinformerForMaskedLM
 from torch_linformer.nn import SequenceProjection
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
 from torch_linformer.reporting.files import write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.plots import BLUE, INK, ORANGE
+from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.task import IGNORED
 from variants import Variant, by_variant, draw_curves, in_sections
 

@@ -31,10 +31,10 @@ from torch_linformer.cli.options import positive_numbers
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.opening.devices import resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, reader_config
-from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.reporting.files import write_json
-from torch_linformer.reporting.markdown import markdown_table
-from torch_linformer.tasks.floors import FLOORS
+from torch_linformer.reporting.report import markdown_table
+from torch_linformer.tasks.baselines import FLOORS
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.training.embedder_floors import CHUNK, embedder_floors

@@ -22,7 +22,7 @@ import typer
 
 from torch_linformer.inference.output_parts import MANIFEST
 from torch_linformer.measuring.machine import machine_facts, package_versions
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 FILE_BYTES = 100_000_000
 LETTERS = "etaoinshrdlu"

@@ -30,7 +30,7 @@ from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.opening.devices import autocast, resolve_precision
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 SHORT, LONG = 512, 4096  # tokens, special ones among them
 WORDS = 1024  # of the tokenizer

@@ -20,8 +20,7 @@ from runner.results import Settings
 from runner.suite import Grid
 from suites import SUITES
 from torch_linformer.cli.options import positive_numbers
-from torch_linformer.opening.compiling import require_compiler, why_not_compile
-from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.devices import require_compiler, resolve_device, why_not_compile
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -32,9 +32,9 @@ from runner.results import git_commit
 from torch_linformer.measuring.machine import machine_facts
 from torch_linformer.models import LinformerForConditionalGeneration, LinformerSeq2SeqConfig
 from torch_linformer.nn import SequenceProjection
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE, render_png
 from torch_linformer.reporting.files import atomic_path, write_json, write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.plots import BLUE, INK, ORANGE, render_png
+from torch_linformer.reporting.report import markdown_table
 
 LENGTH, WIDTH = 4096, 64
 

@@ -24,7 +24,7 @@ import numpy as np
 import typer
 
 from torch_linformer.measuring.machine import machine_facts
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 WORDS = [
     "the",

@@ -52,9 +52,9 @@ from torch_linformer.models import (
 )
 from torch_linformer.nn.attention.slot_maps import maps_in
 from torch_linformer.nn.dynamic_projection import DynamicProjection
-from torch_linformer.reporting.drawing import BLUE, INK, ORANGE
 from torch_linformer.reporting.files import write_text
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.plots import BLUE, INK, ORANGE
+from torch_linformer.reporting.report import markdown_table
 from variants import Variant, by_variant, draw_curves, in_sections
 
 WIDTH, LAYERS, HEADS, WINDOW = 64, 2, 2, 64

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from torch_linformer.reporting.drawing import render_png
 from torch_linformer.reporting.files import atomic_path
+from torch_linformer.reporting.plots import render_png
 
 Run = dict[str, Any]
 Section = tuple[tuple, list[Run]]  # what its runs have in common, and the runs

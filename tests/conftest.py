@@ -136,7 +136,7 @@ def graph_counter(monkeypatch):
     """Counts graphs of --compile, which are recorded and run as they are; kernels are made in tests/clients."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    from torch_linformer.opening import compiling
+    from torch_linformer.opening import devices as compiling
 
     torch._dynamo.reset()
     counting, compile_module = CompileCounterWithBackend("eager"), torch.nn.Module.compile

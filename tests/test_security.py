@@ -19,9 +19,9 @@ from torch_linformer.cli.serve import serve
 from torch_linformer.data.reading.sources import ask_hub
 from torch_linformer.encoders import linearize
 from torch_linformer.errors import InputError
-from torch_linformer.opening.checkpoints import checkpoints, read_spent, seal
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.pretrained import load_backbone
+from torch_linformer.opening.run_folder import checkpoints, read_spent, seal
 from torch_linformer.training.embedder_floors import original_of
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,7 +26,7 @@ from pyarrow import parquet
 
 from torch_linformer.inference.output_parts import MANIFEST
 from torch_linformer.measuring.machine import machine_facts
-from torch_linformer.reporting.markdown import markdown_table
+from torch_linformer.reporting.report import markdown_table
 
 # Parts of a second, so that a run of half a minute has many.
 START = (

@@ -22,8 +22,7 @@ import torch.distributed as dist
 
 from runner.suite import Case, Contender, Measurement, Suite
 from runner.timing import OUT_OF_MEMORY, Step, explain
-from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory, release_memory
-from torch_linformer.measuring.timing import mean_seconds
+from torch_linformer.measuring.memory import PeakMemory, die_first, limited_memory, mean_seconds, release_memory
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from typing import Any
 
 from runner.suite import Case, Grid, Measurement, Summary
 from torch_linformer.reporting.files import is_taken, write_bytes, write_json, write_text
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.markdown import render_markdown
-from torch_linformer.reporting.report import Report, Section
+from torch_linformer.reporting.report import Report, Section, render_html, render_markdown
 from torch_linformer.reporting.tables import format_bytes, format_duration
 
 RESULTS_FILE = "results.json"

@@ -33,7 +33,7 @@ from torch_linformer.adaptation.texts import LEAST_TEXTS
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.errors import InputError
-from torch_linformer.opening.sentence_settings import sentence_settings
+from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.training.training_screen import TrainingScreen
 
 LONGEST, READ = 16, 32  # tokens of the original, and of the adapted

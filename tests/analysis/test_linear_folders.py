@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from torch_linformer.analysis import inspect_text, measure_spectrum, plot_attention, plot_projections
-from torch_linformer.analysis.inspection.inspect_folder import inspect_folder
-from torch_linformer.analysis.inspection.page import render_inspection
+from torch_linformer.analysis.inspection.page import inspect_folder, render_inspection
 from torch_linformer.analysis.spectra.observing import observe_heads
 from torch_linformer.analysis.spectra.spectrum_run import run_spectrum
 from torch_linformer.encoders import linearize

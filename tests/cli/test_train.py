@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_linformer.cli.app import run
-from torch_linformer.opening.checkpoints import is_whole
+from torch_linformer.opening.run_folder import is_whole
 
 
 def weights(folder):
@@ -164,7 +164,7 @@ def test_the_command_alone_shows_its_subcommands(arguments, capsys):
     finish(arguments)
     shown = capsys.readouterr().out
     assert all(
-        f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "generate", "export", "info", "bench")
+        f"\n  {name} " in shown for name in ("train", "evaluate", "predict", "generate", "export", "info", "spectrum")
     )
 
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from safetensors import safe_open
 
-from torch_linformer.opening.compiling import why_not_compile
+from torch_linformer.opening.devices import why_not_compile
 
 reason = why_not_compile("cpu")
 

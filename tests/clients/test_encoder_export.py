@@ -8,7 +8,7 @@ import torch
 from encoders.families import TEXTS, VOCABULARY, base_class, linear, random_model
 from torch import nn
 
-from torch_linformer.opening.compiling import why_not_compile
+from torch_linformer.opening.devices import why_not_compile
 
 NEAR = 1e-4  # float32, of numbers of about 1
 

@@ -20,7 +20,7 @@ from torch_linformer.models import (
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.lexical_features import NOTHING
 from torch_linformer.models.lexical_vector import LexicalVector
-from torch_linformer.opening.sentence_pooling import write_sentence_modules
+from torch_linformer.opening.sentence_transformers import write_sentence_modules
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]
 BESIDE_SLOTS = {"exact_first": 1, "exact_last": 1, "window": 5}

@@ -11,8 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from torch_linformer.cli.app import run
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.report import Headline, Report, Section, render_html
 
 PAGES = ("train", "inspect", "spectrum", "adapt", "wide")
 WIDTHS = (1280, 500)

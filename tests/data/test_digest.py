@@ -1,6 +1,6 @@
 from datasets import Dataset
 
-from torch_linformer.data.digest import content_digest
+from torch_linformer.data.parts import content_digest
 
 COLUMNS = {"text": ["one", "two"], "label": ["a", "b"]}
 

@@ -21,7 +21,7 @@ from torch_linformer.models import (
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import embed
 from torch_linformer.opening.model_folder import load_model
-from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.opening.sentence_transformers import sentence_pooling
 
 
 @pytest.mark.parametrize("kind", ["classifier_run", "lexical_run", "masked_run"])

@@ -18,8 +18,7 @@ from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.opening.sentence_pooling import sentence_pooling, write_sentence_modules
-from torch_linformer.opening.sentence_settings import SentenceSettings
+from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
 from torch_linformer.serving.served_model import load_served
 
 FAMILIES = ("Bert", "Roberta", "DistilBert", "ModernBert")

@@ -22,7 +22,7 @@ from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.model_folder import load_config
-from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
 from torch_linformer.training import embedder_floors as floors_module
 from torch_linformer.training import retrieval_trainer as trainer_module

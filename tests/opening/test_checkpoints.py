@@ -1,6 +1,6 @@
 import pytest
 
-from torch_linformer.opening.checkpoints import (
+from torch_linformer.opening.run_folder import (
     MANIFEST,
     Spent,
     checkpoints,

@@ -7,7 +7,7 @@ import torch
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.opening import compiling
+from torch_linformer.opening import devices as compiling
 
 
 def test_a_cpu_needs_a_compiler_and_headers(monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening import compiling
+from torch_linformer.opening import devices as compiling
 from torch_linformer.opening.model_folder import load_model, load_tokenizer, read_length
 from torch_linformer.opening.pretrained import load_backbone, longest_input
 

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AlbertConfig, BertConfig
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening import model_checks
-from torch_linformer.opening.model_checks import check_model
+from torch_linformer.opening import model_files as model_checks
+from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.pretrained import load_backbone
 

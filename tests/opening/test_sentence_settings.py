@@ -6,9 +6,8 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.sentence_pooling import sentence_pooling
-from torch_linformer.opening.sentence_settings import SentenceSettings, sentence_settings
-from torch_linformer.opening.tokenizers import load_own_tokenizer
+from torch_linformer.opening.model_folder import load_own_tokenizer
+from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, sentence_settings
 
 PROMPTED = {"prompts": {"query": "find: ", "passage": None}, "default_prompt_name": "query"}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "wet", "Wet", "mud", "##S", "é", "É"]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_linformer.reporting import html, plots
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting import plots
+from torch_linformer.reporting.report import MAX_ROWS, Headline, Report, Section, render_html
 
 NASTY = "<script>alert(1)</script>\"'&"
 
@@ -18,7 +17,7 @@ def page_of(*sections, **parts):
     return render_html(Report(title="t", sections=sections, **parts))
 
 
-def report():
+def page_report():
     return render_html(
         Report(
             title="Which package?",
@@ -43,7 +42,7 @@ def report():
 
 
 def test_everything_is_on_the_page_in_order(read_page):
-    text = [part.strip() for part in read_page(report()).text]
+    text = [part.strip() for part in read_page(page_report()).text]
     wanted = [
         "Which package?",
         "None is left.",
@@ -64,7 +63,7 @@ def test_everything_is_on_the_page_in_order(read_page):
 
 
 def test_nothing_is_loaded_and_nothing_runs(read_page):
-    text = report()
+    text = page_report()
     page = read_page(text)
     assert not {"script", "link", "img", "iframe", "object", "canvas", "base"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on") or name == "src"]
@@ -75,7 +74,7 @@ def test_nothing_is_loaded_and_nothing_runs(read_page):
 
 
 def test_the_page_is_accessible(read_page):
-    page = read_page(report())
+    page = read_page(page_report())
     attributes = set(page.attributes)
     assert ("lang", "en") in attributes
     assert ("role", "img") in attributes
@@ -119,8 +118,8 @@ def test_numbers_are_aligned_to_the_right():
 def test_a_long_table_is_cut_and_says_so():
     rows = [(f"label {index}", index) for index in range(1399)]
     page = page_of(Section(heading="h", columns=("a", "b"), rows=rows))
-    assert page.count('<th scope="row">') == html.MAX_ROWS
-    assert f"The first {html.MAX_ROWS} of 1,399 rows." in page
+    assert page.count('<th scope="row">') == MAX_ROWS
+    assert f"The first {MAX_ROWS} of 1,399 rows." in page
 
 
 def test_a_section_can_be_only_a_heading():

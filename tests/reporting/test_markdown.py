@@ -1,7 +1,14 @@
 from torch_linformer.opening.source_card import card_of_source
-from torch_linformer.reporting.markdown import code_span, escape_markdown, markdown_table, render_markdown
-from torch_linformer.reporting.report import Headline, Report, Section
-from torch_linformer.reporting.templates import render_template
+from torch_linformer.reporting.report import (
+    Headline,
+    Report,
+    Section,
+    code_span,
+    escape_markdown,
+    markdown_table,
+    render_markdown,
+    render_template,
+)
 
 ODD = "a_b *c* [d](e)\n\n<script>`f` \x1b[2J_g_"
 ESCAPED = r"a_b \*c\* \[d\](e) \<script\>\`f\` \\x1b\[2J_g\_"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_linformer.reporting import drawing, plots
+from torch_linformer.reporting import plots
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,7 +56,7 @@ def test_a_figure_is_an_accessible_part_of_a_page(name):
     assert root.get("aria-label")
     assert float(root.get("width")) <= 720
     assert "currentColor" in svg
-    assert drawing.INK not in svg
+    assert plots.INK not in svg
     assert not {"style", "script", "image", "metadata", "foreignObject"} & {
         e.tag.removeprefix(SVG) for e in root.iter()
     }
@@ -133,7 +133,7 @@ def test_a_long_run_makes_no_larger_a_figure():
 def test_thinning_keeps_the_mean_of_each_stretch():
     series = np.stack([np.arange(1200.0), np.tile([0.0, 3.0, 6.0], 400)], axis=1)
     axes = matplotlib.figure.Figure().subplots()
-    plots._line(axes, series, drawing.BLUE)
+    plots._line(axes, series, plots.BLUE)
     np.testing.assert_allclose(axes.lines[0].get_ydata(), np.full(400, 3.0))
     np.testing.assert_allclose(axes.lines[0].get_xdata()[:2], [1.0, 4.0])
 
@@ -189,7 +189,7 @@ def test_a_matrix_that_does_not_fit_its_labels_is_refused():
 def test_the_histogram_says_what_is_cut():
     svg = length_histogram([100, 512, 513, 875], 512)  # 1 + 363 tokens of 2,000 are cut
     assert "50.0 % of 4 documents are longer than 512 tokens; 18.2 % of all tokens lie beyond" in texts(svg)
-    assert {drawing.BLUE, drawing.ORANGE} <= set(fills(svg))
+    assert {plots.BLUE, plots.ORANGE} <= set(fills(svg))
 
 
 def test_nothing_is_cut_when_every_document_fits():
@@ -227,7 +227,7 @@ def test_matplotlib_is_left_as_it_was():
 
 
 def test_pyplot_is_never_imported():
-    code = "import sys; from torch_linformer.reporting import html, plots; plots.length_histogram([1], 2)"
+    code = "import sys; from torch_linformer.reporting import plots, report; plots.length_histogram([1], 2)"
     subprocess.run(
         [sys.executable, "-c", f"{code}; assert 'matplotlib.pyplot' not in sys.modules"],
         check=True,

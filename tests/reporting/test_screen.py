@@ -3,7 +3,8 @@ import io
 from rich.console import Console
 
 from torch_linformer.reporting.report import Headline, Report, Section
-from torch_linformer.reporting.screen import Screen, printable
+from torch_linformer.reporting.screen import Screen
+from torch_linformer.reporting.tables import printable
 
 TITLE, SHOWN = "\x1b]0;mine\x07\x1b[2J\x9b1m\r", "\\x1b]0;mine\\x07\\x1b[2J\\x9b1m\\x0d"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from torch_linformer.reporting.titles import name_in_title
+from torch_linformer.reporting.report import name_in_title
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from torch_linformer.tasks import floors
-from torch_linformer.tasks.floors import (
+from torch_linformer.tasks import baselines as floors
+from torch_linformer.tasks.baselines import (
     compression_floor,
     majority_floor,
     mean_floor,

@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
-from torch_linformer.tasks.language_modeling import token_bytes
-from torch_linformer.tasks.masking import MASK_SHARE, MaskedLanguageModeling, MaskingCollator
+from torch_linformer.tasks.language_modeling import MASK_SHARE, MaskedLanguageModeling, MaskingCollator, token_bytes
 
 PAD, CLS, SEP, MASK = range(4)
 TEXTS = ["the cat sat on the mat", "the naïve cat", "a rat"] * 5

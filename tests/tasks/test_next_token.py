@@ -19,8 +19,7 @@ from torch_linformer.inference.export import export_model
 from torch_linformer.inference.task_predictor import TaskPredictor
 from torch_linformer.models import LinformerForCausalLM
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
-from torch_linformer.tasks.language_modeling import token_bytes
-from torch_linformer.tasks.next_token import CausalLanguageModeling
+from torch_linformer.tasks.language_modeling import CausalLanguageModeling, token_bytes
 from torch_linformer.training.train_settings import TrainSettings
 
 PAD, CLS, SEP = range(3)

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.retrieval import Retrieval, judgments_of, queries_of
-from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
+from torch_linformer.tasks.retrieval_metrics import bm25_search, tfidf_search
 
 PAIRS = {
     "text": ["sun sun sand", "rain mud", "snow ice cold ice snow"],

@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 import pytest
 
-from torch_linformer.tasks import tfidf_floors
-from torch_linformer.tasks.floors import mean_floor
-from torch_linformer.tasks.tfidf_floors import (
+from torch_linformer.tasks import baselines as tfidf_floors
+from torch_linformer.tasks.baselines import (
     CHARACTERS,
     PAIRS,
     WORDS,
+    mean_floor,
     tfidf_floor,
     tfidf_multilabel_floor,
     tfidf_regression_floor,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torch_linformer.tasks.threshold import best_threshold
+from torch_linformer.tasks.linear_classifiers import best_threshold
 
 
 def micro_f1(true, probabilities, thresholds):

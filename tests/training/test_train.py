@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from torch_linformer.errors import InputError
-from torch_linformer.opening.checkpoints import read_spent, seal
-from torch_linformer.opening.run_folder import identity, open_run
+from torch_linformer.opening.run_folder import identity, open_run, read_spent, seal
 from torch_linformer.training import prepared
 from torch_linformer.training.dry_run import try_training
 from torch_linformer.training.sizes import SIZES

@@ -25,16 +25,15 @@ from torch_linformer.adaptation.step_size import measure_step
 from torch_linformer.adaptation.student import build_student
 from torch_linformer.adaptation.teacher import Marks, Teacher
 from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
-from torch_linformer.data.overlap import find_overlap
+from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent
-from torch_linformer.opening.compiling import compile_backbone
-from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
+from torch_linformer.opening.run_folder import Spent
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_duration
 from torch_linformer.training.fitting import fit

@@ -15,18 +15,21 @@ from torch_linformer.adaptation.slots_verdict import WithoutSlots, verdict_on_sl
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions, machine_facts
-from torch_linformer.opening.checkpoints import Spent
-from torch_linformer.opening.run_folder import write_model
+from torch_linformer.opening.run_folder import Spent, write_model
 from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import learning_curve
-from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.report import (
+    Headline,
+    Report,
+    Section,
+    markdown_table,
+    name_in_title,
+    render_html,
+    render_template,
+)
 from torch_linformer.reporting.tables import format_count, format_duration, format_score
-from torch_linformer.reporting.templates import render_template
-from torch_linformer.reporting.titles import name_in_title
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.training_screen import TrainingScreen
 

@@ -10,10 +10,9 @@ from torch_linformer.adaptation.adaptation import Adaptation
 from torch_linformer.adaptation.adaptation_report import RESULT, show_adapted, write_report, write_student
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
 from torch_linformer.adaptation.texts import read_documents
-from torch_linformer.data.digest import content_digest
+from torch_linformer.data.parts import content_digest
 from torch_linformer.opening import processes
-from torch_linformer.opening.compiling import require_compiler
-from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.devices import require_compiler, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import begin_run, identity, shared_run
 from torch_linformer.training.training_screen import TrainingScreen
 

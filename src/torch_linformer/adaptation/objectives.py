@@ -13,7 +13,7 @@ from torch_linformer.adaptation.similarity import embedding_scores
 from torch_linformer.encoders.heads import Head, head_logits, predicts_at
 from torch_linformer.errors import InputError
 from torch_linformer.models.pooling import embed
-from torch_linformer.tasks.masking import VALIDATION_EPOCH, MaskingCollator
+from torch_linformer.tasks.language_modeling import VALIDATION_EPOCH, MaskingCollator
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.task import IGNORED
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel

@@ -18,21 +18,19 @@ from torch_linformer.encoders.kinds import check_kind
 from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.model_checks import check_model
-from torch_linformer.opening.model_files import model_file
-from torch_linformer.opening.model_folder import load_tokenizer
+from torch_linformer.opening.model_files import check_model, model_file
+from torch_linformer.opening.model_folder import check_vocabulary, load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, needs_code, open_by
-from torch_linformer.opening.sentence_pooling import sentence_pooling
-from torch_linformer.opening.sentence_settings import (
+from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,
     MODULES,
     PROMPTS,
     SentenceSettings,
+    sentence_pooling,
     sentence_settings,
     write_transformer,
 )
-from torch_linformer.opening.tokenizers import check_vocabulary
 
 LINEAR = ("linformer", "linear_encoder")  # types of models
 

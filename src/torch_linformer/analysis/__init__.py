@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from torch_linformer.analysis.inspection.attention_plots import plot_attention, plot_projections
     from torch_linformer.analysis.inspection.inspect_text import inspect_text
     from torch_linformer.analysis.spectra.advice import suggest_k
-    from torch_linformer.analysis.spectra.measurement import measure_spectrum
     from torch_linformer.analysis.spectra.spectrum import Spectrum
-    from torch_linformer.analysis.spectra.spectrum_plots import plot_spectrum
+    from torch_linformer.analysis.spectra.spectrum_report import plot_spectrum
+    from torch_linformer.analysis.spectra.spectrum_run import measure_spectrum
 
 __all__ = [
     "Spectrum",
@@ -30,10 +30,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "Spectrum": ".spectra.spectrum",
         "inspect_text": ".inspection.inspect_text",
-        "measure_spectrum": ".spectra.measurement",
+        "measure_spectrum": ".spectra.spectrum_run",
         "plot_attention": ".inspection.attention_plots",
         "plot_projections": ".inspection.attention_plots",
-        "plot_spectrum": ".spectra.spectrum_plots",
+        "plot_spectrum": ".spectra.spectrum_report",
         "suggest_k": ".spectra.advice",
     },
 )

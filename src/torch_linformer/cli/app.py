@@ -99,6 +99,6 @@ def _is_said_elsewhere(error: Exception) -> bool:
 
 
 def _say(line: Any) -> None:
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
 
     print(printable(f"linformer: {line}"), file=sys.stderr)

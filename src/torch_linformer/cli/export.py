@@ -19,7 +19,7 @@ def export(
     The file is kept only if its scores agree with the model's; the tokenizer lies beside it.
     """
     from torch_linformer.api.commands import export as write
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
 
     file, difference = write(model, output, format=format)
     print(f"{printable(str(file))}: its scores differ from the model's by at most {difference:.0e} of the largest")

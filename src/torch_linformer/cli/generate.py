@@ -51,7 +51,7 @@ def generate(
 
 
 def _show(piece: str) -> None:
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
 
     print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
 

@@ -20,7 +20,7 @@ def import_(
 ) -> None:
     """Convert another package's weights into a model folder."""
     from torch_linformer.opening.importing import import_model
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
 
     model = import_model(source, origin, output, heads=heads, activation=activation)
     print(f"{printable(str(output))}: {type(model).__name__}, {model.num_parameters():,} parameters")

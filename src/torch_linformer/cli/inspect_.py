@@ -29,8 +29,8 @@ def inspect_(
     check_model(model)
     from rich.console import Console
 
-    from torch_linformer.analysis.inspection.inspect_folder import inspect_folder
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.analysis.inspection.page import inspect_folder
+    from torch_linformer.reporting.tables import printable
 
     chosen = _numbers(layers)
     with Console(stderr=True, highlight=False).status("reading the document") as status:

@@ -55,7 +55,7 @@ def saying_how_to_go_on(resume: bool) -> Iterator[str]:
         try:
             yield command
         except KeyboardInterrupt as interrupt:
-            from torch_linformer.reporting.screen import printable
+            from torch_linformer.reporting.tables import printable
 
             if speaks_for_all():
                 with suppress(OSError):  # a terminal that is closed

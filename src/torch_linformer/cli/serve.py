@@ -56,7 +56,7 @@ def serve(
         raise ValueError("--api-key: is empty; give a key, or leave it out")
     if truncate and overflow == "windows":
         raise ValueError("--truncate has no effect with --overflow windows, which cuts nothing")
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
     from torch_linformer.serving.application import Application
     from torch_linformer.serving.limits import Limits
     from torch_linformer.serving.served_model import load_served
@@ -97,7 +97,7 @@ def serve(
 
 
 def _say(*lines: str) -> None:
-    from torch_linformer.reporting.screen import printable
+    from torch_linformer.reporting.tables import printable
 
     with suppress(OSError):  # a server goes on when nobody reads what it says
         print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)

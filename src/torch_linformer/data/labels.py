@@ -7,8 +7,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from torch_linformer.data.reading.cells import is_number
 from torch_linformer.data.reading.documents import quiet
+from torch_linformer.data.reading.rows import is_number
 from torch_linformer.errors import InputError
 
 _FEW = 10  # with so few documents each may well have its own label

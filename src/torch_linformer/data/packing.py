@@ -1,13 +1,15 @@
-"""Text for pretraining as rows of one length, read and tokenized only when they are asked for."""
+"""Text for pretraining as rows of one length, and documents cut to one length."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
@@ -102,3 +104,41 @@ def _characters(documents: Dataset) -> npt.NDArray[np.int64]:
     """Characters of each document, counted batch by batch."""
     batches = documents.select_columns("text").with_format("arrow").iter(batch_size=1000)
     return np.concatenate([pc.utf8_length(batch["text"]).to_numpy() for batch in batches]).astype(np.int64)
+
+
+class Beginnings(NamedTuple):
+    """Documents cut to exactly ``length`` tokens, special tokens included.
+
+    ``documents`` are ``(length,)`` token ids each; ``shorter`` counts those passed over for having fewer tokens.
+    """
+
+    length: int
+    documents: list[Tensor]
+    shorter: int
+
+    def describe(self, wanted: int) -> str:
+        """Their numbers in a sentence."""
+        there = f"{len(self.documents):,} document{'' if len(self.documents) == 1 else 's'}"
+        few = "" if len(self.documents) == wanted else f" of the {wanted:,} asked for"
+        return f"{there}{few} of {self.length:,} tokens; {self.shorter:,} shorter ones passed over"
+
+
+def beginnings(
+    tokenizer: PreTrainedTokenizerBase, dataset: Dataset, length: int, number: int, seed: int = 0
+) -> Beginnings:
+    """The beginnings of ``number`` documents of at least ``length`` tokens, in a random order that the seed decides."""
+    documents: list[Tensor] = []
+    shorter = 0
+    for index in np.random.default_rng(seed).permutation(len(dataset)):
+        ids = tokenizer(dataset[int(index)]["text"], truncation=True, max_length=length)["input_ids"]
+        if len(ids) < length:
+            shorter += 1
+            continue
+        documents.append(torch.tensor(ids))
+        if len(documents) == number:
+            break
+    if not documents:
+        raise InputError(
+            f"--length {length}: none of the {len(dataset):,} documents has that many tokens; take a shorter length"
+        )
+    return Beginnings(length, documents, shorter)

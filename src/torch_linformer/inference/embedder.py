@@ -16,8 +16,12 @@ from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.models.pooling import pool
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
-from torch_linformer.opening.sentence_pooling import document_vectors
-from torch_linformer.opening.sentence_settings import AS_THEY_ARE, SentenceSettings, sentence_settings
+from torch_linformer.opening.sentence_transformers import (
+    AS_THEY_ARE,
+    SentenceSettings,
+    document_vectors,
+    sentence_settings,
+)
 from torch_linformer.tasks.task import pad_windows
 
 

@@ -15,6 +15,7 @@ from torch_linformer.encoders.heads import Head, has_token_types, head_of
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
 from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.opening.folders import check_free, new_folder
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import (
     AnyModel,
@@ -23,11 +24,15 @@ from torch_linformer.opening.model_folder import (
     read_length,
     reader_config,
     reading_options,
+    save_tokenizer,
 )
-from torch_linformer.opening.new_folder import check_free, new_folder
-from torch_linformer.opening.sentence_pooling import POOLINGS, document_vectors, write_sentence_modules
-from torch_linformer.opening.sentence_settings import PROMPTS, sentence_settings
-from torch_linformer.opening.tokenizers import save_tokenizer
+from torch_linformer.opening.sentence_transformers import (
+    POOLINGS,
+    PROMPTS,
+    document_vectors,
+    sentence_settings,
+    write_sentence_modules,
+)
 
 Program = Callable[..., Sequence[Any]]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}

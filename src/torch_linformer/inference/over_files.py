@@ -13,8 +13,8 @@ from torch_linformer.inference.engine import Engine, GivenDocuments, Row
 from torch_linformer.inference.output_parts import OutputParts, is_folder_of_parts, parts_of, run_identity
 from torch_linformer.inference.predictor import Predictor
 from torch_linformer.inference.window_reader import what_was_read
-from torch_linformer.opening.model_digest import model_digest
-from torch_linformer.opening.new_folder import check_writable
+from torch_linformer.opening.folders import check_writable
+from torch_linformer.opening.model_files import model_digest
 from torch_linformer.opening.run_folder import trained_columns
 
 

@@ -12,8 +12,7 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.errors import InputError
 from torch_linformer.inference.embedder import DocumentEmbedder, Embedded, embedder_of
 from torch_linformer.inference.task_predictor import TaskPredictor
-from torch_linformer.opening.compiling import compile_backbone
-from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 
 Columns = dict[str, Any]

@@ -10,7 +10,8 @@ import ctypes
 import gc
 import resource
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,3 +127,21 @@ def _forget_the_past() -> None:
     release_memory()
     with contextlib.suppress(OSError):  # a kernel that does not allow this: the peak may be that of building
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def mean_seconds(step: Callable[[], object], device: str, calls: int = 1) -> float:
+    """The mean time of a call, until the device has finished."""
+    _finish(device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        step()
+    _finish(device)
+    return (time.perf_counter() - started) / calls
+
+
+def _finish(device: str) -> None:
+    """Wait until a GPU has finished."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    elif device == "mps":
+        torch.mps.synchronize()

@@ -1,10 +1,20 @@
-"""The device that a model runs on, the dtype of its weights and the precision that it computes in."""
+"""The device a model runs on, the dtype of its weights, its precision, and whether torch.compile can compile there."""
 
+import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
 
 import torch
+from transformers import PreTrainedModel
 
 from torch_linformer.errors import InputError
+from torch_linformer.models import LinformerConfig
+from torch_linformer.opening import processes
 
 DEVICES = ("cuda", "mps", "cpu")  # "auto" takes the first that is available
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -51,3 +61,78 @@ def _cpu_is_faster_in_bf16() -> bool:
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     by_vectors = capabilities.get("avx512_bf16") and "AMD" in capabilities.get("cpu_name", "")
     return bool(capabilities.get("amx_bf16") or by_vectors)
+
+
+SLOWER = "on a CPU an encoder took 69 s to compile, and then twice as long as without (docs/performance.md)"
+
+
+def why_not_compile(device: str) -> str | None:
+    """What is missing for torch.compile on a device, in a few words; None where nothing is known to be missing.
+
+    On a CPU it writes C++ and needs a compiler and Python's headers, on a GPU Triton, which needs a C compiler.
+    """
+    if device == "cuda":
+        if find_spec("triton") is None:
+            return "torch.compile needs Triton on a GPU, which is not installed"
+        found = any(map(shutil.which, [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]))
+        return None if found else "Triton needs a C compiler, and there is neither CC nor gcc nor clang"
+    if device != "cpu":
+        return f"it computes on cpu and cuda, not on {device}"
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses
+    if shutil.which(compiler) is None:
+        return f"torch.compile needs a C++ compiler on a CPU, and there is no {compiler}; install it or set CXX"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "torch.compile needs Python's headers on a CPU (on Debian the package python3-dev)"
+    if " " in torch.__file__:
+        return f"torch.compile cannot link on a CPU where torch's own path has a space ({Path(torch.__file__).parent})"
+    return None
+
+
+def require_compiler(device: str) -> None:
+    """Refuse ``--compile`` where it cannot be honored, in one line."""
+    reason = why_not_compile(device)
+    if reason is not None:
+        raise InputError(f"--compile: {reason}")
+
+
+def compile_backbone(model: PreTrainedModel, device: str, *, training: bool = False) -> str:
+    """Have torch.compile make kernels of all layers of a model when it is called next; head and loss stay as they are.
+
+    One graph serves all batches and lengths; training, inference and a batch of one row have graphs of their own. The
+    model is changed in place: its weights and their names are those that it had, so what is saved is too.
+
+    Args:
+        model: a model that reads; what it holds may change, but not its device.
+        device: where it computes.
+        training: whether it is to be trained.
+
+    Returns:
+        A sentence for the screen: what the first batch waits for.
+
+    Raises:
+        InputError: in one line, where ``--compile`` cannot be honored.
+    """
+    require_compiler(device)
+    if processes.count() > 1:
+        raise InputError("--compile is for a single process: leave it out under torchrun")
+    config: Any = model.config
+    if config.is_encoder_decoder:
+        raise InputError("--compile is for models that read; this one writes too, at another length with every token")
+    if not isinstance(config, LinformerConfig):  # an encoder of transformers, linear or not
+        return _compile(model, device)
+    if config.chunk_size is not None:
+        raise InputError(
+            f"--compile does not go with --chunk-size {config.chunk_size}: a compiled model reads a text at once"
+        )
+    if training and config.activation_memory != "none":
+        raise InputError(
+            f"--compile does not go with --activation-memory {config.activation_memory}, which computes layers again "
+            "outside of any graph"
+        )
+    return _compile(model, device)
+
+
+def _compile(model: PreTrainedModel, device: str) -> str:
+    # Not a wrapper, whose weights would be named _orig_mod.
+    cast(Any, model.base_model).compile(dynamic=True)
+    return "--compile: the first batches wait for the compiler" + (f"; {SLOWER}" if device == "cpu" else "")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel, convert
-from torch_linformer.opening.new_folder import check_free, new_folder
+from torch_linformer.opening.folders import check_free, new_folder
 from torch_linformer.opening.pretrained import quiet_transformers
 
 

@@ -16,7 +16,7 @@ from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
 from torch_linformer.models.convert.state import refusal
 from torch_linformer.opening.devices import WEIGHTS
-from torch_linformer.opening.model_checks import check_model
+from torch_linformer.opening.model_files import check_model
 
 UNUSED = "pooler."  # in the names of weights that an encoder may lack
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from torch_linformer.reporting.drawing import BLUE, ORANGE, render_png, render_svg
+from torch_linformer.reporting.plots import BLUE, ORANGE, render_png, render_svg
 from torch_linformer.reporting.tables import format_count
 
 # After the first two: clear on white and on black, and no two neighbors of one lightness.

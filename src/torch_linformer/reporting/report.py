@@ -1,7 +1,54 @@
 """One report for every command, which a terminal, a Markdown file and a page each show in their own way."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from torch_linformer.reporting.tables import format_cell, format_table, printable
+
+_TELLS_NOTHING = re.compile(r"model|snapshots|checkpoint-\d+|[0-9a-f]{40}")
+
+
+def name_in_title(source: str) -> str:
+    """The name of a file or folder, without its path; what is neither, such as a name on the hub, is its own name.
+
+    A folder whose name tells nothing, such as ``model`` or ``checkpoint-500``, goes by the name of the one it lies in.
+    """
+    path = Path(source)
+    if not path.exists():
+        return source
+    path = path.resolve()
+    if path.is_file():
+        return path.stem
+    return next((part for part in reversed(path.parts[1:]) if not _TELLS_NOTHING.fullmatch(part)), path.name)
+
+
+def render_template(path: str, **context: Any) -> str:
+    """Return a template as text; in HTML every text of the context is escaped."""
+    text = _environment().get_template(path).render(**context)
+    return text.encode("utf-8", "backslashreplace").decode()  # what UTF-8 cannot hold (an odd file name) is an escape
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("torch_linformer", ""),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["cell"] = format_cell
+    environment.filters["markdown"] = escape_markdown
+    environment.filters["code"] = code_span
+    environment.globals["format_table"] = format_table
+    return environment
 
 
 @dataclass(frozen=True)
@@ -75,3 +122,66 @@ class Report:
             *self.sections,
             *(Section(heading=name, facts=facts, detail=True) for name, facts in circumstances.items() if facts),
         ]
+
+
+_MARKS = re.compile(r"[\\`*\[\]<>&#|~$!]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word marks nothing
+
+
+def render_markdown(report: Report) -> str:
+    """Return a whole Markdown document; figures are links to their PNG files, after the sections."""
+    verdict = [f"**{paragraph}**" for paragraph in report.verdict.splitlines() if paragraph]
+    parts = [f"# {escape_markdown(report.title)}", *verdict, report.lead, "\n".join(map(_headline, report.headlines))]
+    for section in report.all_sections:
+        facts = markdown_table(("", ""), list(section.facts.items())) if section.facts else ""
+        table = markdown_table(section.columns, section.rows) if section.columns else ""
+        parts += [f"## {section.heading}", section.text, facts, table, section.caption]
+    parts += [f"![{name}]({name}.png)" for name in report.figures]
+    parts += ["## Command", f"```sh\n{report.command}\n```"]
+    return "\n\n".join(filter(None, (part.strip() for part in parts))) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Text on one line that Markdown shows as it is, whatever it holds: a file may have any name."""
+    return _MARKS.sub(r"\\\g<0>", printable(" ".join(text.split())))
+
+
+def code_span(text: str) -> str:
+    """Text on one line as code within a sentence, whatever it holds."""
+    text = printable(" ".join(text.split()))
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Table of cells formatted by `format_cell`, numbers to the right."""
+    table = format_table(columns, rows)
+    rules = ["---:" if right else "---" for right in table.right]
+    return "\n".join(_line(row) for row in (columns, rules, *table.rows))
+
+
+def _line(cells: Sequence[str]) -> str:
+    texts = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(texts)} |"
+
+
+def _headline(headline: Headline) -> str:
+    note = f" ({', '.join(headline.note.splitlines())})" if headline.note else ""
+    return f"- {headline.name}: **{format_cell(headline.value)}**{note}"
+
+
+MAX_ROWS = 300  # of a table on the page; files made for machines hold the rest
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def render_html(
+    report: Report, template: str = "reporting/template_files/report.html", policy: str = POLICY, **context: Any
+) -> str:
+    """Return a whole HTML document. Every text is escaped; only figures are taken as they are.
+
+    Args:
+        report: what is shown.
+        template: path within the package; it extends `reporting/template_files/page.html`.
+        policy: Content-Security-Policy of the page.
+        context: what else the template uses.
+    """
+    return render_template(template, report=report, policy=policy, max_rows=MAX_ROWS, **context)

@@ -1,23 +1,12 @@
 """What a command shows while it runs and when it has ended: sentences, tables and reports, on one console."""
 
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
 
 from torch_linformer.reporting.report import Report
-from torch_linformer.reporting.tables import results_table
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: what would move its cursor or change its title is shown as an escape, such as ``\\x1b``.
-
-    Labels and names of files are the user's data, and may be anybody's.
-    """
-    return _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+from torch_linformer.reporting.tables import printable, results_table
 
 
 class Screen:

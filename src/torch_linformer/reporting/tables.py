@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 MISSING = "–"  # no value is not zero
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 _QUANTITY = r"[-+]?[\d,]*\.?\d+(e[-+]\d+)?( ?[%×]| [A-Za-zµ]{1,3})?"
@@ -154,3 +155,11 @@ def results_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[ob
     for row in found.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: what would move its cursor or change its title is shown as an escape, such as ``\\x1b``.
+
+    Labels and names of files are the user's data, and may be anybody's.
+    """
+    return _CONTROLS.sub(lambda control: f"\\x{ord(control[0]):02x}", text)

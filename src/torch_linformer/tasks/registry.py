@@ -8,8 +8,7 @@ from torch_linformer.encoders.heads import has_token_types, head_of
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForSequenceClassification, LinformerPreTrainedModel
 from torch_linformer.tasks.answering import Answering
-from torch_linformer.tasks.masking import MaskedLanguageModeling
-from torch_linformer.tasks.next_token import CausalLanguageModeling
+from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence
 from torch_linformer.tasks.tagging import Tagging, tagging_of

@@ -19,8 +19,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.tasks.retrieval_floors import bm25_search, tfidf_search
-from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
+from torch_linformer.tasks.retrieval_metrics import Judgments, bm25_search, membership, retrieval_metrics, tfidf_search
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task
 
 SCALE = 20.0  # of a cosine in a loss; the usual one of sentence-transformers
@@ -49,7 +48,7 @@ class Retrieval(Task):
     instead = "linformer embed writes the vectors of documents"
     counted = "queries"
     usage = """\
-from torch_linformer.opening.sentence_pooling import document_vectors
+from torch_linformer.opening.sentence_transformers import document_vectors
 
 texts = ["a query", "a document"]
 inputs = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")

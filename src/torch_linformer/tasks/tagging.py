@@ -16,7 +16,7 @@ from torch_linformer.data.reading.records import TAGGED, join_words
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.words import word_spans
 from torch_linformer.models import LinformerForTokenClassification
-from torch_linformer.tasks.floors import most_frequent_tag_floor
+from torch_linformer.tasks.baselines import most_frequent_tag_floor
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets

@@ -14,13 +14,13 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks import floors
+from torch_linformer.tasks import baselines as floors
+from torch_linformer.tasks.baselines import tfidf_floor, tfidf_multilabel_floor, tfidf_regression_floor
 from torch_linformer.tasks.headlines import HEADLINES
+from torch_linformer.tasks.linear_classifiers import best_threshold
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
 from torch_linformer.tasks.tallies import tally
 from torch_linformer.tasks.task import ColumnLists, Task, label_config
-from torch_linformer.tasks.tfidf_floors import tfidf_floor, tfidf_multilabel_floor, tfidf_regression_floor
-from torch_linformer.tasks.threshold import best_threshold
 
 
 class WholeDocuments(Task):

@@ -16,10 +16,10 @@ from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line, flag
 from torch_linformer.models import LinformerConfig
-from torch_linformer.opening.model_checks import check_model
+from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, read_length
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
-from torch_linformer.opening.sentence_pooling import sentence_pooling
+from torch_linformer.opening.sentence_transformers import sentence_pooling
 from torch_linformer.training.option_effects import OF_ENCODERS
 from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 

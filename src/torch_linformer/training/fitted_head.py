@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.opening.checkpoints import Spent
+from torch_linformer.opening.run_folder import Spent
 from torch_linformer.reporting.tables import format_duration
 from torch_linformer.tasks.task import Examples
 from torch_linformer.training.document_trainer import DocumentTrainer, longest_first

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent, is_whole, read_spent, seal
+from torch_linformer.opening.run_folder import Spent, is_whole, read_spent, seal
 from torch_linformer.training.trainer import RunTrainer
 from torch_linformer.training.training_screen import TrainingScreen
 

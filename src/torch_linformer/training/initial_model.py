@@ -21,8 +21,7 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.configuration import FIELDS, with_changes
 from torch_linformer.models.encoder_backbone import EncoderBackbone
-from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, reader_config
-from torch_linformer.opening.tokenizers import check_vocabulary
+from torch_linformer.opening.model_folder import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.first_model import Say, open_first, pooling_of_heads, refuse_options

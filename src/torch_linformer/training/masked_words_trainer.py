@@ -9,7 +9,7 @@ from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.encoders.heads import predicts_at
 from torch_linformer.models.loss import token_loss
 from torch_linformer.opening.model_folder import AnyModel
-from torch_linformer.tasks.masking import MaskedLanguageModeling
+from torch_linformer.tasks.language_modeling import MaskedLanguageModeling
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import IGNORED, Task
 from torch_linformer.training.document_trainer import DocumentTrainer

@@ -8,8 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from torch_linformer.models import LinformerConfig
 from torch_linformer.tasks.answering import Answering
-from torch_linformer.tasks.masking import MaskedLanguageModeling
-from torch_linformer.tasks.next_token import CausalLanguageModeling
+from torch_linformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from torch_linformer.tasks.registry import TASKS
 from torch_linformer.tasks.retrieval import POOLINGS, Retrieval
 from torch_linformer.tasks.sequence_to_sequence import SequenceToSequence

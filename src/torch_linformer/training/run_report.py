@@ -11,20 +11,23 @@ from transformers import PreTrainedTokenizerFast
 import torch_linformer
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions
-from torch_linformer.opening.checkpoints import Spent
 from torch_linformer.opening.model_folder import AnyModel
-from torch_linformer.opening.run_folder import write_columns, write_model
-from torch_linformer.opening.sentence_pooling import write_sentence_modules
+from torch_linformer.opening.run_folder import Spent, write_columns, write_model
+from torch_linformer.opening.sentence_transformers import write_sentence_modules
 from torch_linformer.opening.source_card import card_of_source
 from torch_linformer.reporting.files import write_json, write_text
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.markdown import markdown_table
 from torch_linformer.reporting.plots import confusion_matrix, learning_curve, length_histogram
-from torch_linformer.reporting.report import Headline, Report, Section
+from torch_linformer.reporting.report import (
+    Headline,
+    Report,
+    Section,
+    markdown_table,
+    name_in_title,
+    render_html,
+    render_template,
+)
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
-from torch_linformer.reporting.templates import render_template
-from torch_linformer.reporting.titles import name_in_title
-from torch_linformer.tasks.floors import FLOORS
+from torch_linformer.tasks.baselines import FLOORS
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from torch_linformer.data.digest import content_digest
 from torch_linformer.data.labels import (
     are_numbers,
     check_labels,
@@ -15,8 +14,7 @@ from torch_linformer.data.labels import (
     label_names,
     name_labels,
 )
-from torch_linformer.data.overlap import find_overlap
-from torch_linformer.data.parts import GROUP, parse_part, split_documents
+from torch_linformer.data.parts import GROUP, content_digest, find_overlap, parse_part, split_documents
 from torch_linformer.data.reading.documents import Documents
 from torch_linformer.errors import InputError
 from torch_linformer.tasks.registry import TASKS

@@ -18,11 +18,9 @@ from torch_linformer.models import (
 )
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent
-from torch_linformer.opening.compiling import compile_backbone, require_compiler
-from torch_linformer.opening.devices import resolve_device, resolve_precision
+from torch_linformer.opening.devices import compile_backbone, require_compiler, resolve_device, resolve_precision
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, reader_config
-from torch_linformer.opening.run_folder import begin_run, identity, shared_run
+from torch_linformer.opening.run_folder import Spent, begin_run, identity, shared_run
 from torch_linformer.reporting.tables import format_count, format_scores
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task

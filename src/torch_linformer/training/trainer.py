@@ -16,7 +16,7 @@ from transformers import Trainer, TrainingArguments
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening import processes
-from torch_linformer.opening.checkpoints import Spent, checkpoints
+from torch_linformer.opening.run_folder import Spent, checkpoints
 from torch_linformer.training.length_grouping import LengthGroupedSampler
 from torch_linformer.training.sharding import gather, own_part, shard, share_state, whole_state
 

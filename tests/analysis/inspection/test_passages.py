@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from torch_linformer.analysis.inspection.passages import (
+from torch_linformer.analysis.inspection.relevance import (
     MOST_CHARACTERS,
     MOST_TOKENS,
     Passage,

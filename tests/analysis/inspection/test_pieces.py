@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_linformer.analysis.inspection.pieces import Piece, cut_into_pieces, visible
+from torch_linformer.analysis.inspection.relevance import Piece, cut_into_pieces, visible
 from torch_linformer.data.tokenizer import build_tokenizer
 
 

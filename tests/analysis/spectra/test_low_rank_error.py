@@ -88,7 +88,7 @@ def beside(one, near, places, slots_k=None, slots_v=None, mass=1.0):
 
 @pytest.mark.parametrize("window", [64, 6])
 def test_slots_beside_a_window_are_their_definitions(window, monkeypatch):
-    monkeypatch.setattr("torch_linformer.analysis.spectra.slot_outputs.WINDOW", window)
+    monkeypatch.setattr("torch_linformer.analysis.spectra.observing.WINDOW", window)
     one, k = head(3), 4
     _, errors = errors_of([head(0)], [one], (k,))
     places, centers = (torch.arange(N) + 0.5) * k / N, torch.arange(k) + 0.5
@@ -181,7 +181,7 @@ def test_the_first_half_is_fitted_on_and_the_second_measured(build, draw_documen
 
 
 def test_what_is_too_long_or_alone_is_measured_without_a_fit(build, draw_documents, monkeypatch):
-    monkeypatch.setattr("torch_linformer.analysis.spectra.measurement.LONGEST", N - 1)
+    monkeypatch.setattr("torch_linformer.analysis.spectra.spectrum_run.LONGEST", N - 1)
     for number in (1, 3):
         found = measure_spectrum(build("bert"), draw_documents(number, N), ks=(4,)).low_rank
         assert (found.fitted_on, found.measured_on) == (0, number) and "fitted" not in found.errors

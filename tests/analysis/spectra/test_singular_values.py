@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from torch_linformer.analysis.spectra.singular_values import exact_singular_values, randomised_singular_values
+from torch_linformer.analysis.spectra.spectrum import exact_singular_values, randomised_singular_values
 
 N = 101
 

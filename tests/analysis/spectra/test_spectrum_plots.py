@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from torch_linformer.analysis import measure_spectrum, plot_spectrum
-from torch_linformer.analysis.spectra.spectrum_plots import spectrum_svg
+from torch_linformer.analysis.spectra.spectrum_report import spectrum_svg
 
 N = 37
 

@@ -3,7 +3,7 @@
 import pytest
 
 from runner.timing import calls_in_a_round
-from torch_linformer.measuring import timing
+from torch_linformer.measuring import memory as timing
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import pytest
 from runner.suite import Grid, Measurement
 from suites.attention import DYNAMIC, EAGER, OURS, SDPA, AttentionSuite
 from suites.least_time import MATRIX_PRODUCT, MEMORY_COPY
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = AttentionSuite()
 GRID = Grid(lengths=[512, 1024], ks=[64, 128])

@@ -8,8 +8,7 @@ import pytest
 from runner.suite import Case, Contender, Grid, Measurement
 from suites import causal, decoding
 from suites.causal import READ_LIMIT, CausalSuite
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = CausalSuite()
 LEAKING = Contender(name="linformer-pytorch 0, causal=True (leaks the future)", build=lambda case: None)

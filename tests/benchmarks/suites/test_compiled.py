@@ -10,7 +10,7 @@ from runner.suite import Case, Contender
 from runner.timing import time_in_turn
 from suites import attention
 from suites.contenders import call, compiled, sequence_workload
-from torch_linformer.opening.compiling import why_not_compile
+from torch_linformer.opening.devices import why_not_compile
 
 CASE = Case(step="training", length=12, k=4, batch=2, width=8, heads=2)
 reason = why_not_compile("cpu")

@@ -6,8 +6,7 @@ import pytest
 
 from runner.suite import Case, Grid, Measurement
 from suites.context import COMPUTED, LATENCY, LINK, ContextSuite, estimate, ring_bytes
-from torch_linformer.reporting.markdown import render_markdown
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_markdown
 
 SUITE = ContextSuite()
 CASE = Case(step="training", length=800, k=16, batch=1, width=24, heads=3, layers=4, ranks=4)

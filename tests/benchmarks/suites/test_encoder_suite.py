@@ -4,8 +4,7 @@ import pytest
 
 from runner.suite import Grid
 from suites.encoder import OURS, TWIN, EncoderSuite
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = EncoderSuite()
 

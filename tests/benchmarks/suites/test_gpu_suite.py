@@ -6,8 +6,7 @@ from runner.suite import Grid
 from suites.attention import OURS, SDPA
 from suites.gpu import ENCODER, MOST_TOKENS, GpuSuite
 from suites.least_time import MATRIX_PRODUCT, MEMORY_COPY
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = GpuSuite()
 GRID = Grid(device="cuda", dtype="bfloat16", compile=True)

@@ -5,8 +5,7 @@ import torch
 
 from runner.suite import Case, Grid
 from suites.scaling import ATTENTION, ENCODER, REVERSIBLE, ScalingSuite
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = ScalingSuite()
 

@@ -6,8 +6,7 @@ from runner.suite import Grid, Measurement
 from suites.encoder import EAGER_LAYER, LAYER, OURS
 from suites.grids import EAGER_LIMIT, SDPA_LIMIT
 from suites.table3 import TIME_SAVED, Table3Suite
-from torch_linformer.reporting.html import render_html
-from torch_linformer.reporting.report import Report
+from torch_linformer.reporting.report import Report, render_html
 
 SUITE = Table3Suite()
 

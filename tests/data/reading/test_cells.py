@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from torch_linformer.data.reading.cells import counts_rows, is_missing, is_number, read_label, read_text, several
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import Row, counts_rows, is_missing, is_number, read_label, read_text, several
 from torch_linformer.errors import InputError
 
 

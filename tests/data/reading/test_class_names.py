@@ -2,7 +2,7 @@ import pyarrow
 import pytest
 from datasets import ClassLabel, Features, Sequence, Value
 
-from torch_linformer.data.reading.class_names import ClassNames
+from torch_linformer.data.reading.parquet import ClassNames
 from torch_linformer.errors import InputError
 
 FEATURES = Features(

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from torch_linformer.data.reading.documents import load_documents
-from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of, shard_suffix
+from torch_linformer.data.reading.formats import FolderFile, folder_files, parts_of, shard_suffix
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.reading.sources import find_source
 from torch_linformer.errors import InputError

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from torch_linformer.data.reading.json_rows import is_squad, squad_rows
 from torch_linformer.data.reading.rows import BadRow
-from torch_linformer.data.reading.squad import is_squad, squad_rows
 from torch_linformer.errors import InputError
 
 ANSWER = {"text": "b", "answer_start": 2}

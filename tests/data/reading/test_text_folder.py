@@ -2,8 +2,8 @@ import pytest
 
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.documents import load_documents
+from torch_linformer.data.reading.plain_texts import TextFolder
 from torch_linformer.data.reading.records import TEXT
-from torch_linformer.data.reading.text_folder import TextFolder
 from torch_linformer.errors import InputError
 
 TABLE = "file,label\na.txt,x\ndeep/b.txt,y\n"

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from torch_linformer.data.reading import whole_files
+from torch_linformer.data.reading import plain_texts as whole_files
 from torch_linformer.data.reading.data_options import NO_OPTIONS
+from torch_linformer.data.reading.plain_texts import TextFolder
 from torch_linformer.data.reading.readers import iter_stream
-from torch_linformer.data.reading.text_folder import TextFolder
 from torch_linformer.errors import InputError
 
 REFUSED = "holds more than 1 kB, 1/64 of this machine's memory, as one text; split it, or write JSON lines with"

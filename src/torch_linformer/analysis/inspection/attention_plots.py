@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention
 from torch_linformer.analysis.inspection.inspect_text import Inspection
 from torch_linformer.analysis.inspection.page_arrays import block_means
-from torch_linformer.reporting.drawing import BLUE, ORANGE, draw_figure
+from torch_linformer.reporting.plots import BLUE, ORANGE, draw_figure
 
 MOST_CELLS = 512  # along an axis: more than a panel has pixels is drawn as means of blocks
 UNSIGNED = LinearSegmentedColormap.from_list("unsigned", ["#ffffff", BLUE, "#0b2f4a"])

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_layers
-from torch_linformer.analysis.inspection.encoder_maps import attention_of_encoder
+from torch_linformer.analysis.inspection.attention_maps import LayerAttention, attention_of_encoder, attention_of_layers
 from torch_linformer.analysis.inspection.relevance import Relevance, integrated_gradients, lexical_shares
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder
 from torch_linformer.encoders.heads import head_of

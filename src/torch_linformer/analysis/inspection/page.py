@@ -4,23 +4,33 @@ import base64
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import resources
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
 
 import torch_linformer
 from torch_linformer.analysis.inspection.attention_maps import LayerAttention
-from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection
+from torch_linformer.analysis.inspection.inspect_text import Answer, Inspection, inspect_text
 from torch_linformer.analysis.inspection.page_arrays import MOST_BYTES, pack_layers
-from torch_linformer.analysis.inspection.passages import cut_into_passages, ranked_passages, shown_passage
-from torch_linformer.analysis.inspection.pieces import cut_into_pieces, visible
-from torch_linformer.analysis.inspection.relevance import STEPS
+from torch_linformer.analysis.inspection.relevance import (
+    STEPS,
+    cut_into_passages,
+    cut_into_pieces,
+    ranked_passages,
+    shown_passage,
+    visible,
+)
+from torch_linformer.data.reading.streamed import one_document
+from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.files import write_text
-from torch_linformer.reporting.html import POLICY, render_html
-from torch_linformer.reporting.report import Headline, Report
+from torch_linformer.reporting.report import POLICY, Headline, Report, name_in_title, render_html
 from torch_linformer.reporting.tables import format_count, format_percent
 
 FILES = "analysis/inspection/page_files"
@@ -194,3 +204,35 @@ def _policy(*scripts: str) -> str:
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{fingerprint}'" for fingerprint in hashes)
     return f"{POLICY}; img-src data:; script-src {allowed}"
+
+
+def inspect_folder(
+    model: str,
+    text: str,
+    output: Path,
+    *,
+    layers: Sequence[int] | None,
+    cut: bool,
+    device: str,
+    on_progress: Callable[[str], object],
+) -> str:
+    """Write the page of a model and a document to ``output``; returns a sentence about it.
+
+    ``text`` is the document, the file it is in, or ``-``; the other options are those of :func:`inspect_text`.
+
+    Raises:
+        InputError: anything is wrong with the model, the document or the device.
+        ValueError: the model, or this document, cannot be inspected.
+    """
+    check_bokeh()
+    device = resolve_device(device)
+    document, source = one_document(text)
+    loaded, tokenizer = load_model(model), load_tokenizer(model)
+    cast(nn.Module, loaded).to(device)
+    inspection = inspect_text(loaded, tokenizer, document, layers=layers, cut=cut, on_progress=on_progress)
+    on_progress("writing the page")
+    size = write_inspection(output, inspection, model=name_in_title(model), source=source)
+    tokens = f"{len(inspection.tokens):,} tokens"
+    if inspection.num_tokens > len(inspection.tokens):
+        tokens = f"the first {len(inspection.tokens):,} of {inspection.num_tokens:,} tokens"
+    return f"{output}: {tokens} of {source}, {size / 1e6:.1f} MB"

@@ -1,7 +1,10 @@
-"""Which tokens an answer draws on: integrated gradients, and the shares of a lexical head's features."""
+"""Which tokens and which passages of a document an answer draws on, as text that can be shown."""
 
-from collections.abc import Callable
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +13,58 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_linformer.models.lexical_features import NOTHING
 from torch_linformer.models.lexical_head import LexicalHead
+
+SHOWN_AS_THEY_ARE = "\n\t"
+
+
+class Piece(NamedTuple):
+    """A stretch of a document, as it is shown.
+
+    ``first`` and ``last`` are its tokens, more than one where they share a character, and −1 where it belongs to none;
+    a ``special`` token stands for no text.
+    """
+
+    text: str
+    first: int
+    last: int
+    special: bool = False
+
+
+def cut_into_pieces(text: str, spans: Sequence[tuple[int, int]], tokens: Sequence[str]) -> list[Piece]:
+    """Every character of ``text`` up to its last token once, and every token once, in order.
+
+    ``spans`` are the characters of each token, from and up to, empty for special tokens, which show as in ``tokens``.
+    """
+    pieces: list[Piece] = []
+    reached = 0
+    for number, (start, end) in enumerate(spans):
+        if start == end:
+            pieces.append(Piece(visible(tokens[number]), number, number, special=True))
+            continue
+        if start > reached:
+            pieces.append(Piece(visible(text[reached:start]), -1, -1))
+        if start >= reached or pieces[-1].special:
+            pieces.append(Piece(visible(text[max(start, reached) : end]), number, number))
+        else:  # the bytes of one character
+            before = pieces[-1]
+            pieces[-1] = Piece(before.text + visible(text[reached:end]), before.first, number)
+        reached = max(reached, end)
+    return pieces
+
+
+def visible(text: str) -> str:
+    """``text`` with a symbol for every control character and the code of every other invisible one."""
+    return "".join(char if char in SHOWN_AS_THEY_ARE else _shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    category, code = unicodedata.category(char), ord(char)
+    if category == "Cc":
+        return chr(0x2400 + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    if category in ("Cf", "Zl", "Zp", "Cs"):  # marks of direction, for instance, would rearrange the text around them
+        return f"⟨U+{code:04X}⟩"
+    return char
+
 
 STEPS = 16
 
@@ -104,3 +159,52 @@ def _read(score: Callable[[], Tensor], embeddings: nn.Module) -> tuple[Tensor, T
 def _embedded_as(embeddings: nn.Module, point: Tensor) -> RemovableHandle:
     """A context in which the embeddings return ``point``, whatever they are given."""
     return embeddings.register_forward_hook(lambda module, inputs, output: point)
+
+
+MOST_PASSAGES = 5  # that are shown
+MOST_TOKENS = 40  # in a passage
+MOST_CHARACTERS = 160  # of a passage that are shown
+_END = re.compile(r"\n|[.!?…]\s")  # of a line or of a sentence
+
+
+class Passage(NamedTuple):
+    """Tokens ``first`` to ``last`` of a document, what they add to a score, and which of them adds or takes most."""
+
+    first: int
+    last: int
+    added: float
+    strongest: int
+
+
+def cut_into_passages(text: str, spans: Sequence[tuple[int, int]]) -> list[range]:
+    """The tokens of each sentence or line, of 40 tokens at most; special tokens, whose span is empty, are in none."""
+    passages: list[range] = []
+    reached = 0
+    for number, (start, end) in enumerate(spans):
+        if start == end:
+            continue
+        last = passages[-1] if passages else range(-1)
+        goes_on = last.stop == number and len(last) < MOST_TOKENS
+        if goes_on and not _END.search(text, reached - 1, start + 1):
+            passages[-1] = range(last.start, number + 1)
+        else:
+            passages.append(range(number, number + 1))
+        reached = end
+    return passages
+
+
+def ranked_passages(passages: Sequence[range], values: Tensor) -> list[Passage]:
+    """The passages of the largest sums of ``values`` (N,), whatever their sign, the largest first; 0 is left out."""
+    found = []
+    for tokens in passages:
+        part = values[tokens.start : tokens.stop]
+        strongest = tokens.start + int(part.abs().argmax())
+        found.append(Passage(tokens.start, tokens.stop - 1, float(part.sum()), strongest))
+    found.sort(key=lambda passage: -abs(passage.added))
+    return [passage for passage in found[:MOST_PASSAGES] if passage.added]
+
+
+def shown_passage(text: str, spans: Sequence[tuple[int, int]], passage: Passage) -> str:
+    """Its text on one line, the end of a long one left out."""
+    line = visible(" ".join(text[spans[passage.first][0] : spans[passage.last][1]].split()))
+    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"

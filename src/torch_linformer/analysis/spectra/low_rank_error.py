@@ -29,9 +29,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_linformer.analysis.spectra.observing import ObservedHead
-from torch_linformer.analysis.spectra.slot_outputs import (
+from torch_linformer.analysis.spectra.observing import (
     HeadSlots,
+    ObservedHead,
     attend_beside_slots,
     attend_to_slots,
     beginning_slots,

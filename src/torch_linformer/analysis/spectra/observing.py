@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from transformers.masking_utils import eager_mask
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.functional import ExactTokens, Slots, Window, dynamic_slots, slot_attention
 from torch_linformer.functional.attention.plain_softmax import bias_at
 from torch_linformer.functional.attention.softmax_parts import repeat_heads
 from torch_linformer.models import LinformerConfig
@@ -238,3 +239,43 @@ def _show(
     weights = torch.softmax(scores, dim=-1)
     session.observe(ObservedHead(session.layers, number, query, key, value, scaling, mask, weights, own))
     return weights @ value
+
+
+WINDOW = 64  # tokens
+
+
+class HeadSlots(NamedTuple):
+    """Keys ``(K, D)`` and values ``(K, Dv)`` of the slots of one head."""
+
+    keys: Tensor
+    values: Tensor
+
+
+def beginning_slots(head: ObservedHead, k: int) -> HeadSlots:
+    """Slots chosen by the input (``projection="dynamic"``) as they begin: only the prior, w = 0."""
+    queries = head.key.new_zeros(k, head.key.shape[1])
+    slots = dynamic_slots(queries, head.key[None, None], head.value[None, None])
+    return HeadSlots(slots.keys[0, 0], slots.values[0, 0])
+
+
+def attend_to_slots(head: ObservedHead, slots: HeadSlots) -> Tensor:
+    """The output ``(N, Dv)`` of a softmax over only the slots; a mass that all have would change nothing."""
+    return torch.softmax((head.query @ slots.keys.mT) * head.scaling, dim=-1) @ slots.values
+
+
+def attend_beside_slots(head: ObservedHead, slots: HeadSlots | None) -> Tensor:
+    """The output of one softmax over the window, the first and the last token, and slots with their mass, if any."""
+    length, ends = len(head.key), sorted({0, len(head.key) - 1})
+    query, key, value = (x[None, None] for x in (head.query, head.key, head.value))
+    seen_apart = torch.zeros(1, length, dtype=torch.bool, device=key.device)
+    seen_apart[:, ends] = True
+    exact = ExactTokens(key[:, :, ends], value[:, :, ends])
+    if slots is None:
+        joint = Slots(key[:, :, :0], value[:, :, :0])
+    else:
+        number = len(slots.keys)
+        mass = key.new_full((1, 1, number), math.log(length / number))
+        joint = Slots(slots.keys[None, None], slots.values[None, None], bias=mass)
+    window = Window(key, value, WINDOW // 2, padding=seen_apart)
+    output, _ = slot_attention(query, joint, exact=exact, window=window, scale=head.scaling)
+    return output[0, 0]

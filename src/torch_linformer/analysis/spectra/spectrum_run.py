@@ -1,31 +1,131 @@
-"""The spectra of a model and of documents at several lengths, as ``linformer spectrum`` measures and writes them."""
+"""The spectra of a model over documents of several lengths, as ``linformer spectrum`` measures and writes them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from torch_linformer.analysis.spectra.advice import loss_beside_window
-from torch_linformer.analysis.spectra.measurement import architecture_of, measure_spectrum
-from torch_linformer.analysis.spectra.slot_outputs import WINDOW
-from torch_linformer.analysis.spectra.spectrum import Spectrum
+from torch_linformer.analysis.spectra.low_rank_error import KS, LONGEST, LowRankMeasurement
+from torch_linformer.analysis.spectra.observing import WINDOW, ObservedHead, check_readable, observe_heads
+from torch_linformer.analysis.spectra.spectrum import (
+    Architecture,
+    Spectrum,
+    SpectrumMean,
+    exact_singular_values,
+    randomised_singular_values,
+)
 from torch_linformer.analysis.spectra.spectrum_report import SPECTRUM_FILE, write_spectrum_report
-from torch_linformer.data.equal_lengths import beginnings
+from torch_linformer.data.packing import beginnings
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.documents import load_documents
 from torch_linformer.data.reading.records import TEXT
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.machine import machine_facts, package_versions
 from torch_linformer.opening.devices import resolve_device
+from torch_linformer.opening.folders import check_free, new_folder
+from torch_linformer.opening.model_folder import load_own_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder
-from torch_linformer.opening.new_folder import check_free, new_folder
 from torch_linformer.opening.pretrained import check_lengths, load_backbone
-from torch_linformer.opening.tokenizers import load_own_tokenizer
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.reporting.tables import format_count, format_duration
+
+EXACT_UP_TO = 4096  # tokens; one P takes 7 s there, eight times as long at twice the length (docs/spectrum.md)
+RANK = 1024  # values computed of a longer P
+
+
+def measure_spectrum(
+    model: PreTrainedModel,
+    documents: Sequence[Tensor],
+    *,
+    exact_up_to: int = EXACT_UP_TO,
+    rank: int = RANK,
+    ks: Sequence[int] = KS,
+    on_layer: Callable[[int, int], None] = lambda document, layer: None,
+) -> Spectrum:
+    r"""Singular values of the context mapping P = softmax(Q Kᵀ / √D) of every layer and head, averaged over documents.
+
+    One P is in memory at a time, whatever the number of documents, layers and heads. The errors of low-rank outputs are
+    measured too. With two or more documents of at most 1,024 tokens projections are fitted to the first half of them,
+    and all errors measured on the second.
+
+    Args:
+        model: an encoder or decoder of transformers, a full-attention twin, or a linear encoder or a model of this
+            package whose slots the input chooses (its P is what its queries and keys give); on its device and in
+            evaluation mode.
+        documents: ``(N,)`` token ids each, all of one length, without padding.
+        exact_up_to: the longest N for which all N values are computed; beyond it the first ``rank``.
+        rank: see ``exact_up_to``.
+        ks: the K at which errors are measured.
+        on_layer: called with the numbers of a document and a layer, from 0, once that layer is done.
+
+    Raises:
+        ValueError: no documents, documents of several lengths, or a model whose attention cannot be read.
+
+    Source: arXiv 2006.04768, section 3 and figure 1.
+    """
+    lengths = {len(document) for document in documents}
+    if len(lengths) != 1:
+        raise ValueError(f"documents must be at least one, all of one length, got lengths {sorted(lengths)}")
+    (length,), architecture = lengths, architecture_of(model)
+    shape, exact = (architecture.layers, architecture.heads), length <= exact_up_to
+    spectra, errors, fitted = SpectrumMean(shape), None, len(documents) // 2 if length <= LONGEST else 0
+    if any(k <= length for k in ks):
+        errors = LowRankMeasurement(shape, length, ks)
+    inputs = [document.unsqueeze(0).to(model.device) for document in documents]
+    check_readable(model, inputs[0])
+    for number, input_ids in enumerate(inputs):
+        if errors is not None and number == fitted:
+            errors.solve()
+
+        def observe(head: ObservedHead, number: int = number) -> None:
+            found = exact_singular_values(head.weights) if exact else randomised_singular_values(head.weights, rank)
+            spectra.add(head.layer, head.number, found)
+            if errors is not None:
+                (errors.fit if number < fitted else errors.measure)(head)
+            if head.number == architecture.heads - 1:
+                on_layer(number, head.layer)
+
+        seen = observe_heads(model, input_ids, observe)
+        if seen != architecture.layers:
+            raise ValueError(
+                f"a {model.config.model_type} model attends in {seen} of its {architecture.layers} layers: only models "
+                "that attend in each are read"
+            )
+    return Spectrum(
+        length=length,
+        documents=len(documents),
+        method="exact" if exact else "randomised",
+        architecture=architecture,
+        low_rank=None if errors is None else errors.result(fitted, len(documents) - fitted),
+        **spectra.mean(len(documents)),
+    )
+
+
+def architecture_of(model: PreTrainedModel) -> Architecture:
+    """The sizes of a model, from its configuration.
+
+    Raises:
+        ValueError: the configuration names no layers or heads.
+    """
+    config: Any = model.config.get_text_config()
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    sizes: list[Any] = [getattr(config, name, None) for name in names]
+    if not all(isinstance(size, int) for size in sizes):
+        raise ValueError(f"a {config.model_type} model has no attention weights that can be read")
+    layers, heads, width = sizes
+    return Architecture(
+        layers=layers,
+        heads=heads,
+        width=width,
+        head_dim=getattr(config, "head_dim", None) or width // heads,
+        feedforward=getattr(config, "intermediate_size", None) or 4 * width,
+    )
+
 
 # The attention whose K holds, as options of a training.
 AS_MEASURED = (

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.cells import counts_rows, is_number, read_text, several
 from torch_linformer.data.reading.data_options import DataOptions
-from torch_linformer.data.reading.rows import Row
-from torch_linformer.data.reading.text_folder import TextFolder
+from torch_linformer.data.reading.plain_texts import TextFolder
+from torch_linformer.data.reading.rows import Row, counts_rows, is_number, read_text, several
 from torch_linformer.errors import InputError
 
 TEXT_COLUMNS = (

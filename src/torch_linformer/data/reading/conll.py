@@ -16,10 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.cells import counts_rows
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.encodings import check_decoded, open_text
-from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, counts_rows
 from torch_linformer.errors import InputError
 
 _DOCUMENT = "-DOCSTART-"

@@ -22,7 +22,7 @@ from datasets.utils import logging as datasets_logging
 
 from torch_linformer.data.reading.columns import USUAL, ChosenColumns, find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.one_word_rows import joined_sentences, sentence_column
+from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
 from torch_linformer.data.reading.records import LABELED, Record
 from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
 from torch_linformer.data.reading.sources import STDLIB, DocumentSource, find_source

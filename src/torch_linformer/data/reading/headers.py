@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_linformer.data.reading.cells import counts_rows, is_number
 from torch_linformer.data.reading.columns import LABEL_COLUMNS, TEXT_COLUMNS
+from torch_linformer.data.reading.rows import counts_rows, is_number
 from torch_linformer.errors import InputError
 
 _LONGEST_NAME, _NAME_WORDS = 64, 5  # characters and words of a column's name

@@ -1,14 +1,16 @@
-"""Rows of a Parquet file, and the size they would unfold to: a few kilobytes can hold any number of equal texts."""
+"""Rows of Parquet files: the size they would unfold to, and the names of classes that their columns number."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from torch_linformer.data.reading.class_names import ClassNames
+from datasets import ClassLabel, Features
+
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.formats import MOST_UNFOLDED, most_unfolded
-from torch_linformer.data.reading.rows import BadRow, ReadReport, Row
+from torch_linformer.data.reading.rows import BadRow, CellRow, ReadReport, Row, bad_cell
 from torch_linformer.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -99,3 +101,43 @@ def _dictionaries(values: Any) -> Iterator[Any]:
             yield from _dictionaries(part)
     elif hasattr(values, "flatten"):
         yield from _dictionaries(values.flatten())
+
+
+@dataclass(frozen=True)
+class ClassNames:
+    """The classes of columns of class numbers, or of lists of them."""
+
+    columns: dict[str, ClassLabel]
+
+    @classmethod
+    def of_features(cls, features: Mapping[str, Any]) -> Self:
+        """Those of the columns of a data set."""
+        kinds = {name: getattr(kind, "feature", kind) for name, kind in features.items()}
+        return cls({name: kind for name, kind in kinds.items() if isinstance(kind, ClassLabel)})
+
+    @classmethod
+    def of_schema(cls, schema: Any) -> Self:
+        """Those that `datasets` has written into the schema of a Parquet file."""
+        if b"huggingface" not in (schema.metadata or {}):
+            return cls({})
+        return cls.of_features(Features.from_arrow_schema(schema))
+
+    def named(self, values: dict[str, Any], where: str) -> Row:
+        """A row with names in place of the numbers.
+
+        Raises:
+            InputError: a number is that of no class.
+        """
+        row = CellRow(values, where)
+        names = {column: _name(classes, values[column], row, column) for column, classes in self.columns.items()}
+        return row._replace(values={**values, **names})
+
+
+def _name(classes: ClassLabel, number: Any, row: Row, column: str) -> Any:
+    if isinstance(number, list):
+        return [_name(classes, item, row, column) for item in number]
+    if number is None or number < 0:  # -1 marks a missing label
+        return None
+    if number >= classes.num_classes:
+        raise bad_cell(row, column, number, f", the number of no class; there are {classes.num_classes}, from 0 on")
+    return classes.int2str(number)

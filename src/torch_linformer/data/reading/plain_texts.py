@@ -1,14 +1,37 @@
-"""Files of plain text: each a document, or the source of many where none of them has to be whole."""
+"""Plain texts: files that are each a document, or hold many, and texts in files that a table names."""
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from torch_linformer.data.reading.data_options import DataOptions
 from torch_linformer.data.reading.encodings import check_decoded, open_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
-from torch_linformer.data.reading.whole_files import read_whole
 from torch_linformer.errors import InputError
+from torch_linformer.measuring.machine import memory_bytes
+from torch_linformer.reporting.tables import format_bytes
+
+# Parts of the memory. A character takes 33 bytes where each is a token (docs/scale.md), and ten as an object of JSON.
+OF_DOCUMENT, OF_JSON = 64, 16
+
+
+def read_whole(stream: TextIO, name: str | Path, head: str = "", *, part: int = OF_DOCUMENT) -> str:
+    """What is left of a stream, after the ``head`` that was read before.
+
+    Raises:
+        InputError: it is larger than that part of the machine's memory.
+    """
+    most = memory_bytes() // part
+    text = head + stream.read(most + 1 - len(head))
+    if len(text) > most:
+        raise InputError(
+            f"{name}: holds more than {format_bytes(most)}, 1/{part} of this machine's memory, as one text; split it, "
+            "or write JSON lines with a document on each"
+        )
+    return text
+
 
 _PIECE = 2**20  # characters of a text of which only parts are needed at once
 _SHORTEST_PIECE = 1000
@@ -63,3 +86,39 @@ def _is_lines(path: Path, options: DataOptions, report: ReadReport) -> bool:
     with open_text(path, options, report) as stream:
         lines = stream.read(_PIECE).splitlines()
     return len(lines) >= _LEAST_LINES and all(line.strip() for line in lines)
+
+
+_LONGEST_PATH = 255
+
+
+class TextFolder(NamedTuple):
+    """A folder with the texts of which a table names the files."""
+
+    path: Path
+    options: DataOptions
+
+    def read(self, name: str, where: str) -> str:
+        """The text of a file in it.
+
+        Raises:
+            InputError: there is no such file, or it lies elsewhere.
+        """
+        file = self.path / name
+        if not self.holds(name):
+            raise InputError(f"{where}: no file {name!r} in {self.path}; --text-folder names another folder")
+        return str(whole_text(file, self.options, ReadReport()).values["text"])
+
+    def holds(self, name: object) -> bool:
+        """Whether a cell names a file in it; a table may not reach what lies outside."""
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_PATH or "\0" in name:
+            return False
+        file = self.path / name
+        # Not `Path.is_file`, to which a name that is too long is an error.
+        return os.path.isfile(file) and file.resolve().is_relative_to(self.path.resolve())
+
+    def state(self, name: object) -> tuple[int, int] | None:
+        """Size and time of the file that a cell names, if it names one; another file has another state."""
+        if not isinstance(name, str) or not self.holds(name):
+            return None
+        state = (self.path / name).stat()
+        return state.st_size, state.st_mtime_ns

@@ -28,20 +28,23 @@ from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
 from torch_linformer.data.reading.delimited import delimited_rows
 from torch_linformer.data.reading.dialects import is_divided_by_tabs
 from torch_linformer.data.reading.encodings import check_decoded, decoded, detect_together, is_readable, open_text
-from torch_linformer.data.reading.folders import ABOUT_DATA, FolderFile, folder_files, is_special, shard_suffix
 from torch_linformer.data.reading.formats import (
+    ABOUT_DATA,
     CONLL_SUFFIXES,
     PART_SUFFIXES,
     SNIFFED_BYTES,
+    FolderFile,
     file_suffix,
+    folder_files,
+    is_special,
     not_text,
+    shard_suffix,
     unreadable,
 )
 from torch_linformer.data.reading.json_rows import is_object, json_lines, json_rows
 from torch_linformer.data.reading.parquet import parquet_rows
-from torch_linformer.data.reading.plain_texts import text_pieces, whole_text
+from torch_linformer.data.reading.plain_texts import read_whole, text_pieces, whole_text
 from torch_linformer.data.reading.rows import BadRow, ReadReport, Row, TextRow
-from torch_linformer.data.reading.whole_files import read_whole
 from torch_linformer.errors import InputError
 
 Reader = Callable[[Path, DataOptions, ReadReport], Iterator[Row | BadRow]]

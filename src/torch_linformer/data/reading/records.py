@@ -12,9 +12,8 @@ from datasets import Sequence as ListOf
 from datasets import Value
 
 from torch_linformer.data.reading import columns as names
-from torch_linformer.data.reading.cells import bad_cell, empty_cell, is_missing, read_label, read_text
 from torch_linformer.data.reading.columns import USUAL, ChosenColumns, UsualNames
-from torch_linformer.data.reading.rows import Row
+from torch_linformer.data.reading.rows import Row, bad_cell, empty_cell, is_missing, read_label, read_text
 from torch_linformer.errors import InputError
 
 _SEPARATORS = re.compile(r"\s*[,;|]\s*")  # between the labels of one cell

@@ -1,12 +1,44 @@
-"""Rows, whatever file they come from, and what is noticed while they are read."""
+"""Rows, whatever file they come from: what their cells hold, and what is noticed while they are read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch_linformer.errors import InputError
 
-SAMPLE_ROWS = 100  # rows looked at to recognize the columns
+
+@dataclass
+class ReadReport:
+    """What was noticed of the rows read so far.
+
+    Attributes:
+        replaced: how many had half a character, a lone surrogate, that JSON can escape.
+        empty: how many were skipped without text.
+        bad: how many could not be read.
+        on_bad: called with where such a row stands and what is wrong; without it the first one is raised.
+        notes: how files were read, in sentences, each once.
+        on_note: called with each of them.
+    """
+
+    replaced: int = 0
+    empty: int = 0
+    bad: int = 0
+    on_bad: Callable[[str, InputError], object] | None = None
+    notes: list[str] = field(default_factory=list)
+    on_note: Callable[[str], object] = lambda note: None
+
+    def leave_out(self, where: str, problem: InputError) -> None:
+        """Go on without a row that cannot be read, or raise ``problem``."""
+        if self.on_bad is None:
+            raise problem
+        self.bad += 1
+        self.on_bad(where, problem)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence about a file, and tell it."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+            self.on_note(sentence)
 
 
 class Row(NamedTuple):
@@ -44,35 +76,69 @@ class BadRow(NamedTuple):
     problem: InputError
 
 
-@dataclass
-class ReadReport:
-    """What was noticed of the rows read so far.
+def read_text(row: Row, column: str, called: str = "text") -> str:
+    """The text of a row; "" where the cell is missing or holds only white space."""
+    value = row.cell(column)
+    if column not in row.values and isinstance(row, CellRow):
+        columns = ", ".join(map(repr, row.values))
+        raise InputError(f"{row.where}: no column {column!r}; columns: {columns}")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise bad_cell(row, column, value, f", not text; name the {several(called)} with --{called}-column")
+    return "" if value.isspace() else value
 
-    Attributes:
-        replaced: how many had half a character, a lone surrogate, that JSON can escape.
-        empty: how many were skipped without text.
-        bad: how many could not be read.
-        on_bad: called with where such a row stands and what is wrong; without it the first one is raised.
-        notes: how files were read, in sentences, each once.
-        on_note: called with each of them.
-    """
 
-    replaced: int = 0
-    empty: int = 0
-    bad: int = 0
-    on_bad: Callable[[str, InputError], object] | None = None
-    notes: list[str] = field(default_factory=list)
-    on_note: Callable[[str], object] = lambda note: None
+def read_label(row: Row, column: str | None) -> str:
+    """The label of a row as text: strings without outer white space, whole numbers without a fraction."""
+    value = row.cell(column)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):  # a truth value is one too
+        return str(value)
+    if is_missing(value):
+        raise empty_cell(row, "label", column)
+    if not isinstance(value, str):
+        other = "--task multilabel learns lists" if isinstance(value, list) else "--task regress learns any number"
+        raise bad_cell(row, column, value, f", no label; expected text or a whole number ({other})")
+    return value.strip()
 
-    def leave_out(self, where: str, problem: InputError) -> None:
-        """Go on without a row that cannot be read, or raise ``problem``."""
-        if self.on_bad is None:
-            raise problem
-        self.bad += 1
-        self.on_bad(where, problem)
 
-    def note(self, sentence: str) -> None:
-        """Keep a sentence about a file, and tell it."""
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-            self.on_note(sentence)
+def empty_cell(row: Row, what: str, column: str | None) -> InputError:
+    """The error for a row that lacks what its task needs, such as a "label"."""
+    return InputError(f"{row.where}: no {what} in column {column!r}; fill it in or remove the row")
+
+
+def bad_cell(row: Row, column: str | None, value: object, problem: str) -> InputError:
+    """The error for a cell that cannot be used."""
+    return InputError(f"{row.where}: column {column!r} holds {value!r:.40}{problem}")
+
+
+def is_missing(value: object) -> bool:
+    """Whether a label's cell is empty, or holds what pandas (NaN) and MySQL (\\N) write for a missing value."""
+    return value is None or value != value or (isinstance(value, str) and value.strip().lower() in ("", "nan", r"\n"))
+
+
+def is_number(value: object) -> bool:
+    """Whether a cell holds a number, or nothing."""
+    try:
+        float(str(value) or 0)
+    except ValueError:
+        return False
+    return True
+
+
+def counts_rows(values: Sequence[object]) -> bool:
+    """Whether values are the numbers of rows: each one more than the one before it."""
+    try:
+        numbers = [int(str(value)) for value in values]
+    except ValueError:
+        return False
+    return len(numbers) > 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def several(word: str) -> str:
+    return "queries" if word == "query" else f"{word}s"
+
+
+SAMPLE_ROWS = 100  # rows looked at to recognize the columns

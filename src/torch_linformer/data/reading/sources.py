@@ -1,4 +1,4 @@
-"""Where documents can come from: a file, a folder, the standard library of Python, the Hugging Face hub."""
+"""Where documents come from: a file, a folder, the standard library of Python, the Hugging Face hub."""
 
 import os
 import re
@@ -10,11 +10,18 @@ import datasets
 from datasets.fingerprint import Hasher
 from huggingface_hub import HfApi, constants
 
-from torch_linformer.data.reading.class_names import ClassNames
 from torch_linformer.data.reading.corpus import stdlib_documents
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.folders import FolderFile, folder_files, parts_of
-from torch_linformer.data.reading.formats import COMPRESSED_SUFFIXES, TABLE_SUFFIXES, file_stem, unreadable
+from torch_linformer.data.reading.formats import (
+    COMPRESSED_SUFFIXES,
+    TABLE_SUFFIXES,
+    FolderFile,
+    file_stem,
+    folder_files,
+    parts_of,
+    unreadable,
+)
+from torch_linformer.data.reading.parquet import ClassNames
 from torch_linformer.data.reading.readers import iter_parts
 from torch_linformer.data.reading.rows import ReadReport, Row
 from torch_linformer.errors import InputError, first_line

@@ -8,13 +8,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from torch_linformer.data.reading.cells import bad_cell, empty_cell, read_text
 from torch_linformer.data.reading.columns import find_columns
 from torch_linformer.data.reading.data_options import NO_OPTIONS, DataOptions
-from torch_linformer.data.reading.one_word_rows import joined_sentences, sentence_column
+from torch_linformer.data.reading.delimited import joined_sentences, sentence_column
 from torch_linformer.data.reading.readers import iter_rows, iter_stream
 from torch_linformer.data.reading.records import TEXT, Record
-from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row
+from torch_linformer.data.reading.rows import SAMPLE_ROWS, ReadReport, Row, bad_cell, empty_cell, read_text
 from torch_linformer.errors import InputError
 
 # One word with a suffix or a folder in it is meant as the name of a file.
