@@ -41,7 +41,7 @@ from learning import chosen, run_all, write_results
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.models import LinformerConfig
 from torch_linformer.reporting.report import markdown_table
-from torch_linformer.tasks.baselines import tfidf_floor
+from torch_linformer.tasks.baselines import tfidf_baseline
 from torch_linformer.tasks.tallies import paired_difference, tally
 from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.lexical import fit_heads
@@ -133,7 +133,7 @@ def rival(name: str, splits: Splits) -> Found:
 
 def our_baseline(splits: Splits) -> Found:
     parts = [(part["text"][:], part["label"][:]) for part in (splits.train, splits.validation, splits.test)]
-    found = tfidf_floor(*parts, seed=0)
+    found = tfidf_baseline(*parts, seed=0)
     order = np.argsort(found["numbers"])
     assert len(order) == len(splits.test)
     return [found["predicted"][number] for number in order], found["chosen"]

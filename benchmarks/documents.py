@@ -152,8 +152,8 @@ def report(output: Path) -> None:
             continue
         found = json.loads(file.read_text(encoding="utf-8"))
         task = TASKS.get(name, "classify")
-        floor, score = "tfidf_ridge" if task == "regress" else "tfidf", HEADLINES[task][0]
-        parts = (score, f"lexical_{score}", f"rest_{score}", f"{floor}_{score}")
+        baseline, score = "tfidf_ridge" if task == "regress" else "tfidf", HEADLINES[task][0]
+        parts = (score, f"lexical_{score}", f"rest_{score}", f"{baseline}_{score}")
         scores = [f"{found[part]:.4g}" if part in found else None for part in parts]
         documents = found["documents"]
         rows.append((name, documents["train"], documents["test"], *scores, f"{found['train_seconds']:.0f}"))

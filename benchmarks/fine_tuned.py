@@ -105,7 +105,7 @@ def main(
             learning_rate=learning_rate,
             patience=0,
             seed=seed,
-            floor=False,
+            baseline=False,
             probe=False,
             device=device,
             output=str(run_folder(output, name, model, length, seed)),

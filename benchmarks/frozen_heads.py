@@ -84,7 +84,7 @@ def tfidf(files: list[Path]) -> dict[str, Any]:
     splits = load_splits(settings)
     task = Classification(cast(Any, None), splits.names)
     begin = time.perf_counter()
-    found = task.floors(splits.train, splits.validation, splits.test, settings.seed)["tfidf"]
+    found = task.baselines(splits.train, splits.validation, splits.test, settings.seed)["tfidf"]
     return {"tallies": [found["tallies"]["accuracy"]], "seconds": time.perf_counter() - begin}
 
 

@@ -204,7 +204,7 @@ def train(corpus: Corpus, setting: dict[str, Any], device: str) -> dict:
         **setting,
         "slots": None if model.config.attention == "full" else model.config.k,
         "perplexity": math.exp(curve[-1][1]),
-        "floor": math.exp(corpus.without_context(scored)),
+        "baseline": math.exp(corpus.without_context(scored)),
         "curve": curve,
         "seconds": seconds,
         "processor_seconds": time.process_time() - begin,
@@ -228,7 +228,7 @@ def report(runs: list[dict], output: Path) -> None:
         parts += [
             f"## N {length:,}",
             f"{steps:,} steps of {batch} rows, {steps * batch * length / 1e6:.1f} million tokens. Each word by itself, "
-            f"from how frequent words are: {each[0]['floor']:.1f}. What is not below that has not used its context.",
+            f"from how frequent words are: {each[0]['baseline']:.1f}. What is not below that has not used its context.",
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![perplexity against steps](curves.png)"]) + "\n")

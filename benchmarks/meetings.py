@@ -34,10 +34,10 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer, rea
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.reporting.files import write_json
 from torch_linformer.reporting.report import markdown_table
-from torch_linformer.tasks.baselines import FLOORS
+from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.training.embedder_floors import CHUNK, embedder_floors
+from torch_linformer.training.embedder_baselines import CHUNK, embedder_baselines
 from torch_linformer.training.masked_words_trainer import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
@@ -62,14 +62,14 @@ def main(
     documents = Retrieval.load(str(output / "held_out.parquet"), str(output / "documents.parquet"), named).dataset
     kinds = kinds_of(documents, pd.read_parquet(output / "documents.parquet"))
     first = Retrieval(load_tokenizer(folders[0]))
-    floors = first.floors(documents, documents, documents, 0) | embedder_floors(
+    baselines = first.baselines(documents, documents, documents, 0) | embedder_baselines(
         folders[0], documents, device, precision
     )
     chunks = first.encoder(CHUNK, overflow="windows", stride=0)(documents["text"][:])["document"]
     vectors = {"beginning_vector": 1.0, "chunk_mean": 1.0, "best_chunk": len(chunks) / len(documents)}
     rows = [
-        {"method": FLOORS[name], **scores_of(found, kinds), "vectors": vectors.get(name)}
-        for name, found in floors.items()
+        {"method": BASELINES[name], **scores_of(found, kinds), "vectors": vectors.get(name)}
+        for name, found in baselines.items()
     ]
     for folder in folders:
         for length in positive_numbers("--lengths", lengths):

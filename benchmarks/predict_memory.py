@@ -1,6 +1,7 @@
 """Does the memory of `linformer predict` grow with its input?
 
-    linformer train --tokenizer bytes --max-length 64 --max-steps 1 --no-probe --no-floor --lexical none --output tiny
+    linformer train --tokenizer bytes --max-length 64 --max-steps 1 --no-probe --no-baseline --lexical none \
+        --output tiny
     python benchmarks/predict_memory.py tiny --gigabytes 10
 
 Writes made documents as JSON lines, files of 100 MB each, reads them with `linformer predict --output FOLDER`, and at

@@ -130,7 +130,7 @@ class Task:
     peak_rate: float
     steps: int
     stages: dict[int, float]  # length of the sources, and the share of the steps
-    floor: str
+    baseline: str
     guess: Callable[[Rows], np.ndarray]
 
     def length_at(self, progress: float) -> int:
@@ -138,7 +138,7 @@ class Task:
         ends = itertools.accumulate(self.stages.values())
         return next((length for length, end in zip(self.stages, ends, strict=True) if progress <= end), LENGTH)
 
-    def accuracy_of_floor(self, rows: int = 256) -> float:
+    def accuracy_of_baseline(self, rows: int = 256) -> float:
         drawn = self.draw(np.random.default_rng(0), rows, LENGTH)
         return float((self.guess(drawn) == drawn["labels"]).mean())
 
@@ -152,7 +152,7 @@ TASKS = {
         peak_rate=5e-3,
         steps=1200,
         stages={LENGTH: 1.0},
-        floor="counting the first half of the source",
+        baseline="counting the first half of the source",
         guess=most_frequent_of_half,
     ),
     "lookup": Task(
@@ -163,7 +163,7 @@ TASKS = {
         peak_rate=3e-3,
         steps=1000,
         stages={256: 0.4, 512: 0.15, 1024: 0.15, 2048: 0.1, LENGTH: 0.2},
-        floor="the most frequent value of the source",
+        baseline="the most frequent value of the source",
         guess=most_frequent_value,
     ),
 }
@@ -299,10 +299,10 @@ def report(output: Annotated[Path, typer.Option(help="folder of the results")]) 
         "of `benchmarks/seq2seq_tasks.py`.",
     ]
     for name, task in TASKS.items():
-        floor = f"Without a model: {task.floor} {task.accuracy_of_floor():.3f}."
+        baseline = f"Without a model: {task.baseline} {task.accuracy_of_baseline():.3f}."
         parts += [
             f"## {task.title}",
-            floor,
+            baseline,
             markdown_table(columns, table_rows([r for r in runs if r["task"] == name])),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![accuracy against K](accuracy.png)"]) + "\n")
@@ -336,9 +336,9 @@ def title_of(variant: str) -> str:
 def draw_accuracy(figure: Figure, runs: list[dict]) -> None:
     for axes, (name, task) in zip(figure.subplots(1, len(TASKS), sharey=True), TASKS.items(), strict=True):
         draw_task(axes, [run for run in runs if run["task"] == name])
-        floor = task.accuracy_of_floor()
-        axes.axhline(floor, color=INK, linewidth=1, linestyle=":")
-        axes.text(SLOTS[0], floor + 0.01, task.floor, fontsize=10, ha="left", va="bottom")
+        baseline = task.accuracy_of_baseline()
+        axes.axhline(baseline, color=INK, linewidth=1, linestyle=":")
+        axes.text(SLOTS[0], baseline + 0.01, task.baseline, fontsize=10, ha="left", va="bottom")
         axes.set(title=task.title, xlabel="slots K", ylim=(0, 1.03), xlim=(SLOTS[0] / 1.3, SLOTS[-1] * 1.3))
         axes.set_xscale("log", base=4)
         axes.set_xticks(SLOTS, [f"{k:,}" for k in SLOTS])

@@ -257,8 +257,8 @@ def scores(model: Model, task: Task, draws: np.random.Generator, rows: int, leng
         if task.guess is not None:
             guessed.append((task.guess(drawn) == labels)[asked])
     counts = np.bincount(np.concatenate(answers))
-    floor = np.concatenate(guessed).mean() if guessed else counts.max() / counts.sum()
-    return {"accuracy": float(np.concatenate(right).mean()), "floor": float(floor)}
+    baseline = np.concatenate(guessed).mean() if guessed else counts.max() / counts.sum()
+    return {"accuracy": float(np.concatenate(right).mean()), "baseline": float(baseline)}
 
 
 def report(runs: list[dict], output: Path) -> None:
@@ -273,7 +273,7 @@ def report(runs: list[dict], output: Path) -> None:
         slots = max(run["slots"] or 0 for run in each)
         parts += [
             f"## {TITLES[task]}",
-            f"N {length:,}, K {slots:,}, {steps:,} steps of {batch} rows. A guess: {mean_of(each, 'floor'):.3f}.",
+            f"N {length:,}, K {slots:,}, {steps:,} steps of {batch} rows. A guess: {mean_of(each, 'baseline'):.3f}.",
             markdown_table(COLUMNS, table_rows(each)),
         ]
     write_text(output / "results.md", "\n\n".join([*parts, "![learning curves](curves.png)"]) + "\n")

@@ -33,7 +33,7 @@ START = (
     "from torch_linformer.inference import output_parts; from torch_linformer.cli import main; "
     "output_parts.PART_SECONDS = 1.0; main()"
 )
-TRAINING = ("--tokenizer", "bytes", "--max-length", "256", "--max-steps", "1", "--no-probe", "--no-floor")
+TRAINING = ("--tokenizer", "bytes", "--max-length", "256", "--max-steps", "1", "--no-probe", "--no-baseline")
 DAMAGED_AT_THE_END = 3
 LETTERS = "etaoinshrdlu"
 

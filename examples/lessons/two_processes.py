@@ -38,7 +38,7 @@ settings = [
     options.steps,
     "--lexical",
     "none",
-    "--no-floor",
+    "--no-baseline",
 ]
 COMMAND = ["-m", "torch_linformer.cli", "train", *settings, "--no-probe", "--batch-size", "8"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

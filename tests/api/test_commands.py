@@ -28,7 +28,7 @@ def trained(tmp_path_factory, write_csv, weather):
     base = tmp_path_factory.mktemp("api")
     data = write_csv(base / "weather.csv", weather(120, seed=1))
     # A path, a number where the command takes text, no command line.
-    options = {"max_length": 24, "k": 6, "tokenizer": "bpe:290", "max_steps": 4, "floor": False, **OPTIONS}
+    options = {"max_length": 24, "k": 6, "tokenizer": "bpe:290", "max_steps": 4, "baseline": False, **OPTIONS}
     return torch_linformer.train(data, output=base / "run", **options)
 
 
@@ -51,7 +51,7 @@ def test_a_run_stands_for_its_folder(trained, capsys):
         command(command_line)
     assert scores == json.loads((trained.folder / "evaluation.json").read_text()) and scores["documents"] == 120
     again = torch_linformer.train(
-        data, from_model=trained, freeze=True, output=trained.folder.parent / "again", floor=False, **OPTIONS
+        data, from_model=trained, freeze=True, output=trained.folder.parent / "again", baseline=False, **OPTIONS
     )
     assert again.result["method"] and again.scores.keys() == trained.scores.keys()
     capsys.readouterr()

@@ -39,7 +39,13 @@ def test_reading_on_helps_where_the_label_is_at_the_end(results):
 
 def test_the_first_draw_is_the_run_of_the_command(results, masked_run, tmp_path):
     data, test = (str(results / f"imdb-longest-{part}.parquet") for part in ("train", "test"))
-    kept = {"from_model": str(masked_run.folder), "max_length": 12, "freeze": True, "lexical": "none", "floor": False}
+    kept = {
+        "from_model": str(masked_run.folder),
+        "max_length": 12,
+        "freeze": True,
+        "lexical": "none",
+        "baseline": False,
+    }
     train(TrainSettings(data=data, test=test, task="classify", output=str(tmp_path / "run"), **kept))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     run = json.loads((results / "runs.jsonl").read_text().splitlines()[1])

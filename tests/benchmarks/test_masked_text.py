@@ -43,7 +43,7 @@ def test_a_masked_word_is_hidden_and_every_other_stays(novels):
     assert whole == corpus.held_out[-32:].tolist()
 
 
-def test_the_floor_is_the_cross_entropy_of_the_frequencies_learned_from(novels):
+def test_the_baseline_is_the_cross_entropy_of_the_frequencies_learned_from(novels):
     corpus = Corpus(novels)
     scored = list(corpus.scored(32))
     right = torch.cat([batch["labels"][batch["labels"] >= 0] for batch in scored])

@@ -57,7 +57,7 @@ def test_a_classifier(half_of, lexical_run, quick, answer, tmp_path):
         page = tmp_path / f"{folder.name}.html"
         answer("inspect", folder, "wet grey mud", "--output", page, *cpu)
         trained = {"from": str(folder), "max-steps": 2, "output": str(tmp_path / f"{folder.name}-trained")}
-        same = ("--no-floor", "--no-probe", "--validation", 0.2, "--max-length", 24, *fp32)
+        same = ("--no-baseline", "--no-probe", "--validation", 0.2, "--max-length", 24, *fp32)
         given = [part for name, value in trained.items() for part in (f"--{name}", value)]
         answer("train", "--data", quick["data"], *given, *same)
     assert np.array_equal(*(np.load(tmp_path / f"{name}.npy") for name in ("half", "whole")))

@@ -19,7 +19,7 @@ def test_a_compiled_run_and_its_predictions(start_command, quick, as_arguments, 
         assert process.returncode == 0, error
         return output, error
 
-    options = {**quick, "max_steps": 4, "compile": True, "floor": False, "output": tmp_path / "run"}
+    options = {**quick, "max_steps": 4, "compile": True, "baseline": False, "output": tmp_path / "run"}
     shown, _ = command("train", *as_arguments(options))
     assert "--compile: the first batches wait for the compiler" in shown
     with safe_open(tmp_path / "run" / "model.safetensors", "pt") as weights:

@@ -86,7 +86,7 @@ def runs(tmp_path_factory, quick, weather, write_csv, save_source, classifier_ru
     )
     ModernBertForMaskedLM(modern).save_pretrained(folder / "modern")
     tokenizer.save_pretrained(folder / "modern")
-    common = {**quick, "max_steps": 16, "floor": False}
+    common = {**quick, "max_steps": 16, "baseline": False}
     own = {**common, "test": "0.2", "validation": "0.25"}  # which leaves 96: whole batches
     of_text = {**{name: x for name, x in common.items() if name != "projection"}, "task": "clm", "packing": False}
     adapting = {
@@ -199,7 +199,7 @@ def command(quick, as_arguments, tmp_path_factory):
     environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("cache")), "HF_HUB_OFFLINE": "1"}
 
     def start(output, *more, launcher=TORCHRUN):
-        arguments = as_arguments({**quick, "floor": False, "output": output})
+        arguments = as_arguments({**quick, "baseline": False, "output": output})
         with open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as err:
             return subprocess.Popen(
                 [*launcher, "2", "-m", "torch_linformer.cli", "train", *arguments, *more],

@@ -91,7 +91,7 @@ def test_a_folder_of_train_task_embed_is_one_of_sentence_transformers(texts, tmp
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"query": f"what is {label}", "document": text} for text, label in zip(*texts, strict=True)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = {"max_length": 24, "tokenizer": "bpe:300", "max_steps": 2, "floor": False, "probe": False, "seed": 1}
+    options = {"max_length": 24, "tokenizer": "bpe:300", "max_steps": 2, "baseline": False, "probe": False, "seed": 1}
     options |= {"lexical": lexical}
     train(TrainSettings(task="embed", data=str(pairs), output=str(tmp_path / "run"), precision="fp32", **options))
     documents = tmp_path / "documents.jsonl"

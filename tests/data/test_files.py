@@ -14,7 +14,7 @@ from torch_linformer.training.train_settings import TrainSettings
 
 FILES = Path(__file__).parent / "files"
 EXPECTED = tomllib.loads((FILES / "expected.toml").read_text(encoding="utf-8"))
-QUICK = {"max_steps": 1, "max_length": 16, "tokenizer": "bytes", "floor": False, "probe": False, "lexical": "none"}
+QUICK = {"max_steps": 1, "max_length": 16, "tokenizer": "bytes", "baseline": False, "probe": False, "lexical": "none"}
 
 
 def settings_of(expected, **others):

@@ -101,9 +101,9 @@ def test_it_learns(run):
         assert run.metrics[name] > least, run.metrics[name]
 
 
-def test_floors_stand_beside_it(run):
-    floors = {"multilabel": ["tfidf_micro_f1"], "regress": ["tfidf_ridge_mse", "mean_mse"], "qa": []}
-    for name in floors.get(run.task, ["frequent_tag_f1"]):
+def test_baselines_stand_beside_it(run):
+    baselines = {"multilabel": ["tfidf_micro_f1"], "regress": ["tfidf_ridge_mse", "mean_mse"], "qa": []}
+    for name in baselines.get(run.task, ["frequent_tag_f1"]):
         assert run.metrics[name] >= 0
     said = {"multilabel": "TF-IDF", "regress": "mean of the training values", "token-classify": "most frequent tag"}
     assert said.get(run.task, "exact-match") in run.shown

@@ -24,7 +24,7 @@ from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.model_folder import load_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
-from torch_linformer.training import embedder_floors as floors_module
+from torch_linformer.training import embedder_baselines as baselines_module
 from torch_linformer.training import retrieval_trainer as trainer_module
 
 SAME = {"device": "cpu", "precision": "fp32"}
@@ -154,7 +154,7 @@ def test_long_batches_are_learned_in_turn(run, train_quickly, tmp_path, monkeypa
 
     monkeypatch.setattr(trainer_module, "TOKENS_AT_ONCE", 64)
     monkeypatch.setattr(trainer_module, "checkpoint", counting)
-    train_quickly(tmp_path / "run", **{**run.options, "max_steps": 1, "floor": False})
+    train_quickly(tmp_path / "run", **{**run.options, "max_steps": 1, "baseline": False})
     assert parts[:8] == [2] * 8 and sum(parts[8:]) == 32
 
 
@@ -171,14 +171,16 @@ def test_a_start_that_is_an_embedder_is_to_be_beaten_too(run, train_quickly, tmp
 
 def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     """Beside the same from vectors of all chunks as texts of their own."""
-    monkeypatch.setattr(floors_module, "CHUNK", 4)  # two words between the special tokens
-    monkeypatch.setattr(floors_module, "BEGINNING", 32)
+    monkeypatch.setattr(baselines_module, "CHUNK", 4)  # two words between the special tokens
+    monkeypatch.setattr(baselines_module, "BEGINNING", 32)
     pieces = [" mud ice", " grey sea", " sand cold", " white wet", " warm mud", " sea sand"]
     orders = [0, 1, 1, 2], [3, 4, 3], [5, 5]  # no chunk in two documents, whose best ones would be the same
     texts = ["".join(pieces[number] for number in order) for order in orders]
     queries = ["storm then frost", "frost then beach", "beach then frost"]
     pairs = written(tmp_path / "p.jsonl", ("query", "document"), list(zip(queries, texts, strict=True)))
-    found = floors_module.embedder_floors(str(run.folder), load_collection(pairs, options=NO_OPTIONS).dataset, **SAME)
+    found = baselines_module.embedder_baselines(
+        str(run.folder), load_collection(pairs, options=NO_OPTIONS).dataset, **SAME
+    )
 
     chunks, wanted = vectors_of(run, pieces, tmp_path / "pieces"), vectors_of(run, queries, tmp_path / "queries")
     best = [(wanted @ chunks[order].T).max(axis=1) for order in orders]
@@ -188,22 +190,24 @@ def test_chunks_of_an_embedder(run, tmp_path, monkeypatch):
     for way, scores in (("best_chunk", np.stack(best, axis=1)), ("chunk_mean", wanted @ means.T)):
         by_hand = retrieval_metrics(lambda begin, end, scores=scores: scores[begin:end], judgments)
         assert found[way]["tallies"]["ndcg_at_10"].tolist() == by_hand["tallies"]["ndcg_at_10"].tolist()
-    read = floors_module.PieceReader(str(run.folder), DocumentVectors("mean"), **SAME).vectors(texts, 4, "windows")[0]
+    read = baselines_module.PieceReader(str(run.folder), DocumentVectors("mean"), **SAME).vectors(texts, 4, "windows")[
+        0
+    ]
     assert np.abs(read - chunks[[*orders[0], *orders[1], *orders[2]]]).max() < 1e-5
 
 
 def test_a_classifier_is_no_embedder(classifier_run):
-    assert floors_module.embedder_floors(str(classifier_run.folder), None, **SAME) == {}
+    assert baselines_module.embedder_baselines(str(classifier_run.folder), None, **SAME) == {}
 
 
 def test_the_original_of_an_adapted_model(tmp_path):
     (tmp_path / "adapted").mkdir()
     (tmp_path / "adapted" / "adaptation.json").write_text(json.dumps({"source": str(tmp_path / "original")}))
-    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it is gone
+    assert baselines_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it is gone
     (tmp_path / "original").mkdir()
-    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it cannot be opened
+    assert baselines_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "adapted")  # it cannot be opened
     (tmp_path / "original" / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    assert floors_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "original")
+    assert baselines_module.original_of(str(tmp_path / "adapted")) == str(tmp_path / "original")
 
 
 def test_texts_with_labels(weather, write_csv, train_quickly, tmp_path):

@@ -21,7 +21,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
-from torch_linformer.training.embedder_floors import embedder_floors
+from torch_linformer.training.embedder_baselines import embedder_baselines
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TEXTS = ["Wet MUD", "the naïve sand of the warm sea and the cold white ice"]
@@ -76,8 +76,8 @@ def test_evaluation_and_what_a_training_must_beat_search_by_these_vectors(prompt
     documents = Dataset.from_dict({"text": texts, "label": labels})
     ndcg = retrieval_metrics(lambda begin, end: vectors[begin:end] @ vectors.T, judgments_of(documents))["ndcg_at_10"]
     assert 0.3 < ndcg < 0.99 and scores["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
-    floors = embedder_floors(str(prompted_embedder), documents, "cpu", "fp32")
-    assert floors["beginning_vector"]["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
+    baselines = embedder_baselines(str(prompted_embedder), documents, "cpu", "fp32")
+    assert baselines["beginning_vector"]["ndcg_at_10"] == pytest.approx(ndcg, abs=1e-6)
 
 
 def test_a_program_keeps_them(prompted_embedder, tmp_path):

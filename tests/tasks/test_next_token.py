@@ -133,7 +133,7 @@ def test_the_code_of_the_card_goes_on_with_its_text(clm_run, run_card):
     assert done.stdout.startswith("Once upon a time")
 
 
-def test_it_learns_and_its_floor_stands_beside_it(clm_run, quick):
+def test_it_learns_and_its_baseline_stands_beside_it(clm_run, quick):
     metrics = json.loads((clm_run.folder / "metrics.json").read_text())
     assert 1 < metrics["perplexity"] < 40 and 0 < metrics["bits_per_byte"] < 4
     assert 0 < metrics["bzip2_bits_per_byte"] < 8

@@ -86,7 +86,7 @@ def test_a_batch_tells_which_queries_are_the_same(task):
 
 
 @pytest.mark.parametrize("search", [tfidf_search, bm25_search])
-def test_floors_of_several_documents_a_query_are_scored_alike(task, search):
+def test_baselines_of_several_documents_a_query_are_scored_alike(task, search):
     texts = ["sun dry", "sand dry", "mud"]
     documents = Dataset.from_dict({**SHARED, "text": texts})
     scores = search(texts, queries_of(documents), judgments_of(documents))
@@ -120,9 +120,9 @@ def test_words_are_told_apart_by_their_marks(search):
     assert search(documents["text"][:], ["को"], judgments_of(documents))["ndcg_at_10"] == 1.0
 
 
-def test_floors_count_each_query(task):
+def test_baselines_count_each_query(task):
     pairs, labeled = (Dataset.from_dict(columns) for columns in (PAIRS, LABELED))
-    for found in task.floors(pairs, pairs, pairs, 0).values():
+    for found in task.baselines(pairs, pairs, pairs, 0).values():
         assert len(found["tallies"]["ndcg_at_10"]) == 5
-    labeled = task.floors(labeled, labeled, labeled, 0)
+    labeled = task.baselines(labeled, labeled, labeled, 0)
     assert set(labeled) == {"tfidf_search", "bm25"}

@@ -78,11 +78,11 @@ def test_scores_by_hand(byte_tokens):
     assert scores == pytest.approx({"perplexity": 2.0, "token_accuracy": 0.75}, rel=1e-3)
 
 
-def test_the_floor_is_the_beginning_of_the_source(byte_tokens):
+def test_the_baseline_is_the_beginning_of_the_source(byte_tokens):
     train = Dataset.from_dict({"text": ["a"] * 3, "target": ["12345678", "1234567", "1"]})
     test = Dataset.from_dict({"text": ["the cat sat", "a dog"], "target": ["the cat", "a cow"]})
-    floor = SequenceToSequence(byte_tokens, 6).floors(train, train, test, seed=0)["beginning"]
-    assert floor["rouge_l"] == pytest.approx((1 + 0.5) / 2) and 0.5 < floor["chrf"] < 1
+    baseline = SequenceToSequence(byte_tokens, 6).baselines(train, train, test, seed=0)["beginning"]
+    assert baseline["rouge_l"] == pytest.approx((1 + 0.5) / 2) and 0.5 < baseline["chrf"] < 1
 
 
 def test_many_documents_are_scored_on_some_from_end_to_end():
@@ -100,7 +100,7 @@ def test_a_tokenizer_without_an_end_token(word_tokenizer):
 # A finished run
 
 
-def test_it_learns_and_its_floor_stands_beside_it(run):
+def test_it_learns_and_its_baseline_stands_beside_it(run):
     assert run.metrics["chrf"] > 0.8 and run.metrics["rouge_l"] > 0.8 and run.metrics["written_documents"] == 30
     assert 0 <= run.metrics["beginning_chrf"] < 0.4
     assert "beginning of the source" in run.shown and "validation loss" in run.shown

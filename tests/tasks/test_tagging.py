@@ -122,7 +122,7 @@ def test_tags_that_are_bare_numbers_are_scored_by_accuracy_alone(tokenizer):
     numbered = tagging_of(tokenizer, ["0", "3"])
     assert numbered.scores(nothing, documents) == {"accuracy": 0.75}
     assert (numbered.best_metric, numbered.headline) == ("accuracy", ("accuracy",))
-    assert numbered.floors(documents, documents, documents, 0) == {"frequent_tag": {"accuracy": 1.0}}
+    assert numbered.baselines(documents, documents, documents, 0) == {"frequent_tag": {"accuracy": 1.0}}
     named = tagging_of(tokenizer, ["O", "B-LOC"])
     assert (named.best_metric, named.headline) == ("f1", ("f1", "accuracy"))
 
@@ -195,7 +195,7 @@ def test_best_tag_and_its_probability(tokenizer):
     assert reduced[0, 0].tolist() == pytest.approx([1.0, 0.75]) and reduced[0, 1, 1] == 0.5
 
 
-def test_the_floor_knows_words(tokenizer):
+def test_the_baseline_knows_words(tokenizer):
     train, test = tagged((WORDS, TAGS)), tagged((["Rome", "met", "Oslo"], ["B-LOC", "O", "B-LOC"]))
-    floor = Tagging(tokenizer, NAMES).floors(train, train, test, seed=0)["frequent_tag"]
-    assert set(floor) == {"f1", "accuracy"} and 0 < floor["accuracy"] < 1
+    baseline = Tagging(tokenizer, NAMES).baselines(train, train, test, seed=0)["frequent_tag"]
+    assert set(baseline) == {"f1", "accuracy"} and 0 < baseline["accuracy"] < 1

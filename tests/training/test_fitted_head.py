@@ -152,7 +152,7 @@ def test_several_labels_and_numbers(task, kept, masked_run, weather, tmp_path):
         )
     data = {name: str(tmp_path / f"{name}.jsonl") for name in rows}
     folder = tmp_path / "run"
-    settings = {**data, **kept, "floor": True, "task": task, "from_model": str(masked_run.folder)}
+    settings = {**data, **kept, "baseline": True, "task": task, "from_model": str(masked_run.folder)}
     train(TrainSettings(**settings, output=str(folder)))
     metrics = json.loads((folder / "metrics.json").read_text())
     if task == "regress":

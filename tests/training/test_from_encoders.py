@@ -26,9 +26,9 @@ from torch_linformer.models.backbone_fields import with_ordinary_attention
 from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
-from torch_linformer.training import encoder_floors as encoder_floors_module
+from torch_linformer.training import encoder_baselines as encoder_baselines_module
 from torch_linformer.training import masked_words_trainer
-from torch_linformer.training.encoder_floors import encoder_floors
+from torch_linformer.training.encoder_baselines import encoder_baselines
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import build_step
 
@@ -123,7 +123,7 @@ def run_from(train_quickly, data_of):
 
     def run(output, source, task="classify", **options):
         none = {"tokenizer": "bpe:8192", "k": None, "projection": "mean", "max_length": None, "test": "0.3"}
-        usual = {**none, "task": task, "data": data_of(task), "from_model": source, "max_steps": 2, "floor": False}
+        usual = {**none, "task": task, "data": data_of(task), "from_model": source, "max_steps": 2, "baseline": False}
         return train_quickly(output, **{**usual, **options})
 
     return run
@@ -199,7 +199,7 @@ def test_questions_have_types_where_the_encoder_has_them(source_of, run_from, tm
 @pytest.mark.parametrize(("linear", "kind"), [(False, "original"), (True, "linear")])
 def test_a_classifier_is_compared_with_the_encoder_in_pieces(source_of, run_from, tmp_path, linear, kind):
     """With the original where it is there, and with the linear encoder, called that, where it is not."""
-    run_from(tmp_path / "run", source_of("Bert", linear=linear), floor=True)
+    run_from(tmp_path / "run", source_of("Bert", linear=linear), baseline=True)
     names = [name for name in metrics_of(tmp_path / "run") if name.endswith(("beginning_accuracy", "mean_macro_f1"))]
     assert names == [f"{kind}_beginning_accuracy", f"{kind}_chunk_mean_macro_f1"]
     page = html.unescape((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
@@ -219,7 +219,7 @@ def documents(number, seed):
 
 def test_the_mean_of_the_windows_reads_on(source_of):
     splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_floors(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
+    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
     beginning, mean = (found[f"original_{name}"] for name in ("beginning", "chunk_mean"))
     assert mean["accuracy"] == mean["macro_f1"] == 1.0 and beginning["accuracy"] < 0.8
     assert sorted(beginning["numbers"]) == list(range(40)) and beginning["documents"] == 80
@@ -227,15 +227,15 @@ def test_the_mean_of_the_windows_reads_on(source_of):
 
 
 def test_documents_are_read_as_long_as_there_is_time(source_of, monkeypatch):
-    monkeypatch.setattr(encoder_floors_module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(encoder_baselines_module, "LEAST_SECONDS", 0.0)
     splits = Splits(documents(60, 0), documents(20, 1), documents(40, 2))
-    found = encoder_floors(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
+    found = encoder_baselines(source_of("Bert"), splits, train_seconds=0, seed=3, **SAME)
     assert found["original_beginning"]["documents"] == 16 + 16 and found["original_beginning"]["test_documents"] == 16
 
 
 def test_a_model_without_an_encoder_below_it_has_no_such_rows(classifier_run):
     splits = Splits(documents(9, 0), documents(9, 1), documents(9, 2))
-    assert encoder_floors(str(classifier_run.folder), splits, train_seconds=0, seed=3, **SAME) == {}
+    assert encoder_baselines(str(classifier_run.folder), splits, train_seconds=0, seed=3, **SAME) == {}
 
 
 # What becomes of the encoder

@@ -209,7 +209,7 @@ def test_a_killed_run_gets_the_same_head(lexical_run, train_quickly, tmp_path):
 
 @pytest.mark.parametrize("lexical", ["always", "none"])
 def test_always_or_not_at_all(train_quickly, tmp_path, lexical):
-    shown = train_quickly(tmp_path / "run", lexical=lexical, max_steps=1, floor=False)
+    shown = train_quickly(tmp_path / "run", lexical=lexical, max_steps=1, baseline=False)
     assert (load_model(str(tmp_path / "run")).lexical is not None) == (lexical == "always")
     assert ("lexical head kept" in shown, "lexical" in shown) == (lexical == "always",) * 2
     assert "measuring" not in shown and "TF-IDF + linear" not in shown

@@ -465,7 +465,7 @@ def test_a_transformer_that_cannot_catch_up_with_the_lexical_head_is_not_waited_
 def test_minutes_end_the_run(train_quickly, tmp_path):
     shown = train_quickly(tmp_path / "run", minutes=1 / 60, max_steps=1_000_000)
     assert re.search(r"^step 1/~\d{1,4}: ", shown, re.MULTILINE)
-    said = "^--minutes .* is for the training; then: scores of 50 test documents, baselines \\(--no-floor\\)$"
+    said = "^--minutes .* is for the training; then: scores of 50 test documents, baselines \\(--no-baseline\\)$"
     assert re.search(said, shown, re.MULTILINE)
     assert sorted(os.listdir(tmp_path / "run")) == FILES
     assert 1 <= read_json(tmp_path / "run" / "metrics.json")["train_seconds"] < 30

@@ -240,7 +240,7 @@ VALUES = {
     "overflow": ('"windows"', "windows"),
     "lexical": ('"none"', "none"),
     "lexical-width": ("1024", 1024),
-    "floor": ("false", False),
+    "baseline": ("false", False),
     "probe": ("false", False),
     "patience": ("3", 3),
     "freeze": ("true", True),

@@ -22,29 +22,31 @@ def scored(right, documents=100, numbers=None, macro_f1=None):
 
 
 @pytest.mark.parametrize(
-    ("model", "floor", "gain", "chance"),
+    ("model", "baseline", "gain", "chance"),
     [
         (range(95), range(80), "Better than TF-IDF by 0.1500", "more than chance (4.2 standard errors)."),
         (range(10, 91), range(80), "Better than TF-IDF by 0.0100", "which may be chance (0.2 standard errors)."),
         (range(70), range(80), "Worse than TF-IDF by 0.1000", "more than chance (3.3 standard errors)."),
     ],
 )
-def test_who_won_and_whether_it_is_chance(model, floor, gain, chance):
-    floors = {"TF-IDF": scored(floor, numbers=range(99, -1, -1)), "majority": {"accuracy": 0.5}}
+def test_who_won_and_whether_it_is_chance(model, baseline, gain, chance):
+    baselines = {"TF-IDF": scored(baseline, numbers=range(99, -1, -1)), "majority": {"accuracy": 0.5}}
     advice = "" if "Better" in gain and "more than" in chance else ADVICE
     expected = f"{gain} of accuracy on 100 documents, {chance}{advice}"
-    assert verdict(HEADLINE, True, scored(model), floors, ADVICE) == expected
+    assert verdict(HEADLINE, True, scored(model), baselines, ADVICE) == expected
 
 
 def test_a_draw():
-    floors = {"TF-IDF": scored(range(80))}
-    assert verdict(HEADLINE, True, scored(range(20, 100)), floors, ADVICE) == "As good as TF-IDF by accuracy." + ADVICE
+    baselines = {"TF-IDF": scored(range(80))}
+    assert (
+        verdict(HEADLINE, True, scored(range(20, 100)), baselines, ADVICE) == "As good as TF-IDF by accuracy." + ADVICE
+    )
 
 
-def test_a_floor_that_was_scored_on_fewer_documents_is_compared_on_those():
-    floor = scored(range(50), numbers=range(99, 39, -1))
+def test_a_baseline_that_was_scored_on_fewer_documents_is_compared_on_those():
+    baseline = scored(range(50), numbers=range(99, 39, -1))
     assert " by 0.1667 of accuracy on 60 documents, " in verdict(
-        HEADLINE, True, scored(range(60)), {"TF-IDF": floor}, ""
+        HEADLINE, True, scored(range(60)), {"TF-IDF": baseline}, ""
     )
 
 
@@ -59,21 +61,21 @@ def test_each_score_is_compared_with_the_method_that_is_best_by_it():
 
 
 def test_the_best_of_them_counts_and_lower_may_be_better():
-    floors = {"ridge": {"mse": 2.0}, "mean": {"mse": 3.0}}
-    assert verdict(("mse",), False, {"mse": 1.5}, floors, ADVICE) == "Better than ridge by 0.5000 of mse."
-    assert verdict(("mse",), False, {"mse": 2.5}, floors, ADVICE) == "Worse than ridge by 0.5000 of mse." + ADVICE
+    baselines = {"ridge": {"mse": 2.0}, "mean": {"mse": 3.0}}
+    assert verdict(("mse",), False, {"mse": 1.5}, baselines, ADVICE) == "Better than ridge by 0.5000 of mse."
+    assert verdict(("mse",), False, {"mse": 2.5}, baselines, ADVICE) == "Worse than ridge by 0.5000 of mse." + ADVICE
 
 
-def test_a_score_that_no_floor_has_is_passed_over():
+def test_a_score_that_no_baseline_has_is_passed_over():
     bits = {"perplexity": 9.0, "bits_per_byte": 2.0}
-    floors = {"bzip2": {"bits_per_byte": 2.5}}
-    assert "of bits-per-byte" in verdict(("perplexity", "bits_per_byte"), False, bits, floors, "")
+    baselines = {"bzip2": {"bits_per_byte": 2.5}}
+    assert "of bits-per-byte" in verdict(("perplexity", "bits_per_byte"), False, bits, baselines, "")
     assert verdict(HEADLINE, True, scored(range(3)), {}, ADVICE) == ""
 
 
 def test_a_method_that_is_not_what_was_trained_is_named():
-    floors = {"ridge": {"mse": 2.0}}
-    sentence = verdict(("mse",), False, {"mse": 1.5}, floors, ADVICE, method="TF-IDF head only")
+    baselines = {"ridge": {"mse": 2.0}}
+    sentence = verdict(("mse",), False, {"mse": 1.5}, baselines, ADVICE, method="TF-IDF head only")
     assert sentence == "TF-IDF head only: better than ridge by 0.5000 of mse."
-    draw = verdict(("mse",), False, {"mse": 2.0}, floors, ADVICE, method="TF-IDF head only")
+    draw = verdict(("mse",), False, {"mse": 2.0}, baselines, ADVICE, method="TF-IDF head only")
     assert draw == "TF-IDF head only: as good as ridge by mse." + ADVICE

@@ -94,7 +94,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 FREE = (
     "output",
-    "floor",
+    "baseline",
     "probe",
     "context_parallel",
     "fsdp",

@@ -36,7 +36,7 @@ from torch_linformer.tasks.linear_classifiers import (
 from torch_linformer.tasks.metrics import Scores, multilabel_metrics, regression_metrics, tagging_metrics
 from torch_linformer.tasks.tallies import tally
 
-FLOORS = {  # what they are called in a report
+BASELINES = {  # what they are called in a report
     "tfidf": "TF-IDF + linear classifier",
     "tfidf_ridge": "TF-IDF + ridge regression",
     "majority": "majority class",
@@ -58,17 +58,17 @@ FLOORS = {  # what they are called in a report
 Split = tuple[Sequence[Any], Any]  # documents, and the answer to each
 
 
-def majority_floor(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
+def majority_baseline(train_labels: Sequence[str], test_labels: Sequence[str]) -> float:
     """Accuracy on the test set of always answering the training set's most frequent label."""
     return float(accuracy_score(test_labels, _constant(DummyClassifier(), train_labels, len(test_labels))))
 
 
-def mean_floor(train_values: Sequence[float], test_values: Sequence[float]) -> Scores:
+def mean_baseline(train_values: Sequence[float], test_values: Sequence[float]) -> Scores:
     """:func:`regression_metrics` of always answering the mean of the training set."""
     return regression_metrics(test_values, _constant(DummyRegressor(), train_values, len(test_values)))
 
 
-def most_frequent_tag_floor(train: Split, test: Split) -> Scores:
+def most_frequent_tag_baseline(train: Split, test: Split) -> Scores:
     """:func:`tagging_metrics` of giving each word the tag it had most often in the training set.
 
     The splits are the words of each document and their tags. A word not met in training is given the tag that was most
@@ -87,7 +87,7 @@ def most_frequent_tag_floor(train: Split, test: Split) -> Scores:
     return tagging_metrics(test[1], [[best.get(word, overall) for word in words] for words in test[0]])
 
 
-def compression_floor(train_texts: Sequence[str], test_texts: Sequence[str], *, seed: int) -> float:
+def compression_baseline(train_texts: Sequence[str], test_texts: Sequence[str], *, seed: int) -> float:
     """Bits per byte that bzip2 takes for test documents after training documents.
 
     Both lie in one of its blocks of 900,000 bytes, so that it profits from what the training documents repeat.
@@ -141,7 +141,7 @@ class Drawn(NamedTuple):
         return Drawn(self.texts[:number], self.answers[:number], self.numbers[:number])
 
 
-def tfidf_floor(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
+def tfidf_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
     """Score of a linear classifier of TF-IDF, with one label a document.
 
     Words are counted with sublinear weights. Whether pairs of neighboring words are counted too, and of short documents
@@ -166,14 +166,14 @@ def tfidf_floor(train: Split, validation: Split, test: Split, *, seed: int) -> S
     return {**scores, **_about(parts, choice, list(scores), predicted)}
 
 
-def tfidf_multilabel_floor(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
-    """Score of one linear classifier a label, each independent of the others, chosen as in :func:`tfidf_floor`.
+def tfidf_multilabel_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
+    """Score of one linear classifier a label, each independent of the others, chosen as in :func:`tfidf_baseline`.
 
     A label is predicted above the :func:`best_threshold` of the validation documents, whose micro F1 also chooses. The
     labels are 1 where a document has the label, else 0, of shape (documents, labels).
 
     Returns:
-        ``micro_f1``, ``macro_f1``, and the other values as of :func:`tfidf_floor`, with a tally of ``micro_f1``.
+        ``micro_f1``, ``macro_f1``, and the other values as of :func:`tfidf_baseline`, with a tally of ``micro_f1``.
     """
     shapes = [np.shape(part[1]) for part in (train, validation, test)]
     if {len(shape) for shape in shapes} != {2} or len({shape[1] for shape in shapes}) > 1 or not shapes[0][1]:
@@ -188,11 +188,11 @@ def tfidf_multilabel_floor(train: Split, validation: Split, test: Split, *, seed
     return {"micro_f1": scores["micro_f1"], "macro_f1": scores["macro_f1"], **about}
 
 
-def tfidf_regression_floor(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
-    """Score of ridge regression on TF-IDF, chosen by the mean square error as in :func:`tfidf_floor`.
+def tfidf_regression_baseline(train: Split, validation: Split, test: Split, *, seed: int) -> Scores:
+    """Score of ridge regression on TF-IDF, chosen by the mean square error as in :func:`tfidf_baseline`.
 
     Returns:
-        what :func:`regression_metrics` does, and the other values as of :func:`tfidf_floor`, with a tally of ``mse``.
+        what :func:`regression_metrics` does, and the rest as :func:`tfidf_baseline`, with a tally of ``mse``.
     """
     parts = _drawn((train, validation, test), seed)
     choice, decisions = _chosen(

@@ -15,7 +15,7 @@ from torch_linformer.data.reading.records import TEXT
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForCausalLM, LinformerForMaskedLM
-from torch_linformer.tasks.baselines import compression_floor
+from torch_linformer.tasks.baselines import compression_baseline
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import language_model_metrics
 from torch_linformer.tasks.task import IGNORED, Batch, ColumnLists, Examples, Task, pad_targets
@@ -194,5 +194,5 @@ print(tokenizer.decode(outputs[0], skip_special_tokens=True))"""
     def reduce(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().reduce(logits[:, :-1], labels[:, 1:])  # as the model shifts them in its loss
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
-        return {"bzip2": {"bits_per_byte": compression_floor(train["text"], test["text"], seed=seed)}}
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+        return {"bzip2": {"bits_per_byte": compression_baseline(train["text"], test["text"], seed=seed)}}

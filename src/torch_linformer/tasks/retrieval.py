@@ -127,7 +127,7 @@ vectors = of_hidden_states(model(**inputs).last_hidden_state, inputs["input_ids"
         asked = there if "label" in documents.column_names else answers[len(documents) :]
         return retrieval_metrics(lambda begin, end: asked[begin:end] @ there.T, judgments_of(documents))
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         texts, judgments = test["text"][:], judgments_of(test)
         queries = queries_of(test) or texts
         return {

@@ -16,7 +16,7 @@ from torch_linformer.data.reading.records import TAGGED, join_words
 from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.words import word_spans
 from torch_linformer.models import LinformerForTokenClassification
-from torch_linformer.tasks.baselines import most_frequent_tag_floor
+from torch_linformer.tasks.baselines import most_frequent_tag_baseline
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.metrics import TAG_PREFIX, as_iobes, tagging_metrics
 from torch_linformer.tasks.task import IGNORED, ColumnLists, Task, each_window, label_config, pad_targets
@@ -84,9 +84,9 @@ class Tagging(Task):
     def scores(self, answers: Any, documents: Dataset) -> dict[str, Any]:
         return tagging_metrics(documents["label"][:], [[tag for tag, _ in words] for words in answers])
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         known, wanted = ((_words(part), part["label"][:]) for part in (train, test))
-        return {"frequent_tag": self.heading(most_frequent_tag_floor(known, wanted))}
+        return {"frequent_tag": self.heading(most_frequent_tag_baseline(known, wanted))}
 
     def documents(self, documents: Sequence[Document]) -> dict[str, list[Any]]:
         rows = [

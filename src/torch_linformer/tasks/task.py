@@ -180,7 +180,7 @@ outputs = model(**inputs)"""
         """Scores of what a model writes, for tasks whose answers are texts; ``model`` computes in its precision."""
         return {}
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         """What a model must beat, by its name in the report, and its headline scores."""
         return {}
 

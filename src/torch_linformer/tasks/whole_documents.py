@@ -14,8 +14,13 @@ from torch_linformer.data.reading.streamed import Document
 from torch_linformer.data.windows import document_means
 from torch_linformer.models import LinformerForSequenceClassification
 from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.tasks import baselines as floors
-from torch_linformer.tasks.baselines import tfidf_floor, tfidf_multilabel_floor, tfidf_regression_floor
+from torch_linformer.tasks.baselines import (
+    majority_baseline,
+    mean_baseline,
+    tfidf_baseline,
+    tfidf_multilabel_baseline,
+    tfidf_regression_baseline,
+)
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.linear_classifiers import best_threshold
 from torch_linformer.tasks.metrics import classification_metrics, multilabel_metrics, regression_metrics
@@ -69,10 +74,10 @@ label = model.config.id2label[model(**inputs).logits[0].argmax().item()]"""
         tallies = {score: tally(score, known, given) for score in self.headline}
         return {**classification_metrics(known, given.tolist(), self.names), "tallies": tallies}
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
-        majority = floors.majority_floor(parts[0][1], parts[2][1])
-        return {"tfidf": tfidf_floor(*parts, seed=seed), "majority": {"accuracy": majority}}
+        majority = majority_baseline(parts[0][1], parts[2][1])
+        return {"tfidf": tfidf_baseline(*parts, seed=seed), "majority": {"accuracy": majority}}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         best = int(np.argmax(answer))
@@ -120,9 +125,9 @@ labels = [model.config.id2label[i] for i, p in enumerate(probabilities) if p > m
             "tallies": {"micro_f1": tally("micro_f1", known, given)},
         }
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], np.asarray(self.known(part))) for part in (train, validation, test)]
-        return {"tfidf": tfidf_multilabel_floor(*parts, seed=seed)}
+        return {"tfidf": tfidf_multilabel_baseline(*parts, seed=seed)}
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:
         labels = [name for name, probability in zip(self.names, answer, strict=True) if probability > self.threshold]
@@ -169,11 +174,11 @@ class Regression(WholeDocuments):
         known = documents["label"][:]
         return {**regression_metrics(known, answers.tolist()), "tallies": {"mse": tally("mse", known, answers)}}
 
-    def floors(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
+    def baselines(self, train: Dataset, validation: Dataset, test: Dataset, seed: int) -> dict[str, dict[str, Any]]:
         parts = [(part["text"][:], part["label"][:]) for part in (train, validation, test)]
         return {
-            "tfidf_ridge": tfidf_regression_floor(*parts, seed=seed),
-            "mean": floors.mean_floor(parts[0][1], parts[2][1]),
+            "tfidf_ridge": tfidf_regression_baseline(*parts, seed=seed),
+            "mean": mean_baseline(parts[0][1], parts[2][1]),
         }
 
     def describe(self, answer: np.ndarray, document: Document) -> dict[str, Any]:

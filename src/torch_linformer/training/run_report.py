@@ -27,7 +27,7 @@ from torch_linformer.reporting.report import (
     render_template,
 )
 from torch_linformer.reporting.tables import format_count, format_duration, format_percent, format_score, score_title
-from torch_linformer.tasks.baselines import FLOORS
+from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
@@ -55,7 +55,7 @@ class Outcome:
     task: Task
     scores: dict[str, Any]
     lexical: Weighing | None
-    floors: dict[str, dict[str, Any]]
+    baselines: dict[str, dict[str, Any]]
     costs: tuple[StepCost | None, StepCost | None] | None
     history: list[dict[str, Any]]
     num_tokens: np.ndarray
@@ -90,7 +90,7 @@ class Outcome:
     @cached_property
     def verdict(self) -> str:
         """Whether the model is better than the strongest simple method, its own lexical head among them."""
-        simple = {FLOORS[floor]: found for floor, found in self.floors.items()}
+        simple = {BASELINES[name]: row for name, row in self.baselines.items()}
         if self.lexical is not None and not self.is_head_only:
             simple[PARTS["lexical"].format(f"its {self.lexical.part}")] = self.lexical.test["lexical"]
         task, advice, method = self.task, _advice(self), self.method if self.is_head_only else ""
@@ -107,7 +107,7 @@ class Outcome:
             **{name: score for name, score in self.scores.items() if name != "tallies"},
             **{
                 f"{other}_{name}": score
-                for other, scores in (*self.parts.items(), *self.floors.items())
+                for other, scores in (*self.parts.items(), *self.baselines.items())
                 for name, score in self.task.heading(scores).items()
             },
             "method": self.method,
@@ -164,11 +164,11 @@ def show_outcome(outcome: Outcome, output: Path, screen: TrainingScreen) -> None
 
 
 def _headlines(outcome: Outcome) -> list[Headline]:
-    """The scores with those of the floors, and the speed."""
+    """The scores with those of the baselines, and the speed."""
     headlines = []
     for key in outcome.task.headline:
-        floors = {FLOORS[floor]: scores[key] for floor, scores in outcome.floors.items() if key in scores}
-        note = "\n".join(f"{floor} {format_score(score)}" for floor, score in floors.items())
+        others = {BASELINES[name]: scores[key] for name, scores in outcome.baselines.items() if key in scores}
+        note = "\n".join(f"{name} {format_score(score)}" for name, score in others.items())
         headlines.append(Headline(score_title(key), format_score(outcome.scores[key]), note))
     ours, full = outcome.costs or (None, None)
     if ours:
@@ -183,13 +183,13 @@ def _scores(outcome: Outcome) -> Section:
     if outcome.lexical is not None:
         part, itself = outcome.lexical.part, "lexical" if outcome.is_head_only else None
         scores |= {PARTS[name].format(part): found for name, found in outcome.parts.items() if name != itself}
-    scores |= {FLOORS[floor]: found for floor, found in outcome.floors.items()}
+    scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
     rows = [
         (name, *(format_score(found[key]) if key in found else None for key in task.headline))
         for name, found in scores.items()
     ]
     columns = ("method", *map(score_title, task.headline))
-    chosen = [f"{FLOORS[name]}: {row['chosen']}." for name, row in outcome.floors.items() if "chosen" in row]
+    chosen = [f"{BASELINES[name]}: {row['chosen']}." for name, row in outcome.baselines.items() if "chosen" in row]
     return Section("Held-out documents, scored once", text=" ".join(chosen), columns=columns, rows=rows)
 
 

@@ -27,8 +27,8 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.embedder_floors import embedder_floors
-from torch_linformer.training.encoder_floors import encoder_floors
+from torch_linformer.training.embedder_baselines import embedder_baselines
+from torch_linformer.training.encoder_baselines import encoder_baselines
 from torch_linformer.training.first_model import first_config, length_read
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
@@ -119,7 +119,7 @@ def _trained(
         screen.say(compile_backbone(model, device, training=True))
     if settings.minutes is not None:
         after = [f"scores of {format_count(len(data.splits.test))} test documents"]
-        after += ["baselines (--no-floor)"] * settings.floor + ["speed test (--no-probe)"] * settings.probe
+        after += ["baselines (--no-baseline)"] * settings.baseline + ["speed test (--no-probe)"] * settings.probe
         screen.say(f"--minutes {settings.minutes:g} is for the training; then: {', '.join(after)}")
 
     trainer = _trainer(settings, output, data, model, device, precision)
@@ -143,7 +143,7 @@ def _trained(
     if not processes.is_main():
         return None
     data.task.finish(model)
-    measured = {"the baselines": settings.floor, "the speed of a training step": settings.probe}
+    measured = {"the baselines": settings.baseline, "the speed of a training step": settings.probe}
     if any(measured.values()):
         screen.say(f"measuring {' and '.join(name for name, wanted in measured.items() if wanted)}")
     step = step_of(model, settings, device, precision)
@@ -156,7 +156,7 @@ def _trained(
         task=data.task,
         scores=scores,
         lexical=lexical,
-        floors=_floors(settings, data, device, precision, spent) if settings.floor else {},
+        baselines=_baselines(settings, data, device, precision, spent) if settings.baseline else {},
         costs=measure_beside_full_attention(step) if settings.probe else None,
         history=trainer.state.log_history,
         num_tokens=data.train.num_tokens,
@@ -189,19 +189,19 @@ def _has_new_head(settings: TrainSettings, task: Task, model: AnyModel) -> bool:
     )
 
 
-def _floors(
+def _baselines(
     settings: TrainSettings, data: Prepared, device: str, precision: str, spent: Spent
 ) -> dict[str, dict[str, Any]]:
     """What the model must beat, which of an encoder is also what it was before."""
-    floors = data.task.floors(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
+    baselines = data.task.baselines(data.splits.train, data.splits.validation, data.splits.test, settings.seed)
     if isinstance(data.task, Retrieval) and settings.from_model is not None:
-        floors |= embedder_floors(settings.from_model, data.splits.test, device, precision)
+        baselines |= embedder_baselines(settings.from_model, data.splits.test, device, precision)
     if isinstance(data.task, Classification) and settings.from_model is not None:
         seconds = spent.all_seconds
-        floors |= encoder_floors(
+        baselines |= encoder_baselines(
             settings.from_model, data.splits, device, precision, train_seconds=seconds, seed=settings.seed
         )
-    return floors
+    return baselines
 
 
 def _lexical_heads(

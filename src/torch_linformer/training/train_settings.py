@@ -124,7 +124,7 @@ class TrainSettings(DataSettings):
         False, "use torch.compile: the first batches are slow, and it was slower on every CPU measured"
     )
     precision: str = option("auto", "auto: bf16 where the device is faster with it", ("auto", "fp32", "bf16", "fp16"))
-    floor: bool = option(True, "also score the baselines, such as TF-IDF")
+    baseline: bool = option(True, "also score the baselines, such as TF-IDF")
     probe: bool = option(True, "also compare the speed of a training step with full attention")
     device: str = option("auto", "auto: a GPU if there is one", ("auto", "cpu", "cuda", "mps"))
     output: str | None = option(None, "folder of the run and of the model  [runs/NAME-OF-THE-DATA]")

@@ -11,8 +11,8 @@ SUITE = ScalingSuite()
 
 
 def seconds(name, case):
-    floor = 1e-3 if case.length < 4096 else 0.0  # what a call costs whatever its length
-    return floor + 1e-6 * case.length ** {ATTENTION: 1.0, ENCODER: 1.1, REVERSIBLE: 1.2}[name]
+    baseline = 1e-3 if case.length < 4096 else 0.0  # what a call costs whatever its length
+    return baseline + 1e-6 * case.length ** {ATTENTION: 1.0, ENCODER: 1.1, REVERSIBLE: 1.2}[name]
 
 
 def test_who_goes_how_far():

@@ -17,7 +17,7 @@ from torch_linformer.models import LinformerConfig
 from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.pretrained import load_any_config, longest_input
 from torch_linformer.tasks.tallies import tally
-from torch_linformer.training.embedder_floors import PieceReader, original_of
+from torch_linformer.training.embedder_baselines import PieceReader, original_of
 from torch_linformer.training.splits import Splits
 
 COSTS = (1e-3, 1e-2, 0.1, 1.0)  # C of the regression, on channels of the same variance
@@ -28,7 +28,7 @@ _SHARES = {"test": 0.3, "validation": 0.1, "train": 0.6}  # of that time
 _TOGETHER = 16  # documents between two looks at the clock
 
 
-def encoder_floors(
+def encoder_baselines(
     start: str, splits: Splits, device: str, precision: str, *, train_seconds: float, seed: int
 ) -> dict[str, dict[str, Any]]:
     """Scores of classifiers on vectors of the encoder that ``start`` was adapted from, or that it is itself.

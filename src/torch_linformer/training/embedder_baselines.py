@@ -25,7 +25,7 @@ BEGINNING, CHUNK = 512, 256  # tokens
 _AT_ONCE = 32  # windows
 
 
-def embedder_floors(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
+def embedder_baselines(start: str, documents: Dataset, device: str, precision: str) -> dict[str, dict[str, Any]]:
     """Scores of the embedder that ``start`` was adapted from, if its folder is still there, or of ``start`` itself.
 
     None where ``start`` is no embedder. Chunks are those of a search index: 256 tokens, one after the other; the vector
