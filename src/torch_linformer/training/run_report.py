@@ -184,11 +184,9 @@ def _scores(outcome: Outcome) -> Section:
         part, itself = outcome.lexical.part, "lexical" if outcome.is_head_only else None
         scores |= {PARTS[name].format(part): found for name, found in outcome.parts.items() if name != itself}
     scores |= {BASELINES[name]: row for name, row in outcome.baselines.items()}
-    rows = [
-        (name, *(format_score(found[key]) if key in found else None for key in task.headline))
-        for name, found in scores.items()
-    ]
-    columns = ("method", *map(score_title, task.headline))
+    keys = task.headline
+    rows = [(name, *(format_score(row[key]) if key in row else None for key in keys)) for name, row in scores.items()]
+    columns = ("method", *map(score_title, keys))
     chosen = [f"{BASELINES[name]}: {row['chosen']}." for name, row in outcome.baselines.items() if "chosen" in row]
     return Section("Held-out documents, scored once", text=" ".join(chosen), columns=columns, rows=rows)
 
