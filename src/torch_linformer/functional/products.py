@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_linformer.functional.kernels.cpu import PRODUCTS, SMALLEST, autocast_dtype, by_onednn, why_not_onednn
-from torch_linformer.functional.kernels.graph import is_watched, needs_graph, records_a_graph
+from torch_linformer.functional.kernels.graph import needs_graph, records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Name, Operation, choose, register
-from torch_linformer.functional.kernels.torch_private import onednn_linear
+from torch_linformer.functional.kernels.torch_private import is_watched, onednn_linear
 
 NARROWEST = 16  # channels; with fewer, transposing the mixture costs more than oneDNN saves
 PIECE = 1024  # positions compressed at a time

@@ -21,7 +21,8 @@ from torch_linformer.functional.attention.spans import (
 from torch_linformer.functional.causal.running_means import CausalSlots, Clock, RunningMeans, WeightsOfChunks
 from torch_linformer.functional.causal.state import CausalInput, CausalState
 from torch_linformer.functional.kernels.device_sizes import sizes_for
-from torch_linformer.functional.kernels.graph import is_transformed, records_a_graph
+from torch_linformer.functional.kernels.graph import records_a_graph
+from torch_linformer.functional.kernels.torch_private import is_transformed
 from torch_linformer.functional.padding import zero_padding
 
 

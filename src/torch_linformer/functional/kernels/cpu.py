@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_linformer.functional.kernels.graph import is_transformed, is_watched, records_a_graph
+from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation
-from torch_linformer.functional.kernels.torch_private import onednn_has_bfloat16
+from torch_linformer.functional.kernels.torch_private import is_transformed, is_watched, onednn_has_bfloat16
 
 SMALLEST = 2**23  # multiplications from which oneDNN's preparation pays for itself
 PRODUCTS = (torch.float32, torch.bfloat16)  # types in which it multiplies matrices

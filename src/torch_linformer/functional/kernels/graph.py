@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_linformer.functional.kernels.torch_private import counts_operations, transforms_functions
+from torch_linformer.functional.kernels.torch_private import is_transformed
 
 
 def records_a_graph() -> bool:
@@ -24,16 +24,6 @@ def serves_any_length() -> bool:
     """Whether a graph is recorded that is not recorded again for other sizes: torch.export's, torch.jit.trace's."""
     is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)  # since torch 2.7
     return is_traced() or bool(is_exporting())
-
-
-def is_transformed() -> bool:
-    """Whether a transform of torch.func (vmap, grad, jvp) is active."""
-    return transforms_functions()
-
-
-def is_watched() -> bool:
-    """Whether a dispatch mode, a counter of operations or a tracer, is active."""
-    return counts_operations()
 
 
 def needs_graph(*tensors: torch.Tensor) -> bool:

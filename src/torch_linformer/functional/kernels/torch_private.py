@@ -39,14 +39,14 @@ def onednn_has_bfloat16() -> bool:
     return supported
 
 
-def transforms_functions() -> bool:
-    """Whether a transform of torch.func is active; no public function of torch 2.6 to 2.13 tells."""
+def is_transformed() -> bool:
+    """Whether a transform of torch.func (vmap, grad, jvp) is active; no public function of torch 2.6 to 2.13 tells."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
 
 
-def counts_operations() -> bool:
-    """Whether a dispatch mode is active."""
+def is_watched() -> bool:
+    """Whether a dispatch mode, a counter of operations or a tracer, is active."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 

@@ -6,7 +6,6 @@ real tokens: see :class:`torch_linformer.functional.padding.Padding`.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,18 +60,6 @@ def project_sequence(
     return compress(sequence, proj, padding, length_scaling, impl=impl)
 
 
-class Sums(NamedTuple):
-    """Weighted sums of the positions of a sequence, and of as many ones.
-
-    Attributes:
-        slots: ``(B, K, C)``, or ``(B, H, K, D)``.
-        mass: what the weights of each slot add up to, ``(B or 1, K)``.
-    """
-
-    slots: Tensor
-    mass: Tensor
-
-
 def compress(
     sequence: Tensor,
     proj: Tensor,
@@ -93,19 +80,24 @@ def compress(
     return scale_to_length(slots, max_len, length, padding) if length_scaling else slots
 
 
-def compress_with_mass(sequence: Tensor, proj: Tensor, padding: Padding | None, length_scaling: bool) -> Sums:
-    """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and of as many ones, which a bias is multiplied by."""
+def compress_with_mass(
+    sequence: Tensor, proj: Tensor, padding: Padding | None, length_scaling: bool
+) -> tuple[Tensor, Tensor]:
+    """:func:`compress` of ``(B, M, C)`` by ``(max_len, K)``, and of as many ones, which a bias is multiplied by.
+
+    Returns slots ``(B, K, C)``, and what the weights of each add up to, ``(B or 1, K)``.
+    """
     max_len, length = proj.shape[0], sequence.shape[1]
     rows = _rows(proj, length, padding)
     slots = total_of(mix_positions(rows, sequence), padding)
     slots = scale_to_length(slots, max_len, length, padding) if length_scaling else slots
     if padding is None:
         mass = rows.sum(dim=0, keepdim=True)
-        return Sums(slots, scale_to_length(mass, max_len, length, None) if length_scaling else mass)
+        return slots, scale_to_length(mass, max_len, length, None) if length_scaling else mass
 
     counts_BM = padding.derive(_position_counts, max_len if length_scaling else None, rows.dtype)
     mass = counts_BM @ rows if rows.dim() == 2 else torch.bmm(counts_BM.unsqueeze(1), rows).squeeze(1)
-    return Sums(slots, padding.total(mass))
+    return slots, padding.total(mass)
 
 
 def _position_counts(padding: Padding, max_len: int | None, dtype: torch.dtype) -> Tensor:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from torch_linformer.functional.attention.softmax_parts import Slots
 from torch_linformer.functional.kernels.cpu import by_flash
-from torch_linformer.functional.kernels.graph import is_transformed, records_a_graph
+from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.kernels.implementations import Implementation, Operation, choose, register
+from torch_linformer.functional.kernels.torch_private import is_transformed
 from torch_linformer.functional.padding import check_padding_mask, justify, mask_of
 from torch_linformer.functional.slots.pooling import Place, Pool, Pooled, mix, pooling_scores, pooling_softmax
 from torch_linformer.functional.slots.reach import SegmentPrior

@@ -12,7 +12,7 @@ from torch_linformer.functional.slots.dense import check_length, compress, compr
 from torch_linformer.functional.slots.pooling import Pooled
 from torch_linformer.nn.attention.source import HeadMaps, Pair, Source
 from torch_linformer.nn.dynamic_projection import DynamicProjection, real_tokens
-from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linears_on_sums
+from torch_linformer.nn.linear import does_more_than_forward, run_linear, run_linear_on_sums
 from torch_linformer.nn.options import DEFAULTS, DENSE
 from torch_linformer.nn.projection import SequenceProjection
 
@@ -128,11 +128,6 @@ class SlotMaps(NamedTuple):
     def is_one(self) -> bool:
         return self.key is self.value
 
-    @property
-    def score_inputs(self) -> bool:
-        """Whether they look at the inputs: a map that depends on the input, the same for all heads."""
-        return isinstance(self.key, DynamicProjection) and self.key.num_heads is None
-
     def compresses_first(self, source: Source, has_heads: bool) -> bool:
         """Whether compressing the inputs before their linear maps takes fewer multiplications."""
         if source.maps is None or not (self.key.commutes_with_channels and self.value.commutes_with_channels):
@@ -146,15 +141,22 @@ class SlotMaps(NamedTuple):
         )
         return compresses_first(source.length, self.key.max_len, products)
 
+    def scored(self, inputs: Pair, sequences: Pair) -> Pair:
+        """What a map that depends on the input looks at: each head's own keys and values, or the inputs."""
+        return inputs if self.key.num_heads is None else sequences
+
+    def calls(self, inputs: Pair, sequences: Pair) -> list[tuple[SequenceMap, Tensor, list[Tensor]]]:
+        """Each map, with what it looks at if it depends on the input, and the sequences that it makes slots of."""
+        scored = self.scored(inputs, sequences)
+        if not self.is_one:
+            return [(self.key, scored.key, [sequences.key]), (self.value, scored.value, [sequences.value])]
+        same = sequences.value is sequences.key
+        return [(self.key, scored.key, [sequences.key] if same else list(sequences))]
+
     def compress(self, inputs: Pair, sequences: Pair, padding: Padding | None) -> Pair:
         """Slots of ``sequences``, which are the inputs or the heads made of them."""
-        scored = self.scored(inputs, sequences)
-        if self.is_one:
-            slots = self.key.slots_of(scored.key, one_sequence(sequences), padding)
-            return Pair(slots[0], slots[-1])
-        slots_k = self.key.slots_of(scored.key, [sequences.key], padding)
-        slots_v = self.value.slots_of(scored.value, [sequences.value], padding)
-        return Pair(slots_k[0], slots_v[0])
+        slots = [map.slots_of(scored, pooled, padding) for map, scored, pooled in self.calls(inputs, sequences)]
+        return Pair(slots[0][0], slots[-1][-1])
 
     def compress_inputs(self, inputs: Pair, maps: HeadMaps, padding: Padding | None) -> Pair:
         """Keys and values ``(B, H, K, D)`` of slots of the inputs, compressed before their channels are mixed."""
@@ -165,12 +167,13 @@ class SlotMaps(NamedTuple):
         for projection in dense:  # E and F as one matrix: the sequence is read once
             check_length(length_of(inputs.key, padding), projection.max_len)
         matrix = dense[0].matrix if self.is_one else torch.cat([x.matrix for x in dense], dim=1)
-        if maps.has_bias:
-            slots_and_mass = compress_with_mass(inputs.key, matrix, padding, dense[0].length_scaling)
-            slots, masses = (self._parts(x) for x in slots_and_mass)
-            return self.heads_of_slots(slots, masses, maps, padding)
-        slots = self._parts(compress(inputs.key, matrix, padding, dense[0].length_scaling))
-        return self.heads_of_slots(slots, None, maps, padding)
+        mixed = inputs.key, matrix, padding, dense[0].length_scaling
+        slots_and_mass = compress_with_mass(*mixed) if maps.has_bias else (compress(*mixed),)
+        parts = [
+            Pair(x, x) if self.is_one else Pair(*torch.split(x, [self.key.k, self.value.k], dim=1))
+            for x in slots_and_mass
+        ]
+        return self.heads_of_slots(parts[0], parts[1] if maps.has_bias else None, maps, padding)
 
     def masses(self, sequence: Tensor, padding: Padding | None, maps: HeadMaps) -> Pair | None:
         """What the weights of each slot add up to, ``(B or 1, K)``.
@@ -187,22 +190,12 @@ class SlotMaps(NamedTuple):
         """Keys and values ``(B, H, K, D)``, ``(Eᵀ X) W + (Eᵀ m) bᵀ``, from the slots ``(B, K, C)`` of the inputs."""
         linears = maps.key, maps.value
         if masses is not None:
-            mapped = run_linears_on_sums(linears, slots, masses)
+            mapped = [run_linear_on_sums(*call) for call in zip(linears, slots, masses, strict=True)]
         else:
             mapped = [run_linear(linear, x) for linear, x in zip(linears, slots, strict=True)]
             if padding is not None:  # a row without tokens has no slots, and its zeros are given a bias
                 mapped = [zero_padding(x, padding.empty_rows) for x in mapped]
         return maps.split(Pair(*mapped))
-
-    def scored(self, inputs: Pair, sequences: Pair) -> Pair:
-        """What a map that depends on the input looks at: each head's own keys and values, or the inputs."""
-        return inputs if self.key.num_heads is None else sequences
-
-    def _parts(self, slots_or_mass: Tensor) -> Pair:
-        """What belongs to keys and to values, of slots ``(B, K, C)`` or masses ``(B, K)`` of E and F side by side."""
-        if self.is_one:
-            return Pair(slots_or_mass, slots_or_mass)
-        return Pair(*torch.split(slots_or_mass, [self.key.k, self.value.k], dim=1))
 
 
 class SlotReader:
@@ -228,14 +221,11 @@ class SlotReader:
         if source.is_whole(chunk):
             self._slots = maps.compress(inputs, sequences, source.padding)
             return
+        calls = maps.calls(inputs, sequences)
         if not self._chunks:
-            self._chunks = [slots_of_chunks(one, source.like, source.padding) for one in dict.fromkeys(maps)]
-        scored, padding = maps.scored(inputs, sequences), source.padding_of(chunk)
-        if maps.is_one:
-            self._chunks[0].add(chunk, scored.key, one_sequence(sequences), padding)
-            return
-        self._chunks[0].add(chunk, scored.key, [sequences.key], padding)
-        self._chunks[1].add(chunk, scored.value, [sequences.value], padding)
+            self._chunks = [slots_of_chunks(projection, source.like, source.padding) for projection, _, _ in calls]
+        for chunks, (_, scored, pooled) in zip(self._chunks, calls, strict=True):
+            chunks.add(chunk, scored, pooled, source.padding_of(chunk))
 
     def slots(self) -> Pair:
         """Keys and values ``(B, H, ·, D)`` of the slots that the whole sequence reaches."""
@@ -247,8 +237,3 @@ class SlotReader:
             return slots
         masses = self.maps.masses(source.like, source.padding, source.maps)
         return self.maps.heads_of_slots(slots, masses, source.maps, source.padding)
-
-
-def one_sequence(pair: Pair) -> list[Tensor]:
-    """One sequence where both are the same."""
-    return [pair.key] if pair.value is pair.key else [pair.key, pair.value]
