@@ -34,7 +34,7 @@ def piece():
     return SequencePiece(dist.group.WORLD, 1, 10)
 
 
-@pytest.mark.parametrize("bounds", [[0, 5], [1, 10], [0, 10, 10], [10, 0]])
+@pytest.mark.parametrize("bounds", [[], [0, 5], [1, 10], [0, 10, 10], [10, 0]])
 def test_bounds(bounds):
     with pytest.raises(ValueError, match="bounds must be 2 positions from 0 to 10, in order, got"):
         SequencePiece(dist.group.WORLD, 1, 10, bounds=bounds)

@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.functional import reference
@@ -605,46 +604,6 @@ def test_it_is_built_on_the_meta_device_and_filled_later(kind):
         assert each(x, x, x)[0].isfinite().all()
 
 
-def linformer_layer(**options):
-    return LinformerEncoderLayer(**{"d_model": WIDTH, "nhead": 4, "max_len": 13, "k": 5, **options})
-
-
-def linformer_attention(**options):
-    return LinformerAttention(**{"embed_dim": WIDTH, "num_heads": 4, "max_len": 13, "k": 5, **options})
-
-
-def linformer_encoder(**options):
-    sizes = {"d_model": WIDTH, "nhead": 4, "num_layers": 2, "max_len": 13, "k": 5}
-    return LinformerEncoder(**{**sizes, **options})
-
-
-@pytest.mark.parametrize("build", [linformer_attention, linformer_layer, linformer_encoder])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"causal": True, "k": -1}, "k must be at least 0 and max_len at least 1, got -1 and 13"),
-        ({"causal": True, "max_len": 0}, "k must be at least 0 and max_len at least 1, got 5 and 0"),
-        ({"causal": True, "k": 0}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
-        ({"causal": True, "window": 0}, "window must be at least 1 token, or None for no window, got 0"),
-        ({"causal": True, "exact_first": -1}, "exact_first must be at least 0 tokens, got -1"),
-        (
-            {"causal": True, "exact_last": 1},
-            "exact_last=1 has no effect on causal attention, whose slots are running means",
-        ),
-        ({"window": -2}, "window must be at least 1 token, or None for no window, got -2"),
-        (
-            {"causal": True, "rotary_dim": 3},
-            "rotary_dim must be even and lie between 0 and head_dim = 3, got 3",
-        ),
-        ({"causal": True, "rotary_dim": 4}, "rotary_dim must be even and lie between 0 and head_dim = 3, got 4"),
-        ({"causal": True, "rotary_dim": -2}, "rotary_dim must be even and lie between 0 and head_dim = 3, got -2"),
-    ],
-)
-def test_arguments_out_of_range_are_named(build, options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        build(**options)
-
-
 def test_queries_and_keys_of_two_lengths_are_named(module):
     query, key = draw(2, 3, WIDTH), draw(2, 5, WIDTH)
     message = "causal attention is self-attention: query and key must have one length, got 3 and 5"
@@ -665,15 +624,6 @@ def test_a_stack_of_full_attention_goes_on_from_its_pasts(randomize):
     assert_close(actual, model(x))
     with pytest.raises(ValueError, match="cannot apply an attn_mask"):
         model(x, mask=torch.zeros(LENGTH, LENGTH))
-
-
-def test_full_attention_of_the_first_rows_is_torchs():
-    module, x = attention("full"), draw(2, LENGTH, WIDTH)
-    heads = [
-        linear(x).view(2, LENGTH, 4, 3).transpose(1, 2) for linear in (module.q_proj, module.k_proj, module.v_proj)
-    ]
-    expected = F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
-    assert_close(module(x, x, x)[0], module.out_proj(expected))
 
 
 def test_a_past_of_attention_that_is_not_causal():

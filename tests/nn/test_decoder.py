@@ -464,57 +464,6 @@ def test_a_longer_memory_is_refused_until_the_decoder_is_resized(sharing, mode):
         assert_close(decoder(tgt, short), before)
 
 
-def layer_of(**options):
-    return LinformerDecoderLayer(WIDTH, HEADS, **{"max_len": 13, "k": 5, **options})
-
-
-def decoder_of(**options):
-    return LinformerDecoder(WIDTH, HEADS, 2, **{"max_len": 13, "k": 5, **options})
-
-
-@pytest.mark.parametrize("make", [layer_of, decoder_of])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"memory_k": 0}, "memory_k must lie between 1 and memory_len = 13, got 0"),
-        ({"memory_k": 14}, "memory_k must lie between 1 and memory_len = 13, got 14"),
-        ({"k": 0, "window": 3}, "memory_k must lie between 1 and memory_len = 13, got 0"),
-        ({"memory_len": 0}, "memory_len must be at least 1, got 0"),
-        ({"k": 0, "memory_k": 3}, "k=0 leaves nothing to attend to: give window, or k of at least 1"),
-        (
-            {"projection": "fourier"},
-            "projection must be one of linear, random, conv, mean, max, dynamic, got 'four",
-        ),
-        ({"sharing": "heads"}, "sharing must be one of none, kv_per_head, headwise, kv, layerwise, got 'heads'"),
-        ({"activation": "swish"}, "activation must be a callable or one of gelu, relu, silu, got 'swish'"),
-        ({"chunk_size": 0}, "chunk_size must be at least 1"),
-    ],
-)
-def test_arguments_out_of_range_are_named(make, options, message):
-    with pytest.raises(ValueError, match=message):
-        make(**options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"activation_memory": "reversible"},
-            "activation_memory='reversible' belongs to encoders: take 'checkpoint' for a decoder",
-        ),
-        ({"k": [1, 2, 3]}, r"k must be one number or one a layer \(2\), got 3 numbers"),
-        ({"memory_k": [1]}, r"memory_k must be one number or one a layer \(2\), got 1 numbers"),
-        ({"memory_k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),
-        ({"k": [1, 2], "sharing": "layerwise"}, r"memory_k must be one number, got \[1, 2\]"),
-    ],
-)
-def test_what_only_a_stack_can_get_wrong_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        decoder_of(**options)
-    with pytest.raises(ValueError, match="sharing='layerwise' shares one projection among layers, so a lone layer"):
-        layer_of(sharing="layerwise")
-
-
 @pytest.mark.parametrize("sharing", ["headwise", "layerwise"])
 def test_built_on_meta_and_reset_it_is_as_if_built_anew(sharing):
     torch.manual_seed(3)

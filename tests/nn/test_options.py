@@ -4,6 +4,7 @@ import inspect
 import re
 
 import pytest
+from builders import DECODERS, SELF_ATTENTION, attention, decoder, decoder_layer, encoder, encoder_layer, full_attention
 
 from torch_linformer import LinformerConfig, LinformerSeq2SeqConfig
 from torch_linformer.encoders import LinearOptions
@@ -16,7 +17,7 @@ from torch_linformer.nn import (
     LinformerEncoderLayer,
     SequenceProjection,
 )
-from torch_linformer.nn.attention import CONTEXTS, FullAttention
+from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.encoder import Encoder
 from torch_linformer.nn.options import DEFAULT_K, DEFAULTS, AttentionOptions
 
@@ -74,30 +75,6 @@ def test_a_number_that_was_chosen_is_saved_as_it_is():
     assert (again.encoder.k, again.decoder.k) == (DEFAULT_K, DEFAULT_K)
 
 
-def attention(**options):
-    return LinformerAttention(12, 4, 13, 5, **options)
-
-
-def encoder_layer(**options):
-    return LinformerEncoderLayer(12, 4, max_len=13, k=5, **options)
-
-
-def encoder(**options):
-    return LinformerEncoder(12, 4, 2, max_len=13, k=5, **options)
-
-
-def decoder_layer(**options):
-    return LinformerDecoderLayer(12, 4, max_len=13, k=5, **options)
-
-
-def decoder(**options):
-    return LinformerDecoder(12, 4, 2, max_len=13, k=5, **options)
-
-
-def full_attention(**options):
-    return FullAttention(12, 4, **options)
-
-
 RUNNING = "causal attention, whose slots are running means"
 CAUSAL = [
     ({"projection": "conv"}, "projection='conv'", RUNNING, "'linear'"),
@@ -133,7 +110,7 @@ def message_of(option, context, default):
     return f"^{re.escape(f'{option} has no effect on {context}: leave it at {default}')}$"
 
 
-@pytest.mark.parametrize("build", [attention, encoder_layer, encoder])
+@pytest.mark.parametrize("build", SELF_ATTENTION)
 @pytest.mark.parametrize(
     ("options", "option", "context", "default"),
     [*OF_MAPS, *NOT_CAUSAL, *(({"causal": True, **options}, *words) for options, *words in CAUSAL)],
@@ -144,7 +121,7 @@ def test_an_option_that_the_slots_do_not_have_is_refused(build, options, option,
         build(**options)
 
 
-@pytest.mark.parametrize("build", [decoder_layer, decoder])
+@pytest.mark.parametrize("build", DECODERS)
 @pytest.mark.parametrize(("options", "option", "context", "default"), OF_MAPS, ids=str)
 def test_an_option_that_the_map_of_a_memory_does_not_have_is_refused(build, options, option, context, default):
     with pytest.raises(ValueError, match=message_of(option, context, default)):
@@ -188,7 +165,7 @@ def test_what_is_no_option_is_named_with_the_module_that_got_it(build):
             build(**{other: 1})
 
 
-@pytest.mark.parametrize("build", [decoder_layer, decoder])
+@pytest.mark.parametrize("build", DECODERS)
 @pytest.mark.parametrize("name", ["causal", "slot_bias"])
 def test_what_a_decoder_is_in_any_case_is_no_option(build, name):
     with pytest.raises(TypeError, match=f"^a decoder layer takes no {name}: its self-attention is causal, its memory"):
@@ -208,6 +185,5 @@ def test_each_attention_of_a_decoder_gets_the_options_that_it_has():
 
 
 def test_layers_of_the_other_kind_are_refused():
-    encoder = LinformerEncoder(8, 2, 1, 8, norm_first=True, max_len=8, k=4)
     with pytest.raises(ValueError, match=r"^activation_memory='reversible' needs layers of ReversibleEncoderLayer$"):
-        Encoder(encoder.layers, activation_memory="reversible")
+        Encoder(encoder(norm_first=True).layers, activation_memory="reversible")

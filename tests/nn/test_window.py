@@ -7,7 +7,7 @@ from map_choices import SHARINGS, owned_maps
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from torch_linformer.nn import LinformerAttention, LinformerEncoder, LinformerEncoderLayer
+from torch_linformer.nn import LinformerAttention, LinformerEncoder
 from torch_linformer.nn.attention import FullAttention
 
 DOUBLE = {"dtype": torch.float64}
@@ -43,22 +43,6 @@ def test_queries_stand_at_their_own_number_in_another_sequence(literal_attention
     query, memory = torch.randn(2, queries, 12, **DOUBLE), torch.randn(2, LENGTH, 12, **DOUBLE)
     actual = module(query, memory, memory)[0]
     assert_close(actual, literal_attention(module, query, memory, memory)[0])
-
-
-@pytest.mark.parametrize(("projection", "sharing"), owned_maps())
-def test_padded_rows_are_what_each_would_be_alone(gradients, trailing_padding, projection, sharing):
-    options = {"projection": projection, "sharing": sharing, "window": 4, "max_len": 13, "k": 5}
-    module = LinformerEncoderLayer(12, 4, 17, 0.0, **options, **DOUBLE)
-    lengths = [11, 7, 1, 0]
-    mask = trailing_padding(lengths, 11)
-    x = torch.randn(4, 11, 12, **DOUBLE).masked_fill(mask[..., None], float("nan")).requires_grad_()
-    output = module(x, src_key_padding_mask=mask)
-    assert output.isfinite().all()
-    found = gradients(output, [x, *module.parameters()])
-    assert all(gradient.isfinite().all() for gradient in found)
-    assert not found[0][mask].any()
-    for row, length in enumerate(lengths[:3]):
-        assert_close(output[row, :length], module(x[row : row + 1, :length])[0])
 
 
 @pytest.mark.parametrize(("projection", "sharing"), owned_maps(sharings=(*SHARINGS, "layerwise")))

@@ -7,6 +7,7 @@ then its share of :math:`R\\, \\partial L`, R processes in all, and the **mean**
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ class Peers:
     """The processes that hold the pieces of one sequence, in the order of the pieces.
 
     Attributes:
-        group: theirs.
         rank: which of them this is.
         count: how many they are.
         sent: bytes that this process has given to others: a tensor that is summed counts once.
@@ -37,12 +37,12 @@ class Peers:
         dist.all_reduce(reduced, op, group=self.group)
         return reduced
 
-    def exchange(self, given: dict[int, Tensor], wanted: dict[int, Tensor]) -> None:
+    def exchange(self, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
         """Give tensors to some ranks, and fill tensors with what others give."""
-        given = {rank: x.contiguous() for rank, x in given.items()}
-        messages = [dist.P2POp(dist.isend, x, group=self.group, group_peer=rank) for rank, x in given.items()]
-        messages += [dist.P2POp(dist.irecv, x, group=self.group, group_peer=rank) for rank, x in wanted.items()]
-        self._count(*given.values())
+        outgoing = {rank: x.contiguous() for rank, x in outgoing.items()}
+        messages = [dist.P2POp(dist.isend, x, group=self.group, group_peer=rank) for rank, x in outgoing.items()]
+        messages += [dist.P2POp(dist.irecv, x, group=self.group, group_peer=rank) for rank, x in incoming.items()]
+        self._count(*outgoing.values())
         for work in dist.batch_isend_irecv(messages) if messages else ():
             work.wait()
 
@@ -62,42 +62,36 @@ class Sum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *of_sum: Tensor) -> tuple[Tensor, None]:
-        return ctx.peers.reduce(of_sum[0]), None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return ctx.peers.reduce(grad_outputs[0]), None
 
 
 class Neighbors(NamedTuple):
-    """Which positions go where: those of each other rank's windows that this one holds, and the other way round.
+    """Which positions go where: those of other ranks' windows that this one holds, and the other way round.
 
     Attributes:
-        given: of this piece, ``slice(0, n)`` being all of it, by rank.
-        taken: positions before the piece and after it, by rank, in the order of the peers.
-        before: how many of ``taken`` come before it.
-        after: how many come after it.
+        outgoing: of this piece, ``slice(0, n)`` being all of it, by rank.
+        incoming: how many positions come from a rank.
     """
 
-    given: dict[int, slice]
-    taken: dict[int, int]
-    before: int
-    after: int
+    outgoing: dict[int, slice]
+    incoming: dict[int, int]
 
     @classmethod
     def of(cls, bounds: Sequence[int], rank: int, reach: int) -> "Neighbors":
         """Those of piece ``rank`` where piece r is ``bounds[r]`` to ``bounds[r + 1]``."""
         start, stop = bounds[rank], bounds[rank + 1]
-        given, taken, before, after = dict[int, slice](), dict[int, int](), 0, 0
-        for other in range(len(bounds) - 1):
-            begin, end = bounds[other], bounds[other + 1]
-            if other == rank or begin == end:
+        outgoing, incoming = dict[int, slice](), dict[int, int]()
+        for peer, (begin, end) in enumerate(pairwise(bounds)):
+            if peer == rank or begin == end:
                 continue
             first, last = max(start, begin - reach), min(stop, end + reach)
             if first < last:
-                given[other] = slice(first - start, last - start)
+                outgoing[peer] = slice(first - start, last - start)
             number = min(end, stop + reach) - max(begin, start - reach)
             if start < stop and number > 0:
-                taken[other] = number
-                before, after = before + number * (other < rank), after + number * (other > rank)
-        return cls(given, taken, before, after)
+                incoming[peer] = number
+        return cls(outgoing, incoming)
 
 
 class Around(torch.autograd.Function):
@@ -105,30 +99,26 @@ class Around(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, peers: Peers, neighbors: Neighbors) -> Tensor:
-        ctx.peers, ctx.neighbors = peers, neighbors
-        given = {rank: x[:, :, positions] for rank, positions in neighbors.given.items()}
-        taken = {rank: x.new_empty(*x.shape[:2], number, x.shape[3]) for rank, number in neighbors.taken.items()}
-        peers.exchange(given, taken)
-        before = [part for rank, part in taken.items() if rank < peers.rank]
-        after = [part for rank, part in taken.items() if rank > peers.rank]
-        return torch.cat([*before, x, *after], dim=2)
+        ctx.peers, ctx.neighbors, ctx.length = peers, neighbors, x.shape[2]
+        outgoing = {rank: x[:, :, positions] for rank, positions in neighbors.outgoing.items()}
+        incoming = {rank: x.new_empty(*x.shape[:2], number, x.shape[3]) for rank, number in neighbors.incoming.items()}
+        peers.exchange(outgoing, incoming)
+        parts = {**incoming, peers.rank: x}
+        return torch.cat([parts[rank] for rank in sorted(parts)], dim=2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *of_all: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         peers, neighbors = ctx.peers, ctx.neighbors
-        (of_all_BHMD,) = of_all
-        length = of_all_BHMD.shape[2] - neighbors.before - neighbors.after
-        numbers = [n for rank, n in neighbors.taken.items() if rank < peers.rank]
-        numbers_after = [n for rank, n in neighbors.taken.items() if rank > peers.rank]
-        parts = list(torch.split(of_all_BHMD, [*numbers, length, *numbers_after], dim=2))
-        own = parts.pop(len(numbers)).clone(memory_format=torch.contiguous_format)
-        added = {rank: torch.empty_like(own[:, :, positions]) for rank, positions in neighbors.given.items()}
-        added = {rank: x.contiguous() for rank, x in added.items()}
-        peers.exchange(dict(zip(neighbors.taken, parts, strict=True)), added)
-        for rank, positions in neighbors.given.items():
-            own[:, :, positions] += added[rank]
-        return own, None, None
+        numbers = {**neighbors.incoming, peers.rank: ctx.length}
+        ranks = sorted(numbers)
+        grads = dict(zip(ranks, torch.split(grad_outputs[0], [numbers[rank] for rank in ranks], dim=2), strict=True))
+        grad_x = grads.pop(peers.rank).clone(memory_format=torch.contiguous_format)
+        added = {rank: torch.empty_like(grad_x[:, :, part]).contiguous() for rank, part in neighbors.outgoing.items()}
+        peers.exchange(grads, added)
+        for rank, positions in neighbors.outgoing.items():
+            grad_x[:, :, positions] += added[rank]
+        return grad_x, None, None
 
 
 class Receive(torch.autograd.Function):
@@ -140,17 +130,17 @@ class Receive(torch.autograd.Function):
         received = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in state)
         for x in received:
             peers.exchange({}, {peers.rank - 1: x})
-        ctx.numbers = [x.is_floating_point() for x in received]
+        ctx.have_gradients = [x.is_floating_point() for x in received]
         ctx.mark_non_differentiable(*(x for x in received if not x.is_floating_point()))
         return received
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *of_state: Tensor) -> tuple[None, ...]:
-        for gradient, has_one in zip(of_state, ctx.numbers, strict=True):
-            if has_one:
-                ctx.peers.exchange({ctx.peers.rank - 1: gradient}, {})
-        return (None,) * (2 + len(of_state))
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, ...]:
+        for grad, has_gradient in zip(grad_outputs, ctx.have_gradients, strict=True):
+            if has_gradient:
+                ctx.peers.exchange({ctx.peers.rank - 1: grad}, {})
+        return (None,) * (2 + len(grad_outputs))
 
 
 class HandOn(torch.autograd.Function):
@@ -162,22 +152,20 @@ class HandOn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, peers: Peers, output: Tensor, *state: Tensor) -> Tensor:
-        ctx.peers, ctx.is_last = peers, peers.rank == peers.count - 1
-        if ctx.is_last:
-            ctx.number = len(state)
-            return output.clone()
-        ctx.save_for_backward(*state)  # a layer that is computed again receives and hands on before it is followed back
-        for x in state:
-            peers.exchange({peers.rank + 1: x}, {})
+        ctx.peers, ctx.is_last, ctx.number = peers, peers.rank == peers.count - 1, len(state)
+        if not ctx.is_last:
+            # A layer that is computed again receives and hands on before it is followed back.
+            ctx.save_for_backward(*state)
+            for x in state:
+                peers.exchange({peers.rank + 1: x}, {})
         return output.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *of_output: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = [None] * ctx.number if ctx.is_last else []
-        for x in ctx.saved_tensors:
-            gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if x.is_floating_point() else None
-            if gradient is not None:
-                ctx.peers.exchange({}, {ctx.peers.rank + 1: gradient})
-            gradients.append(gradient)
-        return None, of_output[0], *gradients
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grads: list[Tensor | None] = [None] * ctx.number
+        for index, x in enumerate(ctx.saved_tensors):
+            if x.is_floating_point():
+                grads[index] = grad = torch.empty_like(x, memory_format=torch.contiguous_format)
+                ctx.peers.exchange({}, {ctx.peers.rank + 1: grad})
+        return None, grad_outputs[0], *grads

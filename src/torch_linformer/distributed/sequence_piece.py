@@ -63,7 +63,7 @@ class SequencePiece(Padding):
     ) -> None:
         self.peers = Peers(group_of(mesh))
         check_padding_mask(key_padding_mask, batch, length)
-        self.bounds = even_bounds(length, self.peers.count) if bounds is None else check_bounds(bounds, length, self)
+        self.bounds = _check_bounds(bounds, length, self.peers.count)
         self._rows = None if key_padding_mask is None else Padding(key_padding_mask)
         device = device if key_padding_mask is None else key_padding_mask.device
         tokens = torch.full((batch, 1), length, device=device) if self._rows is None else self._rows.tokens
@@ -164,14 +164,9 @@ def group_of(mesh: DeviceMesh | dist.ProcessGroup | None) -> dist.ProcessGroup:
     return mesh
 
 
-def even_bounds(length: int, count: int) -> list[int]:
-    """Where ``count`` pieces of ``length`` positions begin, and the last one ends."""
-    return [rank * length // count for rank in range(count + 1)]
-
-
-def check_bounds(bounds: Sequence[int], length: int, piece: SequencePiece) -> list[int]:
-    """Raise ``ValueError`` for bounds that do not cut ``length`` positions into a piece a rank."""
-    positions, number = list(bounds), piece.peers.count + 1
-    if len(positions) != number or positions != sorted(positions) or (positions[0], positions[-1]) != (0, length):
-        raise ValueError(f"bounds must be {number} positions from 0 to {length}, in order, got {positions}")
-    return positions
+def _check_bounds(bounds: Sequence[int] | None, length: int, count: int) -> list[int]:
+    """Where ``count`` pieces of ``length`` positions begin, and the last one ends; raises ``ValueError`` for others."""
+    ends = [rank * length // count for rank in range(count + 1)] if bounds is None else list(bounds)
+    if len(ends) != count + 1 or ends != sorted(ends) or (ends[0], ends[-1]) != (0, length):
+        raise ValueError(f"bounds must be {count + 1} positions from 0 to {length}, in order, got {ends}")
+    return ends
