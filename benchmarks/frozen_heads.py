@@ -45,7 +45,7 @@ from torch_linformer.tasks.whole_documents import Classification
 from torch_linformer.training.document_trainer import DocumentTrainer
 from torch_linformer.training.fitted_head import best_head, pooled_states
 from torch_linformer.training.initial_model import build_model
-from torch_linformer.training.new_task import new_task
+from torch_linformer.training.prepared import new_task
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.trainer import quiet_arguments

@@ -37,8 +37,8 @@ from torch_linformer.reporting.report import markdown_table
 from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.registry import task_of
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.training.embedder_baselines import CHUNK, embedder_baselines
-from torch_linformer.training.masked_words_trainer import trainer_for
+from torch_linformer.training.encoder_baselines import CHUNK, embedder_baselines
+from torch_linformer.training.task_trainers import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 KINDS = {"product": "ES|IS|TS", "academic": "B", "committee": ""}  # how the names of their meetings begin

@@ -22,7 +22,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.pretrained import load_backbone
 from torch_linformer.opening.run_folder import checkpoints, read_spent, seal
-from torch_linformer.training.embedder_baselines import original_of
+from torch_linformer.training.encoder_baselines import original_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "torch_linformer"

@@ -20,7 +20,7 @@ from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.inference import Predictor
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.models import LinformerModel
-from torch_linformer.training.retrieval_trainer import contrastive_loss
+from torch_linformer.training.task_trainers import contrastive_loss
 from torch_linformer.training.train import train
 from torch_linformer.training.train_settings import TrainSettings
 

@@ -21,7 +21,7 @@ from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import sentence_settings
 from torch_linformer.tasks.retrieval import judgments_of
 from torch_linformer.tasks.retrieval_metrics import retrieval_metrics
-from torch_linformer.training.embedder_baselines import embedder_baselines
+from torch_linformer.training.encoder_baselines import embedder_baselines
 
 SAME = {"device": "cpu", "precision": "fp32"}
 TEXTS = ["Wet MUD", "the naïve sand of the warm sea and the cold white ice"]

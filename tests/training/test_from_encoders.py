@@ -27,7 +27,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
 from torch_linformer.training import encoder_baselines as encoder_baselines_module
-from torch_linformer.training import masked_words_trainer
+from torch_linformer.training import task_trainers as masked_words_trainer
 from torch_linformer.training.encoder_baselines import encoder_baselines
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import build_step

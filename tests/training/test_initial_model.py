@@ -15,7 +15,7 @@ from torch_linformer.training.initial_model import (
     build_model,
     build_seq2seq_config,
 )
-from torch_linformer.training.new_task import new_task
+from torch_linformer.training.prepared import new_task
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import load_splits
 from torch_linformer.training.train_settings import TrainSettings

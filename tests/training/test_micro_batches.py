@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_linformer.training.micro_batches import parts_of
+from torch_linformer.training.batches import parts_of
 
 
 def test_rows_of_a_batch_in_parts():

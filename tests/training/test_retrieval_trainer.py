@@ -7,7 +7,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from torch_linformer.models import LinformerConfig, LinformerModel
 from torch_linformer.tasks.retrieval import Retrieval
-from torch_linformer.training.retrieval_trainer import SCALE, contrastive_loss, in_turn
+from torch_linformer.training.task_trainers import SCALE, contrastive_loss, in_turn
 
 
 def directions(number, seed, requires_grad=False):

@@ -7,7 +7,7 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import FullContext
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
-from torch_linformer.training.option_fields import read_config
+from torch_linformer.training.options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.train_settings import TrainSettings
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.option_fields import check_fsdp, check_options, option
+from torch_linformer.training.options import check_fsdp, check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean")

@@ -15,7 +15,7 @@ from torch_linformer.adaptation.objectives import Embeddings, Outputs
 from torch_linformer.adaptation.teacher import Teacher
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
-from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
+from torch_linformer.training.batches import TOKENS_AT_ONCE
 
 GROUPS = 20  # of texts, each left out once, for the error of a difference
 

@@ -16,7 +16,7 @@ from torch_linformer.models.pooling import embed
 from torch_linformer.nn.dynamic_projection import DynamicProjection
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
-from torch_linformer.training.micro_batches import TOKENS_AT_ONCE, Batch, parts_of
+from torch_linformer.training.batches import TOKENS_AT_ONCE, Batch, parts_of
 from torch_linformer.training.trainer import RunTrainer, precision_of
 
 EMBEDDING = 10.0  # weight of 1 - cosine; the error of the hidden states is a share of their variance

@@ -14,7 +14,7 @@ from torch_linformer.measuring.memory import SavedBytes
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import autocast
 from torch_linformer.reporting.tables import format_bytes, format_duration
-from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
+from torch_linformer.training.batches import TOKENS_AT_ONCE
 
 MEASURED = 1024  # tokens of each of the two texts: more than are read exactly, so that memory grows in proportion
 # Bytes that a backward pass holds at most, of each that the forward pass has kept for it: all-MiniLM-L6-v2, four texts

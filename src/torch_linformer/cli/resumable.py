@@ -18,7 +18,7 @@ from torch_linformer.cli.missing_paths import check_data, check_model
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
 from torch_linformer.errors import Stopped, flag
-from torch_linformer.training.option_fields import read_config
+from torch_linformer.training.options import read_config
 
 
 def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.tagging import NUMBERED, NumberedTagging
 from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import MultiLabel
-from torch_linformer.training.masked_words_trainer import trainer_for
+from torch_linformer.training.task_trainers import trainer_for
 from torch_linformer.training.trainer import quiet_arguments
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError
-from torch_linformer.training.option_fields import option
+from torch_linformer.training.options import option
 
 
 @dataclass(frozen=True, kw_only=True)

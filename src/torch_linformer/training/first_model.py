@@ -1,5 +1,6 @@
-"""The model of ``--from``: one of this package, a linear encoder, or an encoder of transformers that is made linear."""
+"""The model of ``--from``, opened or made linear, and what becomes of it below the head of a task."""
 
+import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,20 +8,29 @@ from typing import Any, cast
 
 import torch
 import transformers
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by
+from torch_linformer.encoders.dropouts import Place, set_dropout
 from torch_linformer.encoders.kinds import check_kind
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line, flag
-from torch_linformer.models import LinformerConfig
+from torch_linformer.models import (
+    LinformerConfig,
+    LinformerForMaskedLM,
+    LinformerForSequenceClassification,
+    LinformerModel,
+)
+from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_files import check_model
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model, read_length
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
 from torch_linformer.opening.sentence_transformers import sentence_pooling
-from torch_linformer.training.option_effects import OF_ENCODERS
+from torch_linformer.tasks.task import Task
+from torch_linformer.training.options import OF_ENCODERS
 from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear
@@ -149,3 +159,85 @@ def _linear(encoder: PreTrainedModel, source: str, settings: TrainSettings, say:
     what = f"{type(encoder).__name__}{kept}, made linear here"
     say(f"{source}: {what}, not distilled: linformer adapt first keeps more of it")
     return cast(LinearEncoder, linear)
+
+
+FIELDS: dict[Place, tuple[str, ...]] = {
+    # Drawing the random numbers of a dropout on attention takes longer than the attention on a CPU (docs/log.md).
+    "attention": ("attention_probs_dropout_prob",),
+    # A first head is fitted to states without dropout, and what dropout makes of them is noise to it (docs/log.md).
+    "states": ("hidden_dropout_prob", "classifier_dropout"),
+}
+
+
+def on_encoder(encoder: LinearEncoder, task: Task, labels: dict[str, Any], pooling: str) -> AnyModel:
+    """A model for a task with an encoder's weights.
+
+    Vectors and masked words are learned by the encoder itself, as transformers has it.
+
+    Args:
+        encoder: with a head for masked words where these are learned.
+        task: what is learned.
+        labels: what the configuration of a head says of them.
+        pooling: what a classifier reads.
+    """
+    config: Any = copy.deepcopy(encoder.config)
+    set_dropout(config, "attention", 0.0)
+    if issubclass(task.model_class, LinformerModel | LinformerForMaskedLM):
+        if "pooling" in labels:
+            config.pooling = labels["pooling"]
+            set_dropout(config, "states", labels["hidden_dropout_prob"])
+        whole: Any = type(encoder)(config)
+        _load(whole, encoder)
+        return cast(LinearEncoder, whole)
+    config.architectures = None
+    fields = {name: value for name, value in labels.items() if name != "type_vocab_size"}
+    heads = LinformerConfig(backbone_config=config, pooling=pooling, **fields)
+    if issubclass(task.model_class, LinformerForSequenceClassification):
+        leave_out_dropout(heads, "states")
+    model = task.model_class(heads)
+    _load(cast(EncoderBackbone, model.base_model).body, encoder)
+    return model
+
+
+def _load(body: nn.Module, encoder: LinearEncoder) -> None:
+    """Give one encoder the weights of another, but not those of a pooler that it has not."""
+    report = body.load_state_dict(encoder.state_dict(), strict=False)
+    differ = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith(UNUSED)]
+    assert not differ, differ
+
+
+def leave_out_dropout(config: LinformerConfig, place: Place) -> None:
+    """Let a configuration of which no model is built yet have no dropout in a place."""
+    if config.backbone_config is not None:
+        set_dropout(config.backbone_config, place, 0.0)
+    for name in FIELDS[place]:
+        setattr(config, name, 0.0)
+
+
+def freeze_lowest(body: nn.Module, attentions: list[str], number: int) -> None:
+    """Keep what comes before the layers of an encoder, and its lowest layers, as they are.
+
+    Args:
+        body: the encoder without a head.
+        attentions: names of its attentions, in the order of their layers.
+        number: of layers.
+
+    Raises:
+        InputError: layers share their weights.
+    """
+    layers = list(dict.fromkeys(_layer_of(name) for name in attentions))
+    if len(layers) < cast(Any, body).config.num_hidden_layers:
+        raise InputError(f"--freeze-layers {number}: the layers of this encoder share their weights: leave it out")
+    for name, child in body.named_children():
+        if layers[0].startswith(f"{name}."):
+            break
+        child.requires_grad_(False)
+    for layer in layers[:number]:
+        body.get_submodule(layer).requires_grad_(False)
+
+
+def _layer_of(attention: str) -> str:
+    """The name of the layer that an attention belongs to: up to the first number in it."""
+    parts = attention.split(".")
+    end = next(number for number, part in enumerate(parts) if part.isdigit())
+    return ".".join(parts[: end + 1])

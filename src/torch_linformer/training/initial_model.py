@@ -24,8 +24,15 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import AnyConfig, AnyModel, check_vocabulary, load_model, reader_config
 from torch_linformer.tasks.latent_semantics import token_vectors
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.first_model import Say, open_first, pooling_of_heads, refuse_options
-from torch_linformer.training.on_encoders import freeze_lowest, leave_out_dropout, on_encoder
+from torch_linformer.training.first_model import (
+    Say,
+    freeze_lowest,
+    leave_out_dropout,
+    on_encoder,
+    open_first,
+    pooling_of_heads,
+    refuse_options,
+)
 from torch_linformer.training.sizes import SIZES
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import DECODER_SLOTS, WINDOW, TrainSettings

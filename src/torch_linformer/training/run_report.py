@@ -31,13 +31,12 @@ from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
-from torch_linformer.training.option_effects import OF_TEXT
+from torch_linformer.training.options import OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen
-from torch_linformer.training.verdict import verdict
-from torch_linformer.training.weighing import Weighing
+from torch_linformer.training.verdict import Weighing, verdict
 
 MANY_CUT = 0.05  # a share of the documents
 PARTS = {"lexical": "{} alone", "rest": "without the {}"}

@@ -27,8 +27,7 @@ from torch_linformer.tasks.task import Task
 from torch_linformer.tasks.whole_documents import Classification, MultiLabel, WholeDocuments
 from torch_linformer.training.describing import describe_model
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.embedder_baselines import embedder_baselines
-from torch_linformer.training.encoder_baselines import encoder_baselines
+from torch_linformer.training.encoder_baselines import embedder_baselines, encoder_baselines
 from torch_linformer.training.first_model import first_config, length_read
 from torch_linformer.training.fitted_head import fit_first_head, fit_head
 from torch_linformer.training.fitting import fit
@@ -38,19 +37,25 @@ from torch_linformer.training.initial_model import (
     check_first_model,
     has_new_head,
 )
-from torch_linformer.training.lexical import HeadFits, fit_heads, give_head, head_answers, weigh
-from torch_linformer.training.lexical_vectors import fitted_vector, weigh_vectors
-from torch_linformer.training.masked_words_trainer import trainer_for
+from torch_linformer.training.lexical import (
+    HeadFits,
+    fit_heads,
+    fitted_vector,
+    give_head,
+    head_answers,
+    weigh,
+    weigh_vectors,
+)
 from torch_linformer.training.prepared import EVALUATIONS, Prepared, prepare
-from torch_linformer.training.retrieval_trainer import RetrievalTrainer
 from torch_linformer.training.run_report import Outcome, show_outcome, write_outcome
 from torch_linformer.training.sizes import size_of_width
 from torch_linformer.training.splits import Splits, load_splits
 from torch_linformer.training.step_costs import LINEAR, ModelStep, measure_beside_full_attention
+from torch_linformer.training.task_trainers import RetrievalTrainer, trainer_for
 from torch_linformer.training.train_settings import FINE_TUNING, TrainSettings
 from torch_linformer.training.trainer import run_arguments
 from torch_linformer.training.training_screen import TrainingScreen
-from torch_linformer.training.weighing import Weighing
+from torch_linformer.training.verdict import Weighing
 
 
 def train(

@@ -8,7 +8,7 @@ from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.training.data_settings import DataSettings
-from torch_linformer.training.option_effects import (
+from torch_linformer.training.options import (
     NO_WINDOWS,
     OF_LINFORMER,
     OF_NEW_MODELS,
@@ -17,10 +17,11 @@ from torch_linformer.training.option_effects import (
     OF_TASKS,
     OF_TEXT,
     TASKS,
+    check_fsdp,
+    check_options,
+    option,
 )
-from torch_linformer.training.option_fields import check_fsdp, check_options, option
-from torch_linformer.training.sizes import SIZES
-from torch_linformer.training.suggested_k import suggested_k
+from torch_linformer.training.sizes import SIZES, suggested_k
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")

@@ -17,7 +17,7 @@ from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerPreTrainedModel
 from torch_linformer.opening import processes
 from torch_linformer.opening.run_folder import Spent, checkpoints
-from torch_linformer.training.length_grouping import LengthGroupedSampler
+from torch_linformer.training.batches import LengthGroupedSampler
 from torch_linformer.training.sharding import gather, own_part, shard, share_state, whole_state
 
 WARMUP = 0.1  # share of the training over which the learning rate rises

@@ -1,10 +1,13 @@
-"""Batches of documents of similar length, so that little of a batch is padding."""
+"""How rows become batches: rows of similar lengths together, and batches computed in parts that memory holds."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
+
+from torch_linformer.opening import processes
 
 BATCHES_GROUPED = 8  # documents of this many batches are sorted by length together; more would sort labels too
 
@@ -41,3 +44,29 @@ class LengthGroupedSampler(Sampler[int]):
 
     def _tokens_of_full(self, batch: Tensor) -> int:
         return int(self.lengths[batch].sum()) if len(batch) == self.batch_size else -1
+
+
+Batch = dict[str, Any]
+TOKENS_AT_ONCE = 16_384  # with padding; more are computed in turn
+
+
+def parts_of(batch: Batch, tokens: int) -> list[Batch]:
+    """The rows of a batch in parts of at most so many tokens with padding, at least a row each.
+
+    Longest rows first, without padding that no row of a part needs; a batch that fits is left as it is. All processes
+    make equally many parts, if they have equally many rows.
+
+    Args:
+        batch: tensors ``(B, N)`` by name, with an ``attention_mask``.
+        tokens: those of a part.
+    """
+    mask: Tensor = batch["attention_mask"]
+    rows = min(processes.gathered(max(1, tokens // mask.shape[1])))
+    if len(mask) <= rows:
+        return [batch]
+    order = torch.argsort(mask.sum(dim=1), descending=True, stable=True)
+    parts = []
+    for numbers in torch.split(order, rows):
+        real = mask[numbers].any(dim=0)
+        parts.append({name: x[numbers][:, real] for name, x in batch.items()})
+    return parts

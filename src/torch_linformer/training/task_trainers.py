@@ -1,4 +1,4 @@
-"""A Trainer whose queries learn to find their documents, in batches of any number of long ones."""
+"""The Trainers of tasks whose batches are special: vectors by contrast, and masked words of packed rows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -7,11 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.heads import predicts_at
+from torch_linformer.models.loss import token_loss
 from torch_linformer.opening import processes
+from torch_linformer.opening.model_folder import AnyModel
+from torch_linformer.tasks.language_modeling import MaskedLanguageModeling
 from torch_linformer.tasks.retrieval import SCALE, Retrieval
+from torch_linformer.tasks.task import IGNORED, Task
+from torch_linformer.training.batches import TOKENS_AT_ONCE
 from torch_linformer.training.document_trainer import DocumentTrainer
-from torch_linformer.training.micro_batches import TOKENS_AT_ONCE
 
 Embed = Callable[[Tensor, Tensor], Tensor]  # from ids and mask to vectors
 
@@ -108,3 +115,26 @@ class RetrievalTrainer(DocumentTrainer):
         with torch.no_grad(), self.compute_loss_context_manager():
             vectors = self.task.respond(model, self._prepare_inputs(inputs))
         return None, vectors, torch.zeros(len(vectors))  # without labels a Trainer computes no scores
+
+
+SPARSE = "sparse_prediction"  # in batches of a training
+
+
+class MaskedWordsTrainer(DocumentTrainer):
+    """A run's Trainer whose model has a head of transformers for masked words."""
+
+    def loss_of(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if SPARSE not in inputs:
+            return super().loss_of(model, inputs, *args, **kwargs)
+        chosen = inputs["labels"] != IGNORED
+        rows = {name: x for name, x in inputs.items() if name not in (SPARSE, "labels")}
+        with predicts_at(cast(PreTrainedModel, self.accelerator.unwrap_model(model)), chosen):
+            logits = model(**rows).logits.squeeze(0)
+        return token_loss(logits, inputs["labels"][chosen])
+
+
+def trainer_for(task: Task, model: AnyModel) -> type[DocumentTrainer]:
+    """The Trainer by which a model learns a task."""
+    if isinstance(task, MaskedLanguageModeling) and isinstance(model, LinearEncoder):
+        return MaskedWordsTrainer
+    return RetrievalTrainer if isinstance(task, Retrieval) else DocumentTrainer
