@@ -30,7 +30,7 @@ def file(tmp_path, monkeypatch):
 
 
 def of_training(k, **options):
-    return TrainSettings(**{"k": k, "size": "small", "max_length": 512, **options})
+    return TrainSettings.of(**{"k": k, "size": "small", "max_length": 512, **options})
 
 
 def test_the_k_of_the_length_and_the_share():

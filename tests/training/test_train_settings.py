@@ -7,7 +7,7 @@ from torch_linformer.errors import InputError, flag
 from torch_linformer.models.configuration import CHOICES
 from torch_linformer.nn.attention.context import FullContext
 from torch_linformer.nn.options import DEFAULTS, ActivationMemory, Projection, Sharing, SlotMass
-from torch_linformer.training.options import read_config
+from torch_linformer.training.run_options import read_config
 from torch_linformer.training.sizes import SIZES, size_of_width
 from torch_linformer.training.train_settings import TrainSettings
 
@@ -161,9 +161,9 @@ def test_what_cannot_be_is_refused(options, message):
 
 def test_slots_chosen_by_the_input_have_one_map_a_head_unless_somebody_says_otherwise():
     dynamic = TrainSettings(projection="dynamic")
-    assert (TrainSettings().sharing, TrainSettings(projection="linear").sharing) == ("headwise", "headwise")
-    assert dynamic.sharing == dataclasses.replace(dynamic, epochs=1).sharing == "kv_per_head"
-    assert TrainSettings(projection="dynamic", sharing="headwise").sharing == "headwise"
+    assert (TrainSettings().map_sharing, TrainSettings(projection="linear").map_sharing) == ("headwise", "headwise")
+    assert dynamic.map_sharing == dataclasses.replace(dynamic, epochs=1).map_sharing == "kv_per_head"
+    assert TrainSettings(projection="dynamic", sharing="headwise").map_sharing == "headwise"
 
 
 def test_the_window_and_the_slots_of_a_causal_model():

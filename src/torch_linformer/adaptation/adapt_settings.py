@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING
 from torch_linformer.errors import InputError, flag
-from torch_linformer.training.options import check_fsdp, check_options, option
+from torch_linformer.training.run_options import RunOptions, check_fsdp, check_options, option
 
 STEPS = 1000
 PROJECTIONS = ("dynamic", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptSettings:
+class AdaptSettings(RunOptions):
     """Everything that decides how an adaptation goes. The help texts are those of ``linformer adapt --help``."""
 
     data: str | None = option(

@@ -18,7 +18,7 @@ from torch_linformer.inference.export import FILES, export_model
 from torch_linformer.opening import processes
 from torch_linformer.reporting.screen import Screen
 from torch_linformer.tasks.headlines import HEADLINES
-from torch_linformer.training.options import check_names, settings_of
+from torch_linformer.training.run_options import check_names, settings_of
 from torch_linformer.training.train import train as run_training
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen

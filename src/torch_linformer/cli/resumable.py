@@ -18,17 +18,17 @@ from torch_linformer.cli.missing_paths import check_data, check_model
 from torch_linformer.cli.options import Debug
 from torch_linformer.cli.started_by import speaks_for_all
 from torch_linformer.errors import Stopped, flag
-from torch_linformer.training.options import read_config
+from torch_linformer.training.run_options import RunOptions, read_config
 
 
-def run_resumable(run: Callable[..., object], settings: type, options: dict[str, Any]) -> None:
+def run_resumable(run: Callable[..., object], settings: type[RunOptions], options: dict[str, Any]) -> None:
     """Call ``run`` with the settings from the options and ``--config``; Ctrl-C prints how to resume."""
     options.pop("debug")
     config = options.pop("config")
     given = {name: value for name, value in options.items() if value is not None}
     options = {**(read_config(config, settings) if config else {}), **given}
     resume = options.pop("resume", False)
-    chosen = settings(**options)
+    chosen = settings.of(**options)
     check_data(*(getattr(chosen, name, None) for name in ("data", "documents", "validation", "test")))
     check_model(getattr(chosen, "from_model", None))
     from torch_linformer.opening import processes

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch_linformer.data.reading.data_options import HELP, QUOTING, DataOptions
 from torch_linformer.errors import InputError
-from torch_linformer.training.options import option
+from torch_linformer.training.run_options import RunOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
+class DataSettings(RunOptions):
     """Where the documents of a run lie, how they are read, and which are held out."""
 
     data: str = option(

@@ -10,7 +10,7 @@ from torch_linformer.opening.summary import attention_of
 from torch_linformer.reporting.tables import format_count, format_percent
 from torch_linformer.tasks.retrieval import queries_of
 from torch_linformer.tasks.task import Examples
-from torch_linformer.training.options import NO_WINDOWS, OF_TEXT
+from torch_linformer.training.run_options import NO_WINDOWS, OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.train_settings import TrainSettings
 from torch_linformer.training.training_screen import TrainingScreen

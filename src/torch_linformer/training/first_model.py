@@ -30,7 +30,7 @@ from torch_linformer.opening.model_folder import AnyConfig, AnyModel, load_model
 from torch_linformer.opening.pretrained import UNUSED, load_any_config, open_by
 from torch_linformer.opening.sentence_transformers import sentence_pooling
 from torch_linformer.tasks.task import Task
-from torch_linformer.training.options import OF_ENCODERS
+from torch_linformer.training.run_options import OF_ENCODERS
 from torch_linformer.training.train_settings import MAX_LENGTH, TrainSettings
 
 LINEAR_WINDOW = 128  # tokens, of an encoder that is made linear

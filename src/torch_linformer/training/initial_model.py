@@ -227,6 +227,7 @@ def build_config(
             "max_position_embeddings": settings.length,
             "pad_token_id": tokenizer.pad_token_id,
             **{name: getattr(settings, name) for name in same_names},
+            "sharing": settings.map_sharing,
             "k": settings.slots,
             "window": settings.local_window,
             "causal": causal,

@@ -31,7 +31,7 @@ from torch_linformer.tasks.baselines import BASELINES
 from torch_linformer.tasks.retrieval import Retrieval
 from torch_linformer.tasks.task import Task
 from torch_linformer.training.describing import opener_of, own_fields
-from torch_linformer.training.options import OF_TEXT
+from torch_linformer.training.run_options import OF_TEXT
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import StepCost, compare_costs, cost_cells
 from torch_linformer.training.train_settings import TrainSettings

@@ -42,6 +42,21 @@ BY_LOSS = "loss"  # of slots beside a window: what is taken by default where it 
 LEVEL = "95"  # percent of the energy, by default elsewhere
 
 
+def numbers_of_slots(k: str, layers: int, size: str) -> list[int]:
+    """The numbers of ``--k``: one, or one for each layer.
+
+    Raises:
+        InputError: it is neither.
+    """
+    try:
+        numbers = [int(part) for part in str(k).split(",")]
+    except ValueError:
+        raise InputError(f"--k must be a number or comma-separated numbers, got {k!r}") from None
+    if len(numbers) not in (1, layers):
+        raise InputError(f"--k must be one number or one for each of the {layers} layers of --size {size}")
+    return numbers
+
+
 def suggested_k(reference: str, length: int, size: str, layers: int) -> str:
     """The K of every layer, comma-separated, that a file of ``linformer spectrum`` suggests for this length.
 

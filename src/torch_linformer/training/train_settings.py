@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 from torch_linformer.data.overflow import OVERFLOW
 from torch_linformer.errors import InputError, flag
 from torch_linformer.opening.named_encoders import encoder_folder
 from torch_linformer.training.data_settings import DataSettings
-from torch_linformer.training.options import (
+from torch_linformer.training.run_options import (
     NO_WINDOWS,
     OF_LINFORMER,
     OF_NEW_MODELS,
@@ -21,7 +22,7 @@ from torch_linformer.training.options import (
     check_options,
     option,
 )
-from torch_linformer.training.sizes import SIZES, suggested_k
+from torch_linformer.training.sizes import SIZES, numbers_of_slots, suggested_k
 
 PROJECTIONS = ("linear", "random", "conv", "mean", "max", "dynamic")
 SHARINGS = ("none", "kv_per_head", "headwise", "kv", "layerwise")
@@ -132,21 +133,10 @@ class TrainSettings(DataSettings):
 
     def __post_init__(self) -> None:
         lengths = ("max_length", "max_target_length", "max_answer_length", "chunk_size", "batch_size", "lexical_width")
-        check_options(self, positive=(*lengths, "epochs", "max_steps", "minutes", "learning_rate"))
-        for name, value, least in (
-            ("stride", self.stride, 0),
-            ("max_errors", self.max_errors, 0),
-            ("patience", self.patience, 0),
-            ("context_parallel", self.context_parallel, 1),
-            ("freeze_layers", self.freeze_layers, 0),
-            ("window", self.window, 0),
-            ("exact_first", self.exact_first, 0),
-            ("exact_last", self.exact_last, 0),
-            ("max_length", self.length, 4),
-            ("max_target_length", self.target_length, 4),
-        ):
-            if value is not None and value < least:
-                raise InputError(f"{flag(name)} must be at least {least}, got {value}")
+        least = {"context_parallel": 1, "max_length": 4, "max_target_length": 4}
+        least |= dict.fromkeys(("stride", "max_errors", "patience", "freeze_layers", "window"), 0)
+        least |= dict.fromkeys(("exact_first", "exact_last"), 0)
+        check_options(self, (*lengths, "epochs", "max_steps", "minutes", "learning_rate"), least)
         if self.exact_first + self.exact_last > self.length:
             raise InputError(
                 f"--exact-first {self.exact_first} and --exact-last {self.exact_last} are more than the "
@@ -154,31 +144,38 @@ class TrainSettings(DataSettings):
             )
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"--label-smoothing must be at least 0 and below 1, got {self.label_smoothing}")
-        if self.from_model is not None:
-            object.__setattr__(self, "from_model", encoder_folder(self.from_model))
-        usual = {item.name: item.default for item in dataclasses.fields(self)}
-        usual["sharing"] = sharing_for(self.projection)
-        if self.sharing is None:
-            object.__setattr__(self, "sharing", usual["sharing"])
-        for name, not_given in usual.items():
-            if getattr(self, name) != not_given and (name, getattr(self, name)) != ("lexical", "none"):
-                self._check_effect(name)
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            without_effect = [("lexical", "none"), ("sharing", sharing_for(self.projection))]  # said, and true anyway
+            if value != item.default and (item.name, value) not in without_effect:
+                self._check_effect(item.name)
         if self.from_model and self.k is not None and not self.k.isdecimal():
             raise InputError(f"--k must be one number for an encoder of --from, got {self.k!r}")
-        if isinstance(self.k, str) and self.k.startswith("@") and self.attention != "full":
-            # The numbers, not the file: a run is resumed by what it is, even if the file has changed by then.
-            object.__setattr__(self, "k", suggested_k(self.k, self.length, self.size, SIZES[self.size].layers))
         for name in ("freeze", "freeze_layers"):
             if getattr(self, name) and self.from_model is None:
                 raise InputError(f"{flag(name)} keeps the weights of another model: name one with --from")
         if self.context_parallel > 1 and self.task == "mlm" and self.packing:
             raise InputError("--context-parallel reads one document a row: give --no-packing too")
-        self.names  # noqa: B018 - its checks
         check_fsdp(self)
         if self.compile:
             self._check_compiled()
-        self.slots  # noqa: B018 - its checks
-        self.reading  # noqa: B018 - its checks
+        self.check_derived()
+
+    def check_derived(self) -> tuple[object, ...]:
+        """What follows from several options; raises ``InputError`` for what it cannot follow from."""
+        return self.names, self.slots, self.reading
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """K becomes the numbers and not the file: a run resumes as what it is, even if the file has changed by then."""
+        if options.get("from_model") is not None:
+            options["from_model"] = encoder_folder(options["from_model"])
+        k = options.get("k")
+        if isinstance(k, str) and k.startswith("@") and not options.get("from_model"):
+            others = cls(**{**options, "k": None})
+            if others.attention != "full":
+                options["k"] = suggested_k(k, others.length, others.size, SIZES[others.size].layers)
+        return cls(**options)
 
     def _check_effect(self, name: str) -> None:
         """Raise ``InputError`` for an option that was given and would have no effect."""
@@ -272,28 +269,26 @@ class TrainSettings(DataSettings):
         return self.window or None
 
     @property
+    def map_sharing(self) -> str:
+        """Who shares a projection of a new model."""
+        return self.sharing or sharing_for(self.projection)
+
+    @property
     def slots(self) -> int | list[int]:
         """K of the model: one number, or one a layer."""
         # A decoder reads what an encoder wrote through slots.
-        layers, least = SIZES[self.size].layers, 0 if self.local_window and self.task != "seq2seq" else 1
+        least = 0 if self.local_window and self.task != "seq2seq" else 1
         if self.k is None or self.attention == "full" or self.from_model:
             return min(64 if self.task == "clm" else 256, self.length // 4)
-        try:
-            numbers = [int(part) for part in str(self.k).split(",")]
-        except ValueError:
-            raise InputError(f"--k must be a number or comma-separated numbers, got {self.k!r}") from None
+        numbers = numbers_of_slots(self.k, SIZES[self.size].layers, self.size)
         if least == 1 and 0 in numbers and self.task == "clm":
             raise InputError("--k 0 leaves only the window, and --window 0 removes it: give one of them a number")
         for number in numbers:
             if not least <= number <= self.length:
                 raise InputError(f"--k must lie between {least} and --max-length {self.length}, got {number}")
-        if len(numbers) == 1:
-            return numbers[0]
-        if self.sharing == "layerwise":
+        if len(numbers) > 1 and self.sharing == "layerwise":
             raise InputError("--sharing layerwise has one projection for all layers: --k must be one number")
-        if len(numbers) != layers:
-            raise InputError(f"--k must be one number or one for each of the {layers} layers of --size {self.size}")
-        return numbers
+        return numbers if len(numbers) > 1 else numbers[0]
 
 
 def sharing_for(projection: str) -> str:

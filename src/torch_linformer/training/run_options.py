@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from torch_linformer.errors import InputError, flag
 from torch_linformer.measuring.machine import memory_bytes
@@ -75,7 +75,16 @@ OF_STEPS = (
 )
 
 
-Settings = TypeVar("Settings")
+class RunOptions:
+    """Options of a command, each a field of a dataclass."""
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """The options as a user gives them: what a name or a file stands for is looked up here, once."""
+        return cls(**options)
+
+
+Settings = TypeVar("Settings", bound=RunOptions)
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
@@ -83,8 +92,8 @@ def option(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"help": help, "choices": choices})
 
 
-def check_options(settings: Any, positive: Sequence[str]) -> None:
-    """Raise ``InputError`` for a choice there is not, or a number out of its range."""
+def check_options(settings: Any, positive: Sequence[str], least: Mapping[str, int] | None = None) -> None:
+    """Raise ``InputError`` for a choice there is not, or a number that is not ``positive`` or below its ``least``."""
     for item in dataclasses.fields(settings):
         value, choices = getattr(settings, item.name), item.metadata["choices"]
         if choices and value is not None and value not in choices:
@@ -93,6 +102,10 @@ def check_options(settings: Any, positive: Sequence[str]) -> None:
         value = getattr(settings, name)
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"{flag(name)} must be a number above 0, got {value}")
+    for name, lowest in (least or {}).items():
+        value = getattr(settings, name)
+        if value is not None and value < lowest:
+            raise InputError(f"{flag(name)} must be at least {lowest}, got {value}")
     for name in ("max_length", "max_target_length"):
         needed, there = 8 * (getattr(settings, name, None) or 0), memory_bytes()
         if needed > there:
@@ -128,7 +141,7 @@ def settings_of(kind: type[Settings], options: Mapping[str, Any], function: str)
         if name == "k" and isinstance(value, list | tuple):
             value = ",".join(map(str, value))
         values[name] = None if value is None and "None" in kinds[name] else _convert(value, kinds[name], name)
-    return kind(**values)
+    return kind.of(**values)
 
 
 def check_names(options: Iterable[str], known: Iterable[str], function: str) -> None:
