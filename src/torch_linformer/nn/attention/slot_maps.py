@@ -150,8 +150,8 @@ class SlotMaps(NamedTuple):
         scored = self.scored(inputs, sequences)
         if not self.is_one:
             return [(self.key, scored.key, [sequences.key]), (self.value, scored.value, [sequences.value])]
-        same = sequences.value is sequences.key
-        return [(self.key, scored.key, [sequences.key] if same else list(sequences))]
+        is_one_sequence = sequences.value is sequences.key
+        return [(self.key, scored.key, [sequences.key] if is_one_sequence else list(sequences))]
 
     def compress(self, inputs: Pair, sequences: Pair, padding: Padding | None) -> Pair:
         """Slots of ``sequences``, which are the inputs or the heads made of them."""
