@@ -135,6 +135,13 @@ def test_length_factor_by_hand():
     assert slots.item() == pytest.approx(5 * math.sqrt(8))
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_map_of_no_positions_gives_slots_of_zeros(masked):
+    mask = torch.zeros(2, 0, dtype=torch.bool) if masked else None
+    slots = project_sequence(torch.randn(2, 0, 3), torch.randn(0, 5), key_padding_mask=mask)
+    assert torch.equal(slots, torch.zeros(2, 5, 3))
+
+
 @pytest.mark.parametrize("num_heads", [None, 2], ids=["shared", "per-head"])
 def test_no_positions_at_all_give_empty_slots(num_heads):
     shape = (3, 0, 5) if num_heads is None else (3, num_heads, 0, 5)

@@ -218,7 +218,8 @@ class Padding(Mask):
             share = tokens.clamp(min=1) / max_len
         else:
             # (n + ε) / max_len in one kernel: ε is lost in the rounding of every other number of tokens than 0.
-            share = torch.rsub(tokens, torch.finfo(wide).eps / 4 / max_len, alpha=-1 / max_len)
+            positions = max(max_len, 1)  # a map of no positions has slots of zeros, at any factor
+            share = torch.rsub(tokens, torch.finfo(wide).eps / 4 / positions, alpha=-1 / positions)
         return share.rsqrt().to(dtype)
 
     def clean(self, sequence: Tensor) -> Tensor:
