@@ -24,8 +24,8 @@ from torch_linformer.models.document_vectors import DocumentVectors
 from torch_linformer.opening.model_folder import load_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
-from torch_linformer.training import embedder_baselines as baselines_module
-from torch_linformer.training import retrieval_trainer as trainer_module
+from torch_linformer.training import encoder_baselines as baselines_module
+from torch_linformer.training import task_trainers as trainer_module
 
 SAME = {"device": "cpu", "precision": "fp32"}
 # A query and its document share no word: what finds the document has to be learned.

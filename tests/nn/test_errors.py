@@ -80,7 +80,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("build", "options", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(
+    ("build", "options", "message"), REFUSED, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_arguments_out_of_range_are_named(build, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         build(**options)

@@ -27,7 +27,7 @@ from torch_linformer.models.encoder_backbone import EncoderBackbone
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.summary import _from_files, attention_of, summary_rows
 from torch_linformer.training import encoder_baselines as encoder_baselines_module
-from torch_linformer.training import task_trainers as masked_words_trainer
+from torch_linformer.training import task_trainers
 from torch_linformer.training.encoder_baselines import encoder_baselines
 from torch_linformer.training.splits import Splits
 from torch_linformer.training.step_costs import build_step
@@ -303,7 +303,7 @@ def test_the_length_is_the_encoder_s_or_the_one_asked_for(source_of, run_from, t
 
 
 def test_only_masked_positions_are_predicted_in_a_training(source_of, run_from, tmp_path, monkeypatch):
-    asked, predicts_at = [], masked_words_trainer.predicts_at
+    asked, predicts_at = [], task_trainers.predicts_at
 
     def count(model, chosen):
         asked.append(chosen.float().mean().item())
