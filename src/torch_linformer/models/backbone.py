@@ -19,7 +19,7 @@ from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.stacks import build_encoder
 from torch_linformer.models.typed import typed
-from torch_linformer.nn.chunks import is_watched
+from torch_linformer.nn.chunks import has_hooks
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 
@@ -284,7 +284,7 @@ class LinformerModel(LinformerBackbone):
             need_weights=need_weights,
             need_layers=need_layers,
             # In chunks the embeddings are a tensor of their own, whatever was given.
-            overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers and not is_watched(self.embeddings),
+            overwrite=runs_in_chunks(self.config.chunk_size) and not need_layers and not has_hooks(self.embeddings),
             pasts=None if past_key_values is None else past_key_values.pasts,
         )
         if past_key_values is not None:

@@ -1,4 +1,4 @@
-"""A long sequence worked on a chunk at a time, so that nothing but the hidden states themselves grows with it."""
+"""A long sequence worked on a chunk at a time, and what the backward pass computes again instead of keeping it."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -13,60 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from torch_linformer.functional.kernels.graph import can_be_cut, lends_parameters
 from torch_linformer.functional.padding import Padding, mask_of, reorder, zero_padding
 
-
-class Parameters:
-    """The parameters and buffers of a module, now: ``torch.func.functional_call`` lends it others for a call.
-
-    As a context manager, which may be entered any number of times in turn, it puts them back into the module.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._held: list[tuple[dict[str, Any], str, Tensor, int]] = [
-            (tensors, name, tensor, tensor._version)
-            for part in module.modules()
-            for tensors in (part._parameters, part._buffers)
-            for name, tensor in tensors.items()
-            if tensor is not None
-        ]
-        self._lent: list[tuple[dict[str, Any], str, Tensor]] = []
-
-    def __enter__(self) -> None:
-        for _, name, then, version in self._held:
-            if then._version != version and (then.requires_grad or isinstance(then, nn.Parameter)):
-                raise RuntimeError(
-                    f"{name} of a layer that is computed again has been modified by an inplace operation"
-                )
-        for tensors, name, then, _ in self._held:
-            now = tensors[name]
-            if now is not then and _takes_the_place_of(then, now):
-                self._lent.append((tensors, name, now))
-                tensors[name] = then
-
-    def __exit__(self, *error: object) -> None:
-        while self._lent:
-            tensors, name, now = self._lent.pop()
-            tensors[name] = now
-
-
-def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
-    """``function``, which keeps only its inputs for the backward pass, and is computed again there.
-
-    Args:
-        function: what takes part in the graph by its arguments, and by tensors of
-        owner: the module whose parameters and buffers it computes with.
-    """
-    if not lends_parameters():  # where nothing else can be lent
-        return partial(checkpoint, function, use_reentrant=False)
-    parameters = Parameters(owner)
-    return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))
-
-
-def _takes_the_place_of(then: Tensor, now: Tensor | None) -> bool:
-    """False where a parameter was sharded and now is whole, or the other way round."""
-    plain = (Tensor, nn.Parameter)
-    return now is not None and type(then) in plain and type(now) in plain and then.shape == now.shape
-
-
 PositionWise = Callable[[Tensor], Tensor]
 
 
@@ -76,7 +22,7 @@ def check_chunk_size(chunk_size: int | None) -> None:
         raise ValueError(f"chunk_size must be at least 1, or None for the whole sequence at once, got {chunk_size}")
 
 
-def is_watched(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether a hook sees what goes through ``module`` or a module in it, and may keep it."""
     return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
@@ -190,3 +136,56 @@ def map_chunks(
     for chunk in cut(length, chunk_size):
         output.write(chunk, function(take(sequence, chunk, dim)))
     return output.sequence()
+
+
+class Parameters:
+    """The parameters and buffers of a module, now: ``torch.func.functional_call`` lends it others for a call.
+
+    As a context manager, which may be entered any number of times in turn, it puts them back into the module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._held: list[tuple[dict[str, Any], str, Tensor, int]] = [
+            (tensors, name, tensor, tensor._version)
+            for part in module.modules()
+            for tensors in (part._parameters, part._buffers)
+            for name, tensor in tensors.items()
+            if tensor is not None
+        ]
+        self._lent: list[tuple[dict[str, Any], str, Tensor]] = []
+
+    def __enter__(self) -> None:
+        for _, name, then, version in self._held:
+            if then._version != version and (then.requires_grad or isinstance(then, nn.Parameter)):
+                raise RuntimeError(
+                    f"{name} of a layer that is computed again has been modified by an inplace operation"
+                )
+        for tensors, name, then, _ in self._held:
+            now = tensors[name]
+            if now is not then and _takes_the_place_of(then, now):
+                self._lent.append((tensors, name, now))
+                tensors[name] = then
+
+    def __exit__(self, *error: object) -> None:
+        while self._lent:
+            tensors, name, now = self._lent.pop()
+            tensors[name] = now
+
+
+def computed_again(function: Callable[..., Any], owner: nn.Module) -> Callable[..., Any]:
+    """``function``, which keeps only its inputs for the backward pass, and is computed again there.
+
+    Args:
+        function: what takes part in the graph by its arguments, and by tensors of
+        owner: the module whose parameters and buffers it computes with.
+    """
+    if not lends_parameters():  # where nothing else can be lent
+        return partial(checkpoint, function, use_reentrant=False)
+    parameters = Parameters(owner)
+    return partial(checkpoint, function, use_reentrant=False, context_fn=lambda: (nullcontext(), parameters))
+
+
+def _takes_the_place_of(then: Tensor, now: Tensor | None) -> bool:
+    """False where a parameter was sharded and now is whole, or the other way round."""
+    plain = (Tensor, nn.Parameter)
+    return now is not None and type(then) in plain and type(now) in plain and then.shape == now.shape

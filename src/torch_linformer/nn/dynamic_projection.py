@@ -1,4 +1,4 @@
-"""Slots chosen by the input, as a module: a map of M positions to K slots that depends on what stands there."""
+"""E and F that depend on the input: slots that it chooses, and the weights of running means in causal attention."""
 
 import math
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ from torch_linformer.functional.kernels.torch_private import disable_dynamo
 from torch_linformer.functional.padding import Padding
 from torch_linformer.nn.attention import LinformerAttention, Past
 from torch_linformer.nn.attention.slot_maps import SequenceMap, resize_maps
-from torch_linformer.nn.chunks import Chunks, is_watched
+from torch_linformer.nn.chunks import Chunks, has_hooks
 from torch_linformer.nn.layer import SelfAttentionLayer
 from torch_linformer.nn.linear import Activation
 from torch_linformer.nn.options import LayerOptions, StackOptions, split_options, split_stack_options
@@ -158,7 +158,7 @@ class Encoder(Stack):
             "need_weights": need_weights,
         }
         # What a layer returned is ours, unless a hook has it too.
-        ours = runs_in_chunks(self.chunk_size) and not need_layers and not is_watched(self)
+        ours = runs_in_chunks(self.chunk_size) and not need_layers and not has_hooks(self)
         if self.activation_memory == "reversible":
             run = self._run_streams_uncompiled if self.training and compiles_training() else self._run_streams
             return self.finish(run(src, options, pasts, ours), ours)

@@ -1,4 +1,4 @@
-"""The products of the linear maps."""
+"""The linear maps of the modules and the nonlinearity after them, by the faster library where nobody listens."""
 
 from collections.abc import Callable
 from typing import cast

@@ -84,16 +84,10 @@ def attend_with_window(query: Tensor, slots: Slots, window: Window, call: Softma
 
 
 class _Blocks(NamedTuple):
-    """Queries ``(B, H, n, c, D)``, and what they see.
+    """Queries ``(B, H, n, c, D)`` in n blocks, and what they see, bool ``(B or 1, n, c, s)``.
 
-    Attributes:
-        queries: n blocks of them.
-        keys: pieces ``(B, H, n, ·, D)`` of the span of positions of each block, one after the other.
-        values: likewise.
-        visible: bool ``(B or 1, n, c, s)``.
-        window_mask: keeps what follows from it.
-        layout: of the blocks.
-        bias: ``(H or 1, c, s)``, added to the scores of the spans, or None.
+    Keys and values are pieces ``(B, H, n, ·, D)`` of the span of positions of each block, one after the other. The bias
+    ``(H or 1, c, s)`` is added to the scores of the spans; the mask of the window keeps what follows from it.
     """
 
     queries: Tensor

@@ -163,12 +163,8 @@ def _levels(chunks: int) -> int:
 def _faded_sums(decay: Tensor, elapsed: Tensor, seen_from: Tensor, added: Tensor, start: Tensor) -> Tensor:
     """Sums ``(…, n + 1, K, X)`` before each of n pieces of a sequence, and last after them all.
 
-    Args:
-        decay: nats a token, ``(…, K)``.
-        elapsed: tokens before each piece and, last, in all, ``(…, n + 1)``.
-        seen_from: tokens before the place that the weights in ``added`` are relative to, ``(…, n)``.
-        added: what each piece adds, ``(…, n, K, X)``.
-        start: the sums before the first piece, ``(…, K, X)``.
+    They decay by ``(…, K)`` nats a token from ``start`` ``(…, K, X)``. Before each piece and, last, in all there are
+    ``elapsed`` tokens ``(…, n + 1)``; what each adds ``(…, n, K, X)`` is relative to ``seen_from`` ``(…, n)``.
     """
     gaps = (elapsed.unsqueeze(-1) - seen_from.unsqueeze(-2)).unsqueeze(-3)
     later = torch.ones(gaps.shape[-2:], dtype=torch.bool, device=gaps.device).triu()

@@ -2,20 +2,14 @@
 
 On a CPU it was measured (docs/log.md): what is worked on at once stays in the caches, and what is written is no larger
 than memory that is there already. A GPU wants the opposite, few kernels over much data. Its sizes are chosen by
-arithmetic and have not been measured:
+arithmetic and have not been measured. A block of 128 queries copies (K + c + 2r) / c keys and values a query: with K
+256 and r 32 these are 6 for c = 64 and 3.5 for c = 128, for a sixth more scores; wider blocks save less than their
+scores cost. 2^27 scores are 512 MB in float32. A loop over segments (``impl="torch"``) takes 64 chunks of 64 positions,
+about as many batches for each product as a large GPU has processors.
 
-- A block of 128 queries. Each block copies the K slots and the span of its windows, (K + c + 2r) / c keys and values a
-  query: with K 256 and r 32 these are 6 for c = 64 and 3.5 for c = 128, for a sixth more scores. Wider blocks save
-  less than their scores cost.
-- All windows at once, and all queries at once in inference.
-- 2^27 scores of pooled slots at a time, 512 MB in float32.
-- 2^27 numbers of causal attention at a time, for each of a handful of tensors: with 12 heads of 64 channels, K 64 and a
-  window of 64 these are 25,000 positions. Its loop over segments, with ``impl="torch"``, takes 4,096 positions: 64
-  chunks of 64, about as many batches for each product as a large GPU has processors, even with a single head.
-
-What is only ever run on a CPU has its sizes where it is: ``onednn.py``, ``products/``, ``attention/joined.py`` and
-``slots/reach.py``. The chunks of causal attention have 64 positions on every device: the range of float32 limits them
-(docs/causal.md).
+What is only ever run on a CPU has its sizes where it is: ``kernels/cpu.py``, ``products.py``, ``attention/joined.py``
+and ``slots/reach.py``. The chunks of causal attention have 64 positions on every device, which the range of float32
+limits (docs/causal.md).
 """
 
 from typing import NamedTuple

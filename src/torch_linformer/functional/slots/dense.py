@@ -1,4 +1,4 @@
-"""Dense maps of a sequence of M positions to K slots: a matrix with a row for each position.
+"""Dense maps of a sequence of M positions to K slots: a matrix with a row for each position; and the K of theory.
 
 Every function takes the sequence as ``(B, M, C)``, one map for all heads, or as ``(B, H, M, D)``, and
 ``key_padding_mask`` as bool ``(B, M)``, True at padding. All but :func:`project_sequence` expect padding after the

@@ -1,4 +1,4 @@
-"""How far slots that are chosen by the input can look, and the blocks in which they are computed."""
+"""Where slots that are chosen by the input look: their prior, how far it lets them, and the blocks of both."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -77,14 +77,8 @@ class Reach:
     A weight is nothing where its score lies more than :data:`LOWEST_SCORE` below that of the token nearest to the
     slot's center. Of the scores :math:`|w_j \cdot k_i| \le |w_j| \max_i |k_i|` is known, so none has to be computed:
     beyond a distance of some segments the prior alone decides. Devices that compute while Python goes on are not
-    asked for numbers, and leave nothing out; nor is anything left out where one block holds all positions.
-
-    Args:
-        queries: w, ``(H, K, D)``.
-        prior: of the slots.
-        scored: k, ``(B, H, M, D)``.
-        tokens: real tokens of each whole row, ``(B or 1,)``.
-        first: the place of position 0 in its row.
+    asked for numbers, and leave nothing out; nor is anything left out where one block holds all positions. Arguments
+    are those of :func:`pool`.
     """
 
     def __init__(self, queries: Tensor, prior: SegmentPrior, scored: Tensor, tokens: Tensor, first: int) -> None:

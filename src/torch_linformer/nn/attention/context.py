@@ -1,4 +1,4 @@
-"""What the queries of an attention attend to: the part that one attention differs from another in."""
+"""What queries attend to, in which one attention differs from another; and that of ordinary attention, everything."""
 
 from typing import Any, ClassVar, NamedTuple, Self
 

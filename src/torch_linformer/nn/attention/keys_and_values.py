@@ -1,4 +1,4 @@
-"""What queries attend to, made once and kept for any number of them."""
+"""What queries attend to, made once and kept for any number of them; and what causal attention keeps of the past."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
