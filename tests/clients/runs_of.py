@@ -19,8 +19,8 @@ from torch_linformer.adaptation import pretrained_encoder
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation_run import run_adaptation
 from torch_linformer.opening import processes
-from torch_linformer.training import retrieval_trainer, train_settings, trainer
 from torch_linformer.training import sizes as model_sizes
+from torch_linformer.training import task_trainers, train_settings, trainer
 from torch_linformer.training.train import train
 
 torch.set_default_dtype(torch.float64)
@@ -34,7 +34,7 @@ sizes.update({size: dataclasses.replace(each, dropout=0.0) for size, each in siz
 runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
 for run in named or runs:
     options = runs[run]
-    retrieval_trainer.TOKENS_AT_ONCE = options.pop("tokens_at_once", 16_384)
+    task_trainers.TOKENS_AT_ONCE = options.pop("tokens_at_once", 16_384)
     options["output"] = str(folder / name / run)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         options.pop("context_parallel", None)

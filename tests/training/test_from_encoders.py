@@ -309,7 +309,7 @@ def test_only_masked_positions_are_predicted_in_a_training(source_of, run_from, 
         asked.append(chosen.float().mean().item())
         return predicts_at(model, chosen)
 
-    monkeypatch.setattr(masked_words_trainer, "predicts_at", count)
+    monkeypatch.setattr(task_trainers, "predicts_at", count)
     source = source_of("Bert")
     run_from(tmp_path / "run", source, "mlm", max_steps=4)
     assert len(asked) == 4 and max(asked) < 0.4
