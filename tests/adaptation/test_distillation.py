@@ -7,8 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from torch_linformer.adaptation.distillation import distillation_loss
-from torch_linformer.adaptation.objectives import embed
-from torch_linformer.adaptation.similarity import chance_of_neighbours, embedding_scores
+from torch_linformer.adaptation.objectives import chance_of_neighbours, embed, embedding_scores
 
 
 def test_the_loss_is_what_its_docstring_says():

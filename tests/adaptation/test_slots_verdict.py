@@ -2,8 +2,7 @@
 
 import pytest
 
-from torch_linformer.adaptation.comparison import Gain
-from torch_linformer.adaptation.slots_verdict import WithoutSlots, verdict_on_slots
+from torch_linformer.adaptation.comparison import Gain, WithoutSlots, verdict_on_slots
 from torch_linformer.training.step_costs import StepCost
 
 EVEN = "Not clear of the error, or not worth it"

@@ -8,11 +8,11 @@ from datasets import Dataset
 from torch.testing import assert_close
 from transformers import BertForMaskedLM
 
-from torch_linformer.adaptation import step_size
+from torch_linformer.adaptation import adaptation_costs as step_size
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
 from torch_linformer.adaptation.adaptation import Adaptation
+from torch_linformer.adaptation.adaptation_costs import measure_step
 from torch_linformer.adaptation.pretrained_encoder import load_encoder
-from torch_linformer.adaptation.step_size import measure_step
 from torch_linformer.errors import InputError
 from torch_linformer.measuring.memory import SavedBytes
 from torch_linformer.training.training_screen import TrainingScreen

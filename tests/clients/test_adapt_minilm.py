@@ -13,8 +13,7 @@ from sentence_transformers import SentenceTransformer
 from torch.testing import assert_close
 from transformers import AutoModel, AutoTokenizer
 
-from torch_linformer.adaptation.objectives import embed
-from torch_linformer.adaptation.similarity import embedding_scores
+from torch_linformer.adaptation.objectives import embed, embedding_scores
 from torch_linformer.cli.app import run
 from torch_linformer.encoders.classes import LinearEncoder
 

@@ -17,9 +17,8 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.document_vectors import DocumentVectors
-from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.sentence_transformers import write_sentence_modules
 
 PROJECTIONS = ["linear", "random", "conv", "mean", "max", "dynamic"]

@@ -11,7 +11,7 @@ from encoders.families import SIZES, TEXTS, VOCABULARY, base_class, inputs_of, l
 from transformers import AutoConfig, AutoModel
 
 from torch_linformer.encoders import LinearOptions, linearize
-from torch_linformer.encoders.kinds import check_kind
+from torch_linformer.encoders.families import check_kind
 
 SLOT = "its tokens see only what comes before them, and a slot mixes all positions"
 DISTANCE = "scores depend on the distance to a key"

@@ -18,8 +18,7 @@ from torch_linformer.models import (
     LinformerForTokenClassification,
     LinformerModel,
 )
-from torch_linformer.models.document_vectors import DocumentVectors
-from torch_linformer.models.pooling import embed
+from torch_linformer.models.pooling import DocumentVectors, embed
 from torch_linformer.opening.model_folder import load_model
 from torch_linformer.opening.sentence_transformers import sentence_pooling
 

@@ -16,7 +16,7 @@ from torch_linformer.inference import Predictor
 from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
-from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_folder import load_model, load_tokenizer
 from torch_linformer.opening.sentence_transformers import SentenceSettings, sentence_pooling, write_sentence_modules
 from torch_linformer.serving.served_model import load_served

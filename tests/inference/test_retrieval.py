@@ -20,7 +20,7 @@ from torch_linformer.inference.embed import EmbedSettings, embed_files
 from torch_linformer.inference.evaluate import evaluate
 from torch_linformer.inference.export import export_model
 from torch_linformer.models import LinformerConfig
-from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_folder import load_config
 from torch_linformer.opening.sentence_transformers import document_vectors
 from torch_linformer.tasks.retrieval_metrics import Judgments, membership, retrieval_metrics
@@ -288,7 +288,7 @@ def test_a_word_beyond_what_the_model_reads_is_found(worded, train_quickly, tmp_
 def test_modules_of_vectors_with_words(worded, run_card):
     modules = json.loads((worded.folder / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize", "3_LexicalVector"]
-    assert modules[3]["type"] == "torch_linformer.models.lexical_vector.LexicalVector"
+    assert modules[3]["type"] == "torch_linformer.models.lexical_parts.LexicalVector"
     ran = run_card(worded.folder)
     assert ran.returncode == 0, ran.stderr
 

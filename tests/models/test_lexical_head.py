@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from torch_linformer.models import LinformerForSequenceClassification
-from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
 
 VOCABULARY, BUCKETS, LABELS = 37, 64, 3
 PAIRS = [(5, 6), (6, 5), (9, 9), (6, 11), (30, 7)]

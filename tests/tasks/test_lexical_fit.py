@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 
 from torch_linformer.data.tokenizer import build_tokenizer
 from torch_linformer.data.windows import DocumentEncoder
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import LexicalHead
 from torch_linformer.tasks.lexical_fit import (
     NUMBER,
     ONE,

@@ -10,27 +10,24 @@ from torch import nn
 from transformers import PreTrainedModel, set_seed
 
 from torch_linformer.adaptation.adapt_settings import STEPS, AdaptSettings
+from torch_linformer.adaptation.adaptation_costs import ForwardCosts, measure_forward, measure_step, measuring_seconds
 from torch_linformer.adaptation.adaptation_report import (
     Adapted,
     Tradeoff,
     score_line,
 )
-from torch_linformer.adaptation.comparison import TeacherComparison
+from torch_linformer.adaptation.comparison import TeacherComparison, WithoutSlots
 from torch_linformer.adaptation.distillation import DistillationTrainer
-from torch_linformer.adaptation.forward_costs import ForwardCosts, measure_forward, measuring_seconds
 from torch_linformer.adaptation.objectives import Outputs
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder
-from torch_linformer.adaptation.slots_verdict import WithoutSlots
-from torch_linformer.adaptation.step_size import measure_step
-from torch_linformer.adaptation.student import build_student
-from torch_linformer.adaptation.teacher import Marks, Teacher
+from torch_linformer.adaptation.teacher import Marks, Teacher, build_student
 from torch_linformer.adaptation.texts import LEAST_TEXTS, Part, prepare_texts
 from torch_linformer.data.parts import find_overlap
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.families import Positions
 from torch_linformer.encoders.linearize import with_options
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.encoders.positions import Positions
 from torch_linformer.opening import processes
 from torch_linformer.opening.devices import compile_backbone, resolve_device, resolve_precision
 from torch_linformer.opening.run_folder import Spent

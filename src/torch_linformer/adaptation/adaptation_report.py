@@ -8,10 +8,10 @@ from typing import Any
 
 import torch_linformer
 from torch_linformer.adaptation.adapt_settings import AdaptSettings
-from torch_linformer.adaptation.forward_costs import Pair
+from torch_linformer.adaptation.adaptation_costs import Pair
+from torch_linformer.adaptation.comparison import WithoutSlots, verdict_on_slots
+from torch_linformer.adaptation.objectives import chance_of_neighbours
 from torch_linformer.adaptation.pretrained_encoder import PretrainedEncoder, copy_sentence_modules
-from torch_linformer.adaptation.similarity import chance_of_neighbours
-from torch_linformer.adaptation.slots_verdict import WithoutSlots, verdict_on_slots
 from torch_linformer.encoders.classes import LinearEncoder
 from torch_linformer.errors import flag
 from torch_linformer.measuring.machine import machine_and_versions, machine_facts

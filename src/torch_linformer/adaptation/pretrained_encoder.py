@@ -13,9 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from torch_linformer.adaptation.objectives import OBJECTIVES, Embeddings
 from torch_linformer.adaptation.remote_code import names_own_code, run_own_code
+from torch_linformer.encoders.families import Positions, check_kind
 from torch_linformer.encoders.heads import AUTO_OF_HEAD, Head, head_of, head_of_class
-from torch_linformer.encoders.kinds import check_kind
-from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError
 from torch_linformer.opening.devices import WEIGHTS
 from torch_linformer.opening.model_files import check_model, model_file

@@ -1,4 +1,4 @@
-"""The teacher: the original encoder, frozen, which reads longer texts window by window."""
+"""The teacher, frozen, which reads longer texts window by window, and the student: the same, made linear."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -7,6 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
+
+from torch_linformer.adaptation.adapt_settings import AdaptSettings
+from torch_linformer.encoders.classes import LinearEncoder
+from torch_linformer.encoders.linearize import linearize
+from torch_linformer.errors import InputError
+from torch_linformer.nn.options import default_k
 
 SHARED = 0.5  # of a window that the next one reads too: every token has a quarter of a window on either side
 
@@ -78,3 +84,30 @@ class Teacher:
         mask = [torch.ones_like(each) for each in columns]
         padded = [pad_sequence(each, batch_first=True) for each in (columns, weights, mask)]
         return torch.tensor(rows).unsqueeze(-1), padded[0], padded[1].unsqueeze(-1), padded[2]
+
+
+def build_student(original: PreTrainedModel, settings: AdaptSettings, max_length: int, marks: Marks) -> LinearEncoder:
+    """The original with slots; raises ``InputError`` where K or the exact tokens do not fit."""
+    k = default_k(max_length) if settings.k is None else settings.k
+    if k > max_length:
+        raise InputError(f"--k must lie between 0 and the {max_length:,} tokens read at once, got {k}")
+    first = marks.before if settings.exact_first is None else settings.exact_first
+    last = marks.after if settings.exact_last is None else settings.exact_last
+    if first + last > max_length:
+        raise InputError(
+            f"--exact-first {first} and --exact-last {last} are more than the {max_length:,} tokens read at once"
+        )
+    try:
+        made = linearize(
+            original,
+            k,
+            settings.window or None,
+            max_length=max_length,
+            exact_first=first,
+            exact_last=last,
+            exact_below=settings.exact_below,
+            projection=cast(Any, settings.projection),
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    return cast(LinearEncoder, made)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from torch_linformer.encoders.kinds import own_attention
+from torch_linformer.encoders.families import own_attention
 from torch_linformer.nn.attention.context import HeadSizes
 
 RECORDER = "linformer_recorder"  # the attention that takes notes

@@ -19,10 +19,9 @@ from transformers.models.auto import modeling_auto
 
 from torch_linformer.encoders.attentions import FoundAttention
 from torch_linformer.encoders.encoder_context import EncoderContext
+from torch_linformer.encoders.families import Positions, own_attention
 from torch_linformer.encoders.interface import ATTENTION
-from torch_linformer.encoders.kinds import own_attention
 from torch_linformer.encoders.options import LinearOptions
-from torch_linformer.encoders.positions import Positions
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.dynamic_projection import STD, DynamicProjection
 

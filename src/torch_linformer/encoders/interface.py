@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from torch_linformer.encoders.encoder_context import EncoderContext
-from torch_linformer.encoders.kinds import OWN_ATTENTION
+from torch_linformer.encoders.families import OWN_ATTENTION
 from torch_linformer.encoders.options import LinearOptions
 from torch_linformer.functional.kernels.graph import records_a_graph
 from torch_linformer.functional.padding import Padding

@@ -9,10 +9,9 @@ from transformers import PreTrainedModel
 
 from torch_linformer.encoders.attentions import find_attentions
 from torch_linformer.encoders.classes import LinearEncoder, linear_class
+from torch_linformer.encoders.families import Positions, check_kind
 from torch_linformer.encoders.interface import ATTENTION
-from torch_linformer.encoders.kinds import check_kind
 from torch_linformer.encoders.options import LinearOptions, Projection
-from torch_linformer.encoders.positions import Positions
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 logger = logging.getLogger(__name__)

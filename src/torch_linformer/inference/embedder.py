@@ -13,8 +13,7 @@ from torch_linformer.data.windows import DocumentEncoder, document_means
 from torch_linformer.errors import InputError
 from torch_linformer.inference.window_reader import WindowReader, Windows, in_groups
 from torch_linformer.models import LinformerForConditionalGeneration
-from torch_linformer.models.document_vectors import DocumentVectors
-from torch_linformer.models.pooling import pool
+from torch_linformer.models.pooling import DocumentVectors, pool
 from torch_linformer.opening.model_folder import AnyModel, read_length, reader_config, reading_options
 from torch_linformer.opening.sentence_transformers import (
     AS_THEY_ARE,

@@ -14,7 +14,7 @@ from torch.export import Dim
 from torch_linformer.encoders.heads import Head, has_token_types, head_of
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerForConditionalGeneration
-from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.folders import check_free, new_folder
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.opening.model_folder import (

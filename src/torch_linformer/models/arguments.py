@@ -6,12 +6,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from torch_linformer.functional.padding import Padding
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def typed(decorator: Any) -> Callable[[F], F]:
+    """A decorator that keeps the signature of what it decorates, which its own annotations do not say."""
+    return cast(Callable[[F], F], decorator)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,14 +11,13 @@ from torch_linformer.functional.attention.softmax_parts import check_exact_token
 from torch_linformer.functional.kernels.graph import runs_in_chunks
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.models.arguments import CACHE, known_arguments, without_unread
+from torch_linformer.models.arguments import CACHE, known_arguments, typed, without_unread
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.embeddings import LinformerEmbeddings
 from torch_linformer.models.packed import SEVERAL, PackedRows, packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
 from torch_linformer.models.stacks import build_encoder
-from torch_linformer.models.typed import typed
 from torch_linformer.nn.chunks import has_hooks
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from torch_linformer.encoders.classes import MODEL_TYPE, LinearConfig
-from torch_linformer.encoders.dropouts import dropout_of
+from torch_linformer.encoders.families import dropout_of
 
 OF_HEADS = (  # fields that a head reads, whatever is below it
     "backbone_config",

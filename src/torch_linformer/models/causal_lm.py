@@ -8,15 +8,13 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from torch_linformer.models.arguments import CACHE, known_arguments
+from torch_linformer.models.arguments import CACHE, known_arguments, typed
 from torch_linformer.models.backbone import LinformerModel
-from torch_linformer.models.cache import LinformerCache
+from torch_linformer.models.cache import GenerationWithOurCache, LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.generation import GenerationWithOurCache
 from torch_linformer.models.heads import LinformerLMHead, VocabularyScores
 from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.typed import typed
 
 
 class LinformerForCausalLM(VocabularyScores, GenerationWithOurCache, LinformerPreTrainedModel, GenerationMixin):

@@ -12,8 +12,7 @@ from torch_linformer.functional.attention.softmax_parts import check_exact_token
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.backbone_fields import fill_from_backbone
-from torch_linformer.models.keywords import CheckedKeywords
-from torch_linformer.models.overrides import OverriddenByText
+from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
 from torch_linformer.nn.attention import CONTEXTS
 from torch_linformer.nn.chunks import check_chunk_size
 from torch_linformer.nn.options import (
@@ -79,7 +78,7 @@ class LinformerConfig(CheckedKeywords, OpenedByAutoClasses, OverriddenByText):
         chunk_size: positions that inference works on at once, None for all.
         class_weights: weight of each label in the classification loss.
         lexical_buckets: of pairs of tokens in the lexical head of a classifier
-            (``torch_linformer.models.lexical_head``), 0 for one that counts only single tokens; None for a classifier
+            (``torch_linformer.models.lexical_parts``), 0 for one that counts only single tokens; None for a classifier
             without one.
         threshold: the probability above which a label is predicted, where ``problem_type`` is
             ``multi_label_classification``; logits do not depend on it.

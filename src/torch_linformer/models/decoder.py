@@ -9,14 +9,13 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import CACHE, known_arguments
+from torch_linformer.models.arguments import CACHE, known_arguments, typed
 from torch_linformer.models.backbone import LinformerBackbone, read_attention_mask
 from torch_linformer.models.cache import LinformerCache
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.seq2seq_configuration import LinformerSeq2SeqConfig
 from torch_linformer.models.stacks import build_decoder
-from torch_linformer.models.typed import typed
 from torch_linformer.nn.attention import Attention, KeysAndValues
 
 

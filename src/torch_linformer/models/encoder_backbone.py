@@ -11,19 +11,17 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.encoders.classes import LinearConfig, linear_class, linear_or_original
+from torch_linformer.encoders.families import OWN_ATTENTION, Positions
 from torch_linformer.encoders.interface import reads_piece
-from torch_linformer.encoders.kinds import OWN_ATTENTION
-from torch_linformer.encoders.positions import Positions
 from torch_linformer.functional.attention.softmax_parts import check_exact_tokens
 from torch_linformer.functional.padding import Padding
 from torch_linformer.functional.slots.dense import check_length
-from torch_linformer.models.arguments import known_arguments, without_unread
+from torch_linformer.models.arguments import known_arguments, typed, without_unread
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.backbone_fields import inputs_of
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.typed import typed
 from torch_linformer.nn.options import check_new_length
 from torch_linformer.nn.projection import resize_rows
 

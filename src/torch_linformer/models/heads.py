@@ -17,7 +17,7 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.arguments import known_arguments, typed
 from torch_linformer.models.backbone import LinformerModel
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import EncoderBackbone, backbone_of
@@ -25,7 +25,6 @@ from torch_linformer.models.loss import IGNORED, token_loss
 from torch_linformer.models.packed import refuse_packed_rows
 from torch_linformer.models.pooling import Pooler
 from torch_linformer.models.pretrained_model import LinformerPreTrainedModel
-from torch_linformer.models.typed import typed
 from torch_linformer.nn.linear import run_linear
 
 LabeledOutput = SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput

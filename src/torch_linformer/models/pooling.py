@@ -1,4 +1,4 @@
-"""One vector for a sequence: the input of a classifier."""
+"""One vector for a sequence: the input of a classifier, or the vector of a document."""
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from transformers.activations import ACT2FN
 from torch_linformer.functional.attention.softmax_parts import find_exact_tokens
 from torch_linformer.functional.padding import Padding, fill_padding
 from torch_linformer.models.configuration import LinformerConfig
+from torch_linformer.models.lexical_parts import LexicalVector
 from torch_linformer.nn.linear import run_linear
 
 
@@ -88,3 +89,35 @@ class Pooler(nn.Module):
         if self.dense is not None:
             pooled = self.activation(run_linear(self.dense, pooled))
         return pooled
+
+
+class DocumentVectors(nn.Module):
+    """Vectors ``(B, C)`` of length 1: what last hidden states pool to, and the words of the rows beside it.
+
+    Args:
+        pooling: of the hidden states, see :func:`~torch_linformer.models.pooling.pool`.
+        lexical: what the words add; None for nothing.
+    """
+
+    def __init__(self, pooling: str, lexical: LexicalVector | None = None) -> None:
+        super().__init__()
+        self.pooling, self.lexical = pooling, lexical
+
+    def width(self, hidden_size: int) -> int:
+        """Numbers of a vector of a model whose hidden states have this many."""
+        pooled = hidden_size * (2 if self.pooling == "mean_max" else 1)
+        return pooled if self.lexical is None else self.lexical.get_embedding_dimension()
+
+    def forward(
+        self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor, whole_ids: Tensor | None = None
+    ) -> Tensor:
+        """Vectors in float32 of rows ``(B, N)`` and of their hidden states ``(B, N, C)``.
+
+        Where a row is only a part of its document, the words are those of all of it: ``whole_ids`` ``(B, M)``, padded
+        with a token that counts for nothing.
+        """
+        vectors = embed(hidden, attention_mask, self.pooling)
+        if self.lexical is None:
+            return vectors
+        words = (input_ids, attention_mask) if whole_ids is None else (whole_ids, None)
+        return self.lexical.beside(vectors, *words)

@@ -11,14 +11,19 @@ from transformers.utils.output_capturing import OutputRecorder, maybe_install_ca
 
 from torch_linformer.models.auto import NotCopied
 from torch_linformer.models.configuration import LinformerConfig
-from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.models.resizing import check_maps
+from torch_linformer.models.lexical_parts import LexicalHead
 from torch_linformer.models.stacks import BLOCKS
 from torch_linformer.nn.attention import Attention
 from torch_linformer.nn.attention.slot_context import SlotTerms
 from torch_linformer.nn.attention.slot_maps import maps_in, resize_maps
 from torch_linformer.nn.dynamic_projection import FIRST_SCORE, STD, CausalProjection, DynamicProjection
 from torch_linformer.nn.projection import SequenceProjection
+
+
+def check_maps(owner: nn.Module, max_len: int, mode: str) -> None:
+    """Raise ``ValueError`` where one of the maps to slots in ``owner`` cannot be resized."""
+    for module in maps_in(owner):
+        module.check_resize(max_len, mode)
 
 
 class LinformerPreTrainedModel(NotCopied, PreTrainedModel):

@@ -7,8 +7,7 @@ from huggingface_hub.dataclasses import strict
 from torch_linformer.models.arguments import CACHE_NAMES
 from torch_linformer.models.auto import OpenedByAutoClasses
 from torch_linformer.models.configuration import LinformerConfig, take_fields, with_changes
-from torch_linformer.models.keywords import CheckedKeywords
-from torch_linformer.models.overrides import OverriddenByText
+from torch_linformer.models.keywords import CheckedKeywords, OverriddenByText
 from torch_linformer.nn.attention.slot_context import SlotContext
 from torch_linformer.nn.options import (
     DEFAULTS,

@@ -9,13 +9,12 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from torch_linformer.functional.padding import Padding
-from torch_linformer.models.arguments import known_arguments
+from torch_linformer.models.arguments import known_arguments, typed
 from torch_linformer.models.configuration import LinformerConfig
 from torch_linformer.models.encoder_backbone import backbone_of
 from torch_linformer.models.heads import LabeledModel, classifier_dropout
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import LexicalHead
 from torch_linformer.models.pooling import Pooler
-from torch_linformer.models.typed import typed
 
 
 @dataclass
@@ -33,7 +32,7 @@ class LinformerForSequenceClassification(LabeledModel):
     error). Where it is None, ``num_labels = 1`` means regression, integer labels mean one label per row, and
     floating-point labels several. Labels are ``(B,)``, or ``(B, num_labels)`` where a row has several of them.
 
-    With ``config.lexical_buckets`` the logits of a ``torch_linformer.models.lexical_head.LexicalHead`` are added.
+    With ``config.lexical_buckets`` the logits of a ``torch_linformer.models.lexical_parts.LexicalHead`` are added.
 
     Raises:
         ValueError: ``class_weights`` does not fit the labels, or the problem has no classes to weight.

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from torch_linformer import models
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, class_named
+from torch_linformer.encoders.families import Positions
 from torch_linformer.encoders.heads import head_of
-from torch_linformer.encoders.positions import Positions
 from torch_linformer.errors import InputError, first_line
 from torch_linformer.models import (
     LinformerConfig,

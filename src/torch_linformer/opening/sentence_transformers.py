@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError, first_line
-from torch_linformer.models.document_vectors import DocumentVectors
-from torch_linformer.models.lexical_vector import CONFIG, WEIGHTS, LexicalVector
+from torch_linformer.models.lexical_parts import CONFIG, WEIGHTS, LexicalVector
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.model_files import model_file
 from torch_linformer.reporting.files import write_json
 

@@ -13,8 +13,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models.lexical_features import NOTHING, LexicalFeatures
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import NOTHING, LexicalFeatures, LexicalHead
 from torch_linformer.tasks.linear_classifiers import (
     CLASSIFIERS,
     MANY_DOCUMENTS,

@@ -10,8 +10,7 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.lexical_parts import NOTHING, LexicalVector
 from torch_linformer.tasks.lexical_fit import counted, counts_of
 from torch_linformer.tasks.retrieval import SCALE
 from torch_linformer.tasks.retrieval_metrics import Judgments

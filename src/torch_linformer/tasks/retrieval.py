@@ -17,7 +17,7 @@ from torch_linformer.data.reading.records import SEARCHED
 from torch_linformer.data.windows import DocumentEncoder, tokenize_documents
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerModel
-from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.tasks.headlines import HEADLINES
 from torch_linformer.tasks.retrieval_metrics import Judgments, bm25_search, membership, retrieval_metrics, tfidf_search
 from torch_linformer.tasks.task import Batch, ColumnLists, Examples, Task

@@ -21,7 +21,7 @@ from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.encoders.classes import LinearConfig
 from torch_linformer.errors import InputError
 from torch_linformer.models import LinformerConfig
-from torch_linformer.models.document_vectors import DocumentVectors
+from torch_linformer.models.pooling import DocumentVectors
 from torch_linformer.opening.devices import autocast
 from torch_linformer.opening.model_folder import load_tokenizer
 from torch_linformer.opening.named_encoders import encoder_folder

@@ -13,10 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from torch_linformer.encoders import linearize
 from torch_linformer.encoders.classes import LinearConfig, LinearEncoder, opened_by
-from torch_linformer.encoders.dropouts import Place, set_dropout
-from torch_linformer.encoders.kinds import check_kind
+from torch_linformer.encoders.families import UNLIMITED, Place, Positions, check_kind, set_dropout
 from torch_linformer.encoders.linearize import with_options
-from torch_linformer.encoders.positions import UNLIMITED, Positions
 from torch_linformer.errors import InputError, first_line, flag
 from torch_linformer.models import (
     LinformerConfig,

@@ -14,8 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from torch_linformer.data.windows import DocumentEncoder
 from torch_linformer.models import LinformerConfig, LinformerForSequenceClassification
-from torch_linformer.models.lexical_head import LexicalHead
-from torch_linformer.models.lexical_vector import LexicalVector
+from torch_linformer.models.lexical_parts import LexicalHead, LexicalVector
 from torch_linformer.opening import processes
 from torch_linformer.tasks.lexical_fit import SEVERAL, HeadChoice, Labeled, buckets_for, choose_head, fit_head
 from torch_linformer.tasks.lexical_vector_fit import fit_vector, surprise

@@ -5,8 +5,7 @@ import torch
 
 from torch_linformer.analysis import inspect_text
 from torch_linformer.analysis.inspection.relevance import integrated_gradients, lexical_shares
-from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
 
 IDS = torch.tensor([[2, 4, 5, 6, 7, 4, 3]])
 OF_TEXT = torch.tensor([[False, True, True, True, True, True, False]])

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torch_linformer.models.lexical_features import NOTHING
-from torch_linformer.models.lexical_head import LexicalHead
+from torch_linformer.models.lexical_parts import NOTHING, LexicalHead
 
 SHOWN_AS_THEY_ARE = "\n\t"
 
